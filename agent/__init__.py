@@ -1,0 +1,1 @@
+"""The agent beside every node: starts kernels and joins them with private networks."""

@@ -1,0 +1,1 @@
+"""The public Python client library and the `retinue` command line."""

@@ -1,0 +1,43 @@
+"""Builds the gRPC stubs from `protos/` into `gen/` whenever the project is built or installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ROOT = Path(__file__).parent
+
+
+def generate(root: Path = ROOT) -> None:
+    """Writes `gen/retinue/**/*_pb2*.py[i]`; what was there before is removed."""
+    from grpc_tools import protoc
+
+    target = root / "gen"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    protos = sorted(str(path) for path in (root / "protos").rglob("*.proto"))
+    well_known = str(Path(protoc.__file__).parent / "_proto")
+    # The plugins are scripts beside the interpreter, or on the path of an isolated build.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    outputs = [f"--python_out={target}", f"--grpc_python_out={target}"]
+    outputs += [f"--mypy_out=quiet:{target}", f"--mypy_grpc_out=quiet:{target}"]
+    status = protoc.main(["protoc", f"-I{root / 'protos'}", f"-I{well_known}", *outputs, *protos])
+    if status != 0:
+        raise RuntimeError(f"protoc ended with {status}")
+
+
+class StubsHook(BuildHookInterface[Any]):
+    """Generates the stubs before files are collected."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called by hatchling; `version` is `editable` or `standard`."""
+        generate(Path(self.root))
+
+
+if __name__ == "__main__":
+    generate()

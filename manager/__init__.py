@@ -1,0 +1,1 @@
+"""The manager: takes sessions, queues them fairly, places them and follows every change."""

@@ -1,0 +1,1 @@
+"""Links from the manager to its agents."""

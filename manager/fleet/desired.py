@@ -1,0 +1,119 @@
+"""What the manager wants to exist on one agent, and what an agent says exists: plain values, and the difference of two wishes."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredAttempt:
+    """One try to run a kernel. Amounts are in smallest units; `id` is `KERNEL_ID.EPOCH`."""
+
+    id: str
+    session_id: str
+    kernel_id: str
+    epoch: int
+    goal: str
+    grace_seconds: float
+    hostname: str
+    image: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    slots: Mapping[str, int]
+    networked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkMember:
+    """A kernel's place in its session's network, and the underlay address of its agent."""
+
+    kernel_id: str
+    hostname: str
+    address: str
+    mac: str
+    underlay_address: str
+    local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredNetwork:
+    """A session's network as one agent has to know it; `vni` 0 means a bridge only."""
+
+    session_id: str
+    vni: int
+    subnet: str
+    mtu: int
+    members: tuple[NetworkMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """All that is wanted on one agent: attempts by id, networks by session id."""
+
+    attempts: Mapping[str, DesiredAttempt] = field(default_factory=dict)
+    networks: Mapping[str, DesiredNetwork] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What turns one wish into another."""
+
+    attempts: tuple[DesiredAttempt, ...]
+    removed_attempts: tuple[str, ...]
+    networks: tuple[DesiredNetwork, ...]
+    removed_networks: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.attempts or self.removed_attempts or self.networks or self.removed_networks)
+
+
+def difference(before: Desired, after: Desired) -> Difference:
+    """What has to be sent to an agent that knows `before` so that it knows `after`."""
+    return Difference(
+        tuple(attempt for key, attempt in after.attempts.items() if before.attempts.get(key) != attempt),
+        tuple(key for key in before.attempts if key not in after.attempts),
+        tuple(network for key, network in after.networks.items() if before.networks.get(key) != network),
+        tuple(key for key in before.networks if key not in after.networks),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReport:
+    """What an agent says of an attempt."""
+
+    attempt_id: str
+    state: str
+    exit_code: int | None
+    reason: str
+    message: str
+    log_size: int
+    end_time: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What an agent says of itself when a stream opens, with all it observes."""
+
+    agent_id: str
+    instance: str
+    boot_id: str
+    version: str
+    architecture: str
+    capacity: Mapping[str, int]
+    backends: tuple[str, ...]
+    underlay_address: str
+    underlay_mtu: int
+    attempts: tuple[AttemptReport, ...]
+    network_session_ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What an agent says has changed."""
+
+    agent_id: str
+    attempts: tuple[AttemptReport, ...]
+    removed_attempts: tuple[str, ...]
+    removed_networks: tuple[str, ...]

@@ -1,0 +1,136 @@
+"""One agent's Sync stream, kept open for as long as this manager leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from manager.fleet import messages
+from manager.fleet.desired import Desired, NodeFacts, NodeReport, difference
+from manager.fleet.dialer import Dialer
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
+
+_log = logging.getLogger(__name__)
+
+_MIN_BACKOFF, _MAX_BACKOFF = 0.1, 5.0
+
+
+class Listener(Protocol):
+    """Takes in what agents say; each call returns once it is committed."""
+
+    async def welcomed(self, facts: NodeFacts) -> None:
+        """A stream opened: the node's facts and all it observes."""
+
+    async def reported(self, report: NodeReport) -> None:
+        """Something changed on the node."""
+
+
+class AgentLink:
+    """Dials one agent until cancelled: tells it what is wanted, takes in what it reports, notes when it was last heard."""
+
+    def __init__(
+        self,
+        agent_id: str,
+        address: str,
+        *,
+        term: int,
+        dialer: Dialer,
+        heartbeat: float,
+        desired: Callable[[str], Awaitable[Desired]],
+        listener: Listener,
+        clock: Callable[[], float],
+    ) -> None:
+        self.agent_id = agent_id
+        self.address = address
+        # When the agent was last heard on this link, by the clock; None before the first time.
+        self.heard: float | None = None
+        self._term = term
+        self._dialer = dialer
+        self._heartbeat = heartbeat
+        self._desired = desired
+        self._listener = listener
+        self._clock = clock
+        self._wanted = asyncio.Event()
+
+    def wake(self) -> None:
+        """What is wanted of the agent may have changed."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Keeps a stream open; a broken one is opened again after a growing pause."""
+        backoff = _MIN_BACKOFF
+        while True:
+            opened = False
+            channel = self._dialer.open(self.agent_id, self.address)
+            try:
+                call = pb_grpc.AgentServiceStub(channel).Sync()  # type: ignore[no-untyped-call]
+                await call.write(messages.hello(self._term, self.agent_id, self._heartbeat))
+                async with asyncio.timeout(self._heartbeat * 4):
+                    first = await call.read()
+                if first is not grpc.aio.EOF and first.HasField("welcome"):
+                    opened = True
+                    await self._converse(call, first.welcome)
+                _log.info("agent %s ended its stream", self.agent_id)
+            except (grpc.aio.AioRpcError, TimeoutError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+                detail = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else repr(error)
+                _log.log(logging.WARNING if opened else logging.INFO, "link to agent %s: %s", self.agent_id, detail)
+            finally:
+                await channel.close()
+            backoff = _MIN_BACKOFF if opened else min(backoff * 2, _MAX_BACKOFF)
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311  # jitter, not a secret
+
+    async def _converse(self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], welcome: pb.Welcome) -> None:
+        self.heard = self._clock()
+        await self._listener.welcomed(messages.node_facts(welcome))
+        self._wanted.clear()
+        sent = await self._desired(self.agent_id)
+        await call.write(messages.snapshot(sent))
+        # One writer at a time: acks come from the reader, changes and heartbeats from the teller.
+        writing = asyncio.Lock()
+        reader = asyncio.create_task(self._listen(call, writing), name=f"listen {self.agent_id}")
+        teller = asyncio.create_task(self._tell(call, writing, sent), name=f"tell {self.agent_id}")
+        try:
+            done, _ = await asyncio.wait((reader, teller), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            call.cancel()
+            reader.cancel()
+            teller.cancel()
+            await asyncio.gather(reader, teller, return_exceptions=True)
+
+    async def _listen(self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], writing: asyncio.Lock) -> None:
+        while True:
+            message = await call.read()
+            if message is grpc.aio.EOF:
+                return
+            self.heard = self._clock()
+            if message.HasField("report"):
+                await self._listener.reported(messages.node_report(self.agent_id, message.report))
+                async with writing:
+                    await call.write(messages.ack(message.report.sequence))
+
+    async def _tell(
+        self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], writing: asyncio.Lock, sent: Desired
+    ) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._heartbeat):
+                    await self._wanted.wait()
+            except TimeoutError:
+                async with writing:
+                    await call.write(messages.heartbeat())
+                continue
+            self._wanted.clear()
+            wanted = await self._desired(self.agent_id)
+            if step := difference(sent, wanted):
+                async with writing:
+                    await call.write(messages.change(step))
+                sent = wanted

@@ -1,0 +1,144 @@
+"""Between the plain values of `manager.fleet.desired` and the messages of the agent's protocol."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+
+from google.protobuf.duration_pb2 import Duration
+
+from manager.fleet.desired import (
+    AttemptReport,
+    Desired,
+    DesiredAttempt,
+    DesiredNetwork,
+    Difference,
+    NodeFacts,
+    NodeReport,
+)
+from retinue.agent.v1 import agent_service_pb2 as pb
+
+_STATE_PREFIX = "ATTEMPT_STATE_"
+
+
+def hello(term: int, agent_id: str, heartbeat_seconds: float) -> pb.SyncRequest:
+    """Opens a stream."""
+    interval = Duration()
+    interval.FromTimedelta(dt.timedelta(seconds=heartbeat_seconds))
+    return pb.SyncRequest(hello=pb.Hello(term=term, agent_id=agent_id, heartbeat_interval=interval))
+
+
+def snapshot(desired: Desired) -> pb.SyncRequest:
+    """The whole desired set."""
+    return pb.SyncRequest(
+        snapshot=pb.Snapshot(attempts=_attempts(desired.attempts.values()), networks=_networks(desired.networks.values()))
+    )
+
+
+def change(difference: Difference) -> pb.SyncRequest:
+    """A difference to the desired set."""
+    return pb.SyncRequest(
+        change=pb.Change(
+            attempts=_attempts(difference.attempts),
+            removed_attempt_ids=difference.removed_attempts,
+            networks=_networks(difference.networks),
+            removed_network_session_ids=difference.removed_networks,
+        )
+    )
+
+
+def ack(sequence: int) -> pb.SyncRequest:
+    """Reports up to `sequence` are committed."""
+    return pb.SyncRequest(ack=pb.Ack(sequence=sequence))
+
+
+def heartbeat() -> pb.SyncRequest:
+    """The manager is there."""
+    return pb.SyncRequest(heartbeat=pb.Heartbeat())
+
+
+def node_facts(message: pb.Welcome) -> NodeFacts:
+    """What a welcome says."""
+    return NodeFacts(
+        agent_id=message.agent_id,
+        instance=message.instance,
+        boot_id=message.boot_id,
+        version=message.version,
+        architecture=message.architecture,
+        capacity={slot: amount for slot, amount in message.capacity.items() if amount >= 0},
+        backends=tuple(message.backends),
+        underlay_address=message.underlay_address,
+        underlay_mtu=message.underlay_mtu,
+        attempts=tuple(map(_report, message.attempts)),
+        network_session_ids=frozenset(message.network_session_ids),
+    )
+
+
+def node_report(agent_id: str, message: pb.Report) -> NodeReport:
+    """What a report says."""
+    return NodeReport(
+        agent_id=agent_id,
+        attempts=tuple(map(_report, message.attempts)),
+        removed_attempts=tuple(message.removed_attempt_ids),
+        removed_networks=tuple(message.removed_network_session_ids),
+    )
+
+
+def _report(status: pb.AttemptStatus) -> AttemptReport:
+    name = pb.AttemptState.Name(status.state) if status.state in pb.AttemptState.values() else ""
+    return AttemptReport(
+        attempt_id=status.attempt_id,
+        state=name.removeprefix(_STATE_PREFIX),
+        exit_code=status.exit_code if status.HasField("exit_code") else None,
+        reason=status.reason[:64],
+        message=status.message[:1024],
+        log_size=status.log_size,
+        end_time=status.end_time.ToDatetime(dt.UTC) if status.HasField("end_time") else None,
+    )
+
+
+def _attempts(attempts: Iterable[DesiredAttempt]) -> list[pb.Attempt]:
+    messages = []
+    for attempt in attempts:
+        grace = Duration()
+        grace.FromTimedelta(dt.timedelta(seconds=attempt.grace_seconds))
+        messages.append(
+            pb.Attempt(
+                id=attempt.id,
+                session_id=attempt.session_id,
+                kernel_id=attempt.kernel_id,
+                epoch=attempt.epoch,
+                goal=pb.Goal.Value(f"GOAL_{attempt.goal}"),
+                stop_grace=grace,
+                hostname=attempt.hostname,
+                image=attempt.image,
+                command=attempt.command,
+                environment=attempt.environment,
+                slots=attempt.slots,
+                networked=attempt.networked,
+            )
+        )
+    return messages
+
+
+def _networks(networks: Iterable[DesiredNetwork]) -> list[pb.Network]:
+    return [
+        pb.Network(
+            session_id=network.session_id,
+            vni=network.vni,
+            subnet=network.subnet,
+            mtu=network.mtu,
+            members=[
+                pb.Member(
+                    kernel_id=member.kernel_id,
+                    hostname=member.hostname,
+                    address=member.address,
+                    mac=member.mac,
+                    underlay_address=member.underlay_address,
+                    local=member.local,
+                )
+                for member in network.members
+            ],
+        )
+        for network in networks
+    ]

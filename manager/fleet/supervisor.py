@@ -1,0 +1,138 @@
+"""All links of a leader, and the liveness of the agents behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from manager.fleet.desired import Desired
+from manager.fleet.dialer import Dialer
+from manager.fleet.link import AgentLink, Listener
+
+_log = logging.getLogger(__name__)
+
+ALIVE, SUSPECT, LOST = "ALIVE", "SUSPECT", "LOST"
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """In seconds: how often links say something, and after which silence an agent is suspect and lost."""
+
+    heartbeat: float = 5.0
+    suspect_after: float = 20.0
+    lost_after: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An agent to keep a link to, and how the database last saw it."""
+
+    address: str
+    state: str
+
+
+class LivenessListener(Listener, Protocol):
+    """Takes in what agents say, and their silence."""
+
+    async def became(self, agent_id: str, state: str, silence: float) -> None:
+        """An agent's liveness changed; `silence` is in seconds."""
+
+
+def verdict(silence: float, timers: Timers) -> str:
+    """What a silence of so many seconds says of an agent."""
+    if silence >= timers.lost_after:
+        return LOST
+    return SUSPECT if silence >= timers.suspect_after else ALIVE
+
+
+class Supervisor:
+    """Keeps one link per announced agent, and judges their silence."""
+
+    def __init__(
+        self,
+        *,
+        term: int,
+        dialer: Dialer,
+        timers: Timers,
+        targets: Callable[[], Awaitable[Mapping[str, Target]]],
+        desired: Callable[[str], Awaitable[Desired]],
+        listener: LivenessListener,
+        clock: Callable[[], float],
+    ) -> None:
+        self._term = term
+        self._dialer = dialer
+        self._timers = timers
+        self._targets = targets
+        self._desired = desired
+        self._listener = listener
+        self._clock = clock
+        self._links: dict[str, tuple[AgentLink, asyncio.Task[None]]] = {}
+        self._states: dict[str, str] = {}
+        self._changed = asyncio.Event()
+
+    def wake(self, agent_ids: Iterable[str]) -> None:
+        """What is wanted of these agents may have changed."""
+        for agent_id in agent_ids:
+            if (entry := self._links.get(agent_id)) is not None:
+                entry[0].wake()
+
+    def retarget(self) -> None:
+        """Agents may have come, moved or gone."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Keeps links and verdicts current until cancelled."""
+        # A new leader has heard nobody: every silence counts from here.
+        started = self._clock()
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    self._changed.clear()
+                    await self._aim(group)
+                    await self._judge(started)
+                    try:
+                        async with asyncio.timeout(min(1.0, self._timers.suspect_after / 4)):
+                            await self._changed.wait()
+                    except TimeoutError:
+                        continue
+        finally:
+            self._links.clear()
+
+    async def _aim(self, group: asyncio.TaskGroup) -> None:
+        targets = await self._targets()
+        for agent_id, (link, task) in list(self._links.items()):
+            target = targets.get(agent_id)
+            if target is None or target.address != link.address:
+                task.cancel()
+                del self._links[agent_id]
+        for agent_id, target in targets.items():
+            self._states.setdefault(agent_id, target.state)
+            if agent_id not in self._links and target.address:
+                link = AgentLink(
+                    agent_id,
+                    target.address,
+                    term=self._term,
+                    dialer=self._dialer,
+                    heartbeat=self._timers.heartbeat,
+                    desired=self._desired,
+                    listener=self._listener,
+                    clock=self._clock,
+                )
+                self._links[agent_id] = (link, group.create_task(link.run(), name=f"link {agent_id}"))
+
+    async def _judge(self, started: float) -> None:
+        now = self._clock()
+        for agent_id, (link, _) in list(self._links.items()):
+            if link.heard is None and self._states.get(agent_id) == "JOINING":
+                continue
+            silence = now - (started if link.heard is None else link.heard)
+            if link.heard is None and silence < self._timers.suspect_after:
+                continue
+            state = verdict(silence, self._timers)
+            if state != self._states.get(agent_id):
+                _log.warning("agent %s is %s after %.1f s of silence", agent_id, state, silence)
+                self._states[agent_id] = state
+                await self._listener.became(agent_id, state, silence)

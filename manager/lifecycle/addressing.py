@@ -1,0 +1,79 @@
+"""Addresses of private networks: which subnet and VNI a session gets, and who has which address in it. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+# Private space that few sites use; sessions are isolated from each other and from the node, so an overlap with a site's own
+# network only matters to kernels that talk to that site.
+POOL = ipaddress.ip_network("10.128.0.0/9")
+VXLAN_OVERHEAD = 50
+MIN_UNDERLAY_MTU = 576
+MAX_VNI = 2**24 - 1
+# The network, broadcast and bridge addresses are not kernels'.
+_RESERVED_ADDRESSES = 3
+_MIN_PREFIX = 28
+_BLOCK = 1 << (32 - _MIN_PREFIX)
+
+
+class AddressSpaceExhaustedError(Exception):
+    """No free subnet or VNI is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A kernel's address in its session's network."""
+
+    address: str
+    mac: str
+
+
+def place(subnet: str, local_rank: int) -> Place:
+    """The address after the bridge's, by rank; the MAC follows from it, so that it is unique where the address is."""
+    network = ipaddress.ip_network(subnet)
+    address = network.network_address + 2 + local_rank
+    return Place(str(address), ":".join(f"{octet:02x}" for octet in (0x0A, 0x58, *address.packed)))
+
+
+class SubnetPool:
+    """Hands out the lowest free subnets of the pool; sizes are powers of two from /28, aligned to their size."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._first = int(POOL.network_address) // _BLOCK
+        self._used = bytearray(POOL.num_addresses // _BLOCK)
+        # Nothing is given back to a pool, so a search of one size goes on where the last one ended.
+        self._cursors: dict[int, int] = {}
+        for subnet in taken:
+            network = ipaddress.ip_network(subnet)
+            start = int(network.network_address) // _BLOCK - self._first
+            blocks = max(1, network.num_addresses // _BLOCK)
+            self._used[start : start + blocks] = b"\x01" * blocks
+
+    def take(self, kernels: int) -> str:
+        """A subnet with room for `kernels`. Raises AddressSpaceExhaustedError."""
+        prefix = min(_MIN_PREFIX, 32 - (kernels + _RESERVED_ADDRESSES - 1).bit_length())
+        blocks = (1 << (32 - prefix)) // _BLOCK
+        for start in range(self._cursors.get(blocks, 0), len(self._used), blocks):
+            if not any(self._used[start : start + blocks]):
+                self._used[start : start + blocks] = b"\x01" * blocks
+                self._cursors[blocks] = start + blocks
+                return f"{ipaddress.ip_address((start + self._first) * _BLOCK)}/{prefix}"
+        raise AddressSpaceExhaustedError(f"no free subnet for {kernels} kernels in {POOL}")
+
+
+def choose_vni(taken: Collection[int], source: random.Random) -> int:
+    """A free VNI at random: a number that was just let go of is unlikely to come back while a node may still have it."""
+    if len(taken) >= MAX_VNI:
+        raise AddressSpaceExhaustedError("no free VNI")
+    while (vni := source.randint(1, MAX_VNI)) in taken:
+        pass
+    return vni
+
+
+def inner_mtu(underlay_mtus: Collection[int], *, vxlan: bool) -> int:
+    """The MTU inside a session: the smallest underlay's, less the header of VXLAN when it is used."""
+    smallest = min((mtu for mtu in underlay_mtus if mtu >= MIN_UNDERLAY_MTU), default=1500)
+    return smallest - (VXLAN_OVERHEAD if vxlan else 0)

@@ -1,0 +1,108 @@
+"""Which session requests are accepted: pure checks that name every wrong field, and the defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, ROLES, KernelSpec, SessionSpec
+from manager.lifecycle.states import SessionType
+from manager.scheduling.amounts import AmountError, format_amount, parse_amount
+
+MAX_CLUSTER_SIZE = 1024
+MAX_PRIORITY = 100
+MAX_GRACE_SECONDS = 300.0
+MAX_ARGUMENTS, MAX_ARGUMENT_BYTES = 1024, 64 * 1024
+MAX_ENVIRONMENT, MAX_ENVIRONMENT_BYTES = 512, 128 * 1024
+MAX_SLOTS = 32
+MAX_LABELS, MAX_LABEL_VALUE = 64, 256
+RESERVED_PREFIXES = ("BACKENDAI_", "RETINUE_")
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+# Hostnames inside sessions are not names of sessions: they would be ambiguous in every command.
+_HOSTNAME = re.compile(r"(?:main|sub)\d+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,125}[A-Za-z0-9])?")
+_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,510}")
+
+Violations = list[tuple[str, str]]
+
+
+def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
+    """The request with defaults filled in and amounts in canonical form, and what is wrong with it: (field path, description)."""
+    violations: Violations = []
+    if not _NAME.fullmatch(spec.name):
+        violations.append(("spec.name", "must be 1-63 characters a-z, 0-9 and -, with no dash first or last"))
+    elif _HOSTNAME.fullmatch(spec.name):
+        violations.append(("spec.name", "must not look like the hostname of a kernel"))
+    if spec.type not in (SessionType.INTERACTIVE, SessionType.BATCH):
+        violations.append(("spec.type", "must be SESSION_TYPE_INTERACTIVE or SESSION_TYPE_BATCH"))
+    if not 1 <= spec.cluster_size <= MAX_CLUSTER_SIZE:
+        violations.append(("spec.cluster_size", f"must be from 1 to {MAX_CLUSTER_SIZE}"))
+    if not 0 <= spec.priority <= MAX_PRIORITY:
+        violations.append(("spec.priority", f"must be from 0 to {MAX_PRIORITY}"))
+    if not 0 <= spec.grace_seconds <= MAX_GRACE_SECONDS:
+        violations.append(("spec.termination_grace", f"must be from 0 to {MAX_GRACE_SECONDS:.0f} s"))
+    _check_labels(spec.labels, violations)
+    kernel = _admit_kernel(replace(spec.kernel, slots={**DEFAULT_SLOTS, **spec.kernel.slots}), "spec.kernel", violations)
+    roles = {}
+    for position, (role, role_kernel) in enumerate(spec.roles.items()):
+        if role not in ROLES:
+            violations.append((f"spec.roles[{position}].role", "must be main or sub"))
+        roles[role] = _admit_kernel(role_kernel, f"spec.roles[{position}].kernel", violations)
+    admitted = replace(spec, kernel=kernel, roles=roles)
+    if spec.type is SessionType.BATCH and not admitted.of_role(MAIN).command:
+        violations.append(("spec.kernel.command", "is required for a batch session"))
+    return admitted, violations
+
+
+def _admit_kernel(kernel: KernelSpec, path: str, violations: Violations) -> KernelSpec:
+    if kernel.image and not _IMAGE.fullmatch(kernel.image):
+        violations.append((f"{path}.image", "is not an image reference"))
+    if len(kernel.command) > MAX_ARGUMENTS or sum(len(text.encode()) for text in kernel.command) > MAX_ARGUMENT_BYTES:
+        violations.append((f"{path}.command", f"must be at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT_BYTES} bytes in all"))
+    if any("\0" in text for text in kernel.command):
+        violations.append((f"{path}.command", "must not hold NUL"))
+    if kernel.command and not kernel.command[0]:
+        violations.append((f"{path}.command[0]", "must not be empty"))
+    _check_environment(kernel.environment, f"{path}.environment", violations)
+    return replace(kernel, slots=_admit_slots(kernel.slots, f"{path}.slots", violations))
+
+
+def _admit_slots(slots: Mapping[str, str], path: str, violations: Violations) -> dict[str, str]:
+    if len(slots) > MAX_SLOTS:
+        violations.append((path, f"must be at most {MAX_SLOTS} entries"))
+        return {}
+    admitted = {}
+    for slot, amount in sorted(slots.items()):
+        try:
+            admitted[slot] = format_amount(slot, parse_amount(slot, amount))
+        except AmountError as error:
+            violations.append((f"{path}[{slot[:64]!r}]", str(error)))
+    return admitted
+
+
+def _check_environment(environment: Mapping[str, str], path: str, violations: Violations) -> None:
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in environment.items())
+    if len(environment) > MAX_ENVIRONMENT or size > MAX_ENVIRONMENT_BYTES:
+        violations.append((path, f"must be at most {MAX_ENVIRONMENT} entries of {MAX_ENVIRONMENT_BYTES} bytes in all"))
+        return
+    for name, value in sorted(environment.items()):
+        if not _VARIABLE.fullmatch(name):
+            violations.append((f"{path}[{name[:64]!r}]", "is not the name of a variable"))
+        elif name.startswith(RESERVED_PREFIXES):
+            violations.append((f"{path}[{name[:64]!r}]", f"the prefixes {' and '.join(RESERVED_PREFIXES)} are reserved"))
+        elif "\0" in value:
+            violations.append((f"{path}[{name[:64]!r}]", "must not hold NUL"))
+
+
+def _check_labels(labels: Mapping[str, str], violations: Violations) -> None:
+    if len(labels) > MAX_LABELS:
+        violations.append(("spec.labels", f"must be at most {MAX_LABELS} entries"))
+        return
+    for key, value in sorted(labels.items()):
+        if not _LABEL.fullmatch(key):
+            violations.append((f"spec.labels[{key[:64]!r}]", "is not a label key"))
+        elif len(value) > MAX_LABEL_VALUE or not value.isprintable():
+            violations.append((f"spec.labels[{key[:64]!r}]", f"must be at most {MAX_LABEL_VALUE} printable characters"))

@@ -1,0 +1,115 @@
+"""What a user asked for, as plain values, and how it unfolds into kernels."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from manager.lifecycle.states import SessionType
+
+MAIN, SUB = "main", "sub"
+ROLES = (MAIN, SUB)
+DEFAULT_SLOTS: Mapping[str, str] = {"cpu": "1", "mem": "256m"}
+DEFAULT_PRIORITY = 10
+DEFAULT_GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """What one kernel runs and with what; amounts as text, by slot name."""
+
+    image: str = ""
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    slots: Mapping[str, str] = field(default_factory=dict)
+
+    def overridden_by(self, other: KernelSpec) -> KernelSpec:
+        """`image` and `command` are replaced whole when given, `environment` and `slots` key by key."""
+        return KernelSpec(
+            image=other.image or self.image,
+            command=other.command or self.command,
+            environment={**self.environment, **other.environment},
+            slots={**self.slots, **other.slots},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """A session request with nothing left open: what a session remembers of what it was asked."""
+
+    name: str
+    project: str
+    resource_group: str
+    type: SessionType
+    single_node: bool = True
+    cluster_size: int = 1
+    priority: int = DEFAULT_PRIORITY
+    kernel: KernelSpec = field(default_factory=KernelSpec)
+    roles: Mapping[str, KernelSpec] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    grace_seconds: float = DEFAULT_GRACE_SECONDS
+
+    def of_role(self, role: str) -> KernelSpec:
+        """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
+        base = self.kernel
+        if role != MAIN:
+            base = KernelSpec(base.image, (), base.environment, base.slots)
+        return base.overridden_by(self.roles[role]) if role in self.roles else base
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> SessionSpec:
+        """The inverse of `to_json`."""
+        values = dict(stored)
+        values["type"] = SessionType(values["type"])
+        values["kernel"] = _kernel_spec(values["kernel"])
+        values["roles"] = {role: _kernel_spec(kernel) for role, kernel in values["roles"].items()}
+        return cls(**values)
+
+
+def _kernel_spec(stored: Mapping[str, Any]) -> KernelSpec:
+    return KernelSpec(stored["image"], tuple(stored["command"]), stored["environment"], stored["slots"])
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlan:
+    """One kernel to be: its place in the session and what it runs."""
+
+    id: uuid.UUID
+    role: str
+    index: int
+    local_rank: int
+    hostname: str
+
+
+def kernel_plans(session_id: uuid.UUID, cluster_size: int) -> list[KernelPlan]:
+    """`main1`, `sub1`, `sub2`, …; the main kernel's id is the session's, the others' follow from it."""
+    plans = []
+    for rank in range(cluster_size):
+        role, index = (MAIN, 1) if rank == 0 else (SUB, rank)
+        kernel_id = session_id if rank == 0 else uuid.uuid5(session_id, f"{role}{index}")
+        plans.append(KernelPlan(kernel_id, role, index, rank, f"{role}{index}"))
+    return plans
+
+
+def cluster_environment(session_id: uuid.UUID, spec: SessionSpec, plan: KernelPlan) -> dict[str, str]:
+    """The eight cluster variables and two ids that every kernel finds in its environment."""
+    size = spec.cluster_size
+    replicas = "main:1" if size == 1 else f"main:1,sub:{size - 1}"
+    return {
+        "BACKENDAI_CLUSTER_HOST": plan.hostname,
+        "BACKENDAI_CLUSTER_HOSTS": ",".join(["main1", *(f"sub{index}" for index in range(1, size))]),
+        "BACKENDAI_CLUSTER_IDX": str(plan.index),
+        "BACKENDAI_CLUSTER_LOCAL_RANK": str(plan.local_rank),
+        "BACKENDAI_CLUSTER_MODE": "single-node" if spec.single_node else "multi-node",
+        "BACKENDAI_CLUSTER_REPLICAS": replicas,
+        "BACKENDAI_CLUSTER_ROLE": plan.role,
+        "BACKENDAI_CLUSTER_SIZE": str(size),
+        "BACKENDAI_KERNEL_ID": str(plan.id),
+        "BACKENDAI_SESSION_ID": str(session_id),
+    }

@@ -1,0 +1,1 @@
+"""What the manager keeps in PostgreSQL, and how it is read and written."""

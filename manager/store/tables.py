@@ -1,0 +1,344 @@
+"""The tables.
+
+One truth for each fact: free capacity is capacity minus live claims, a claim lives as long as its attempt, shares are sums of
+live claims. Amounts are integers in a slot's smallest unit: bytes for `mem`, thousandths for every other slot.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Identity, Index, LargeBinary, SmallInteger, text
+from sqlalchemy.dialects.postgresql import CIDR, JSONB
+from sqlmodel import Field, SQLModel
+
+
+def _time(*, nullable: bool = True, default_now: bool = False) -> Any:
+    return Field(
+        default=None,
+        sa_type=DateTime(timezone=True),  # type: ignore[call-overload]  # SQLModel types sa_type as a class, an instance is documented to work
+        nullable=nullable,
+        sa_column_kwargs={"server_default": text("now()")} if default_now else {},
+    )
+
+
+def _json(default: str = "{}") -> Any:
+    return Field(sa_column=Column(JSONB, nullable=False, server_default=text(f"'{default}'::jsonb")))
+
+
+class Leadership(SQLModel, table=True):
+    """The one row that says which term leads; every write of a leader checks it."""
+
+    __tablename__ = "leadership"
+
+    id: int = Field(default=1, sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
+    term: int = Field(sa_column=Column(BigInteger, nullable=False))
+    holder: str
+    acquire_time: dt.datetime = _time(nullable=False, default_now=True)
+
+
+class Project(SQLModel, table=True):
+    """What sessions are accounted to."""
+
+    __tablename__ = "project"
+
+    name: str = Field(primary_key=True)
+    create_time: dt.datetime = _time(nullable=False, default_now=True)
+
+
+class UserAccount(SQLModel, table=True):
+    """A person or a service; `role` is USER or ADMIN."""
+
+    __tablename__ = "user_account"
+
+    name: str = Field(primary_key=True)
+    role: str
+    create_time: dt.datetime = _time(nullable=False, default_now=True)
+
+
+class Membership(SQLModel, table=True):
+    """A user's role in a project: MEMBER or ADMIN."""
+
+    __tablename__ = "membership"
+
+    user_name: str = Field(primary_key=True, foreign_key="user_account.name", ondelete="CASCADE")
+    project: str = Field(primary_key=True, foreign_key="project.name", ondelete="CASCADE")
+    role: str
+
+
+class Token(SQLModel, table=True):
+    """A bearer token; only the SHA-256 of its secret is kept."""
+
+    __tablename__ = "token"
+
+    id: uuid.UUID = Field(primary_key=True)
+    hash: bytes = Field(sa_column=Column(LargeBinary, nullable=False, unique=True))
+    user_name: str = Field(foreign_key="user_account.name", ondelete="CASCADE", index=True)
+    description: str = ""
+    create_time: dt.datetime = _time(nullable=False, default_now=True)
+    expire_time: dt.datetime | None = _time()
+    revoke_time: dt.datetime | None = _time()
+
+
+class JoinToken(SQLModel, table=True):
+    """Lets nodes enrol as agents of a group, so many times."""
+
+    __tablename__ = "join_token"
+
+    hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
+    resource_group: str = Field(foreign_key="resource_group.name", ondelete="CASCADE")
+    agent_id: str | None = None
+    uses_left: int
+    expire_time: dt.datetime = _time(nullable=False)
+
+
+class Request(SQLModel, table=True):
+    """A finished creating call, to answer its repetitions: the serialized response and a hash of the request."""
+
+    __tablename__ = "request"
+
+    principal: str = Field(primary_key=True)
+    method: str = Field(primary_key=True)
+    request_id: uuid.UUID = Field(primary_key=True)
+    body_hash: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    answer: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    create_time: dt.datetime = _time(nullable=False, default_now=True)
+
+
+class ResourceGroup(SQLModel, table=True):
+    """A pool of agents and its scheduling policy."""
+
+    __tablename__ = "resource_group"
+
+    name: str = Field(primary_key=True)
+    session_strategy: str = "drf"
+    agent_strategy: str = "concentrated"
+    options: dict[str, str] = _json()
+    owner_weights: dict[str, int] = _json()
+    start_timeout_seconds: int = 600
+    version: int = 1
+    create_time: dt.datetime = _time(nullable=False, default_now=True)
+
+
+class Agent(SQLModel, table=True):
+    """A node. `state` is JOINING, ALIVE, SUSPECT or LOST; `version` counts changes of its settings."""
+
+    __tablename__ = "agent"
+
+    id: str = Field(primary_key=True)
+    resource_group: str = Field(foreign_key="resource_group.name", index=True)
+    state: str = "JOINING"
+    drained: bool = False
+    revoked: bool = False
+    address: str = ""
+    instance: str = ""
+    architecture: str = ""
+    capacity: dict[str, int] = _json()
+    backends: list[str] = _json("[]")
+    software_version: str = ""
+    underlay_address: str = ""
+    underlay_mtu: int = 0
+    boot_id: str = ""
+    version: int = 1
+    create_time: dt.datetime = _time(nullable=False, default_now=True)
+    announce_time: dt.datetime | None = _time()
+    heartbeat_time: dt.datetime | None = _time()
+
+
+class Session(SQLModel, table=True):
+    """A session. `spec` is the request in proto JSON with defaults filled in; `sequence` is the order of arrival."""
+
+    __tablename__ = "session"
+    __table_args__ = (
+        Index("session_queue", "resource_group", "sequence", postgresql_where=text("state = 'PENDING'")),
+        Index("session_live", "state", postgresql_where=text("state NOT IN ('TERMINATED', 'CANCELLED')")),
+        Index(
+            "session_live_name",
+            "project",
+            "owner",
+            "name",
+            unique=True,
+            postgresql_where=text("state NOT IN ('TERMINATED', 'CANCELLED')"),
+        ),
+        Index("session_newest", text("create_time DESC"), text("id DESC")),
+    )
+
+    id: uuid.UUID = Field(primary_key=True)
+    sequence: int = Field(default=None, sa_column=Column(BigInteger, Identity(always=True), nullable=False, unique=True))
+    name: str
+    owner: str = Field(index=True)
+    project: str
+    resource_group: str
+    type: str
+    cluster_mode: str
+    cluster_size: int
+    priority: int
+    spec: dict[str, Any] = _json()
+    state: str
+    result: str = "UNDEFINED"
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    # How a waiting session was last judged: tier and shortfalls.
+    explanation: dict[str, Any] = _json()
+    conditions: list[dict[str, Any]] = _json("[]")
+    network: str = ""
+    # Passes that tried to place it, and starts that failed after placement.
+    tries: int = 0
+    failed_starts: int = 0
+    failed_agents: list[str] = _json("[]")
+    # Kill without grace.
+    force: bool = False
+    version: int = 1
+    create_time: dt.datetime = _time(nullable=False, default_now=True)
+    evaluate_time: dt.datetime | None = _time()
+    next_try_time: dt.datetime | None = _time()
+    schedule_time: dt.datetime | None = _time()
+    start_time: dt.datetime | None = _time()
+    # When it entered the state it is in; bounds of waiting states count from here.
+    state_time: dt.datetime = _time(nullable=False, default_now=True)
+    end_time: dt.datetime | None = _time()
+
+
+class Kernel(SQLModel, table=True):
+    """A kernel. The main kernel's id is its session's. `agent_id` and `epoch` are those of its newest attempt."""
+
+    __tablename__ = "kernel"
+    __table_args__ = (Index("kernel_place", "session_id", "local_rank", unique=True),)
+
+    id: uuid.UUID = Field(primary_key=True)
+    session_id: uuid.UUID = Field(foreign_key="session.id", ondelete="CASCADE")
+    role: str
+    role_index: int
+    local_rank: int
+    hostname: str
+    slots: dict[str, int] = _json()
+    state: str
+    agent_id: str | None = None
+    epoch: int = 0
+    address: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+
+
+class Attempt(SQLModel, table=True):
+    """One try to run a kernel; live until its agent confirmed its end. `goal` is HELD, RUNNING or STOPPED."""
+
+    __tablename__ = "attempt"
+    __table_args__ = (
+        Index("attempt_live_agent", "agent_id", postgresql_where=text("end_time IS NULL OR log_pending")),
+        Index("attempt_live_session", "session_id", postgresql_where=text("end_time IS NULL")),
+    )
+
+    kernel_id: uuid.UUID = Field(primary_key=True, foreign_key="kernel.id", ondelete="CASCADE")
+    epoch: int = Field(primary_key=True)
+    session_id: uuid.UUID
+    agent_id: str
+    goal: str
+    # Last state its agent reported: '', ACCEPTED, PULLING, CREATING, HELD, RUNNING, STOPPING, EXITED, FAILED.
+    observed: str = ""
+    term: int = Field(sa_column=Column(BigInteger, nullable=False))
+    # It ended, and its output is still to be fetched: its agent keeps it until then.
+    log_pending: bool = False
+    create_time: dt.datetime = _time(nullable=False, default_now=True)
+    end_time: dt.datetime | None = _time()
+
+
+class Claim(SQLModel, table=True):
+    """How much of one slot of one agent an attempt holds, until it is released with the attempt's end."""
+
+    __tablename__ = "claim"
+    __table_args__ = (
+        Index("claim_live_agent", "agent_id", "slot", postgresql_where=text("release_time IS NULL")),
+        Index("claim_live_owner", "resource_group", "owner", "slot", postgresql_where=text("release_time IS NULL")),
+    )
+
+    kernel_id: uuid.UUID = Field(primary_key=True)
+    epoch: int = Field(primary_key=True)
+    slot: str = Field(primary_key=True)
+    agent_id: str
+    resource_group: str
+    owner: str
+    amount: int = Field(sa_column=Column(BigInteger, nullable=False))
+    claim_time: dt.datetime = _time(nullable=False, default_now=True)
+    release_time: dt.datetime | None = _time()
+
+
+class DrfShare(SQLModel, table=True):
+    """An owner's dominant share in a group: exactly the live claims, written in the commit that changes them."""
+
+    __tablename__ = "drf_share"
+
+    resource_group: str = Field(primary_key=True)
+    owner: str = Field(primary_key=True)
+    weight: int = 1
+    held: dict[str, int] = _json()
+    dominant_slot: str = ""
+    numerator: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
+    denominator: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
+
+
+class Network(SQLModel, table=True):
+    """A private network. Its session lets go of it before it is given another; the row goes when no agent has it any more."""
+
+    __tablename__ = "network"
+    __table_args__ = (
+        Index("network_vni", "vni", unique=True, postgresql_where=text("vni <> 0")),
+        Index("network_session", "session_id", unique=True, postgresql_where=text("session_id IS NOT NULL")),
+    )
+
+    id: int = Field(default=None, sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
+    session_id: uuid.UUID | None = None
+    # 0 for a bridge on one agent; unique otherwise.
+    vni: int
+    subnet: str = Field(sa_column=Column(CIDR, nullable=False, unique=True))
+    mtu: int
+
+
+class NetworkSite(SQLModel, table=True):
+    """An agent that has, or may have, a session's network; the row goes when it confirmed the removal."""
+
+    __tablename__ = "network_site"
+    __table_args__ = (Index("network_site_agent", "agent_id"), Index("network_site_session", "session_id"))
+
+    network_id: int = Field(sa_column=Column(BigInteger, ForeignKey("network.id", ondelete="CASCADE"), primary_key=True))
+    agent_id: str = Field(primary_key=True)
+    session_id: uuid.UUID
+
+
+class KernelLog(SQLModel, table=True):
+    """The kept tail of an ended kernel's output."""
+
+    __tablename__ = "kernel_log"
+
+    kernel_id: uuid.UUID = Field(primary_key=True, foreign_key="kernel.id", ondelete="CASCADE")
+    start_offset: int = Field(sa_column=Column(BigInteger, nullable=False))
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class JournalHead(SQLModel, table=True):
+    """The one row that numbers the journal; whoever appends holds it to the end of its commit."""
+
+    __tablename__ = "journal_head"
+
+    id: int = Field(default=1, sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
+    revision: int = Field(sa_column=Column(BigInteger, nullable=False))
+    # Lowest revision a watcher may resume after.
+    oldest: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class Journal(SQLModel, table=True):
+    """What happened, in commit order. `kind` is CREATED, SESSION_MOVED, KERNEL_MOVED or NOTED."""
+
+    __tablename__ = "journal"
+    __table_args__ = (Index("journal_session", "session_id", "revision"),)
+
+    revision: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    create_time: dt.datetime = _time(nullable=False, default_now=True)
+    session_id: uuid.UUID
+    owner: str
+    project: str
+    kind: str
+    payload: dict[str, Any] = _json()
