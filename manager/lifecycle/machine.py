@@ -150,7 +150,7 @@ class SessionMachine:
         session.failed_starts += 1
         if failed_agent is not None and failed_agent not in session.failed_agents:
             session.failed_agents.append(failed_agent)
-        let_go = any(kernel.goal is Goal.RUNNING for kernel in session.kernels)
+        let_go = any(k.goal is Goal.RUNNING or k.state not in STARTING_KERNEL_STATES for k in session.kernels)
         if let_go or session.failed_starts >= MAX_FAILED_STARTS:
             # User code of some kernel may have run: another try would not be the first.
             if session.type is SessionType.BATCH:

@@ -242,6 +242,7 @@ class Attempt(SQLModel, table=True):
     term: int = Field(sa_column=Column(BigInteger, nullable=False))
     # It ended, and its output is still to be fetched: its agent keeps it until then.
     log_pending: bool = False
+    log_size: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
     create_time: dt.datetime = _time(nullable=False, default_now=True)
     end_time: dt.datetime | None = _time()
 

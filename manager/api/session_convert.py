@@ -1,0 +1,183 @@
+"""Between sessions as stored and sessions as messages, both ways."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from manager.lifecycle.spec import DEFAULT_GRACE_SECONDS, DEFAULT_PRIORITY, KernelSpec, SessionSpec
+from manager.lifecycle.states import SessionType
+from manager.scheduling.amounts import format_amount
+from manager.store.journal import Event
+from retinue.manager.v1 import session_pb2 as pb
+
+
+def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_project: str) -> SessionSpec:
+    """The request as plain values with what was left out filled in; nothing is checked but what the values' types need.
+
+    Raises ValueError with a field path and a description.
+    """
+    if message.type not in (pb.SESSION_TYPE_INTERACTIVE, pb.SESSION_TYPE_BATCH, pb.SESSION_TYPE_INFERENCE, pb.SESSION_TYPE_SYSTEM):
+        raise ValueError("spec.type", "is required and must be a known type")
+    if message.cluster_mode not in pb.ClusterMode.values():
+        raise ValueError("spec.cluster_mode", "must be a known mode")
+    roles: dict[str, KernelSpec] = {}
+    for position, role in enumerate(message.roles):
+        if role.role in roles:
+            raise ValueError(f"spec.roles[{position}].role", "is given twice")
+        roles[role.role] = _kernel_spec(role.kernel)
+    grace = message.termination_grace
+    return SessionSpec(
+        name=message.name or default_name,
+        project=message.project or default_project,
+        resource_group=message.resource_group or "default",
+        type=SessionType(pb.SessionType.Name(message.type).removeprefix("SESSION_TYPE_")),
+        single_node=message.cluster_mode != pb.CLUSTER_MODE_MULTI_NODE,
+        cluster_size=message.cluster_size or 1,
+        priority=message.priority if message.HasField("priority") else DEFAULT_PRIORITY,
+        kernel=_kernel_spec(message.kernel),
+        roles=roles,
+        labels=dict(message.labels),
+        grace_seconds=grace.seconds + grace.nanos / 1e9 if message.HasField("termination_grace") else DEFAULT_GRACE_SECONDS,
+    )
+
+
+def _kernel_spec(message: pb.KernelSpec) -> KernelSpec:
+    return KernelSpec(message.image, tuple(message.command), dict(message.environment), dict(message.slots))
+
+
+def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
+    spec = SessionSpec.from_json(stored)
+    grace = Duration()
+    grace.FromTimedelta(dt.timedelta(seconds=spec.grace_seconds))
+    return pb.SessionSpec(
+        name=spec.name,
+        project=spec.project,
+        resource_group=spec.resource_group,
+        type=pb.SessionType.Value(f"SESSION_TYPE_{spec.type}"),
+        cluster_mode=pb.CLUSTER_MODE_SINGLE_NODE if spec.single_node else pb.CLUSTER_MODE_MULTI_NODE,
+        cluster_size=spec.cluster_size,
+        priority=spec.priority,
+        kernel=_kernel_spec_message(spec.kernel),
+        roles=[pb.RoleSpec(role=role, kernel=_kernel_spec_message(kernel)) for role, kernel in spec.roles.items()],
+        labels=spec.labels,
+        termination_grace=grace,
+    )
+
+
+def _kernel_spec_message(spec: KernelSpec) -> pb.KernelSpec:
+    return pb.KernelSpec(image=spec.image, command=spec.command, environment=spec.environment, slots=spec.slots)
+
+
+def etag(row: Mapping[str, Any]) -> str:
+    """Changes with every change of the session."""
+    return f"v{row['version']}"
+
+
+def session_message(row: Mapping[str, Any], kernels: Sequence[Mapping[str, Any]]) -> pb.Session:
+    """A session as it is stored."""
+    message = pb.Session(
+        id=str(row["id"]),
+        spec=_spec_message(row["spec"]),
+        owner=row["owner"],
+        state=_session_state(row["state"]),
+        result=_result(row["result"]),
+        reason=row["reason"],
+        message=row["message"],
+        kernels=[_kernel_message(kernel) for kernel in kernels],
+        conditions=_conditions(row.get("conditions") or []),
+        etag=etag(row),
+        create_time=_time(row.get("create_time")),
+        schedule_time=_time(row.get("schedule_time")),
+        start_time=_time(row.get("start_time")),
+        end_time=_time(row.get("end_time")),
+        network=_network(row.get("network") or ""),
+    )
+    if row.get("exit_code") is not None:
+        message.exit_code = row["exit_code"]
+    return message
+
+
+def _kernel_message(row: Mapping[str, Any]) -> pb.Kernel:
+    message = pb.Kernel(
+        id=str(row["id"]),
+        role=row["role"],
+        index=row["role_index"],
+        local_rank=row["local_rank"],
+        hostname=row["hostname"],
+        state=_kernel_state(row["state"]),
+        agent=row.get("agent_id") or "",
+        epoch=row.get("epoch") or 0,
+        address=row.get("address") or "",
+        slots={slot: format_amount(slot, amount) for slot, amount in row["slots"].items()},
+        reason=row.get("reason") or "",
+    )
+    if row.get("exit_code") is not None:
+        message.exit_code = row["exit_code"]
+    return message
+
+
+def event_message(event: Event) -> pb.SessionEvent:
+    """An entry of the journal."""
+    message = pb.SessionEvent(revision=event.revision, create_time=_time(event.create_time), session_id=str(event.session_id))
+    payload = event.payload
+    if event.kind == "CREATED":
+        created = {**payload["session"], "create_time": event.create_time}
+        message.created.CopyFrom(session_message(created, payload["kernels"]))
+    elif event.kind == "SESSION_MOVED":
+        move = message.session_moved
+        move.from_state, move.to_state = _session_state(payload["from"]), _session_state(payload["to"])
+        move.result = _result(payload["result"])
+        move.reason, move.message = payload["reason"], payload["message"]
+        move.network = _network(payload["network"])
+        if payload["exit_code"] is not None:
+            move.exit_code = payload["exit_code"]
+    elif event.kind == "KERNEL_MOVED":
+        kernel = message.kernel_moved
+        kernel.kernel_id, kernel.hostname = payload["kernel_id"], payload["hostname"]
+        kernel.from_state, kernel.to_state = _kernel_state(payload["from"]), _kernel_state(payload["to"])
+        kernel.agent, kernel.epoch, kernel.address = payload["agent"], payload["epoch"], payload["address"]
+        kernel.reason = payload["reason"]
+        if payload["exit_code"] is not None:
+            kernel.exit_code = payload["exit_code"]
+    else:
+        noted = message.noted
+        noted.id = str(event.session_id)
+        noted.reason, noted.message = payload.get("reason", ""), payload.get("message", "")
+        noted.conditions.extend(_conditions(payload.get("conditions", [])))
+    return message
+
+
+def _conditions(stored: Sequence[Mapping[str, Any]]) -> list[pb.Condition]:
+    return [
+        pb.Condition(type=item["type"], message=item["message"], since_time=_time(dt.datetime.fromisoformat(item["since"])))
+        for item in stored
+    ]
+
+
+def _session_state(name: str) -> pb.SessionState:
+    return pb.SessionState.Value(f"SESSION_STATE_{name}")
+
+
+def _kernel_state(name: str) -> pb.KernelState:
+    return pb.KernelState.Value(f"KERNEL_STATE_{name}")
+
+
+def _result(name: str) -> pb.SessionResult:
+    return pb.SessionResult.Value(f"SESSION_RESULT_{name}")
+
+
+def _network(name: str) -> pb.NetworkKind:
+    return pb.NetworkKind.Value(f"NETWORK_KIND_{name}") if name else pb.NETWORK_KIND_UNSPECIFIED
+
+
+def _time(value: dt.datetime | None) -> Timestamp | None:
+    if value is None:
+        return None
+    stamp = Timestamp()
+    stamp.FromDatetime(value)
+    return stamp

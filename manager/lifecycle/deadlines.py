@@ -1,0 +1,52 @@
+"""The bounds of waiting states: gangs that do not start in time, and work on agents that are lost."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection
+
+from manager.lifecycle.working_set import put_back, take_out
+from manager.store import attempts, bounds, leadership
+from manager.store.database import Database
+
+
+async def enforce(database: Database, term: int, committed: Callable[[Collection[str]], None]) -> None:
+    """Moves every session that has waited too long; repeated every second by the leader."""
+    async with database.transaction() as tx:
+        late = await bounds.read_late_starts(tx)
+        stranded = await bounds.read_stranded(tx)
+        lost_agents = await bounds.read_lost_agents_with_leftovers(tx)
+    if late or stranded:
+        await _move(database, term, late, stranded, committed)
+    for agent_id in lost_agents:
+        async with database.transaction() as tx:
+            await leadership.check(tx, term)
+            await bounds.give_up_output(tx, agent_id)
+            await attempts.let_go_of_networks(tx, agent_id)
+        committed([agent_id])
+
+
+async def _move(
+    database: Database,
+    term: int,
+    late: Collection[uuid.UUID],
+    stranded: Collection[bounds.Stranded],
+    committed: Callable[[Collection[str]], None],
+) -> None:
+    async with database.transaction() as tx:
+        await leadership.check(tx, term)
+        taken = await take_out(tx, {*late, *(attempt.session_id for attempt in stranded)})
+        for session_id in late:
+            if (machine := taken.machines.get(session_id)) is not None:
+                machine.roll_back("START_TIMEOUT", "not every kernel was ready in time")
+        for attempt in stranded:
+            machine = taken.machines.get(attempt.session_id)
+            if machine is None:
+                continue
+            machine.roll_back("AGENT_LOST", f"agent {attempt.agent_id} was lost", failed_agent=attempt.agent_id)
+            kernel = next((kernel for kernel in machine.session.kernels if kernel.id == attempt.kernel_id), None)
+            if kernel is not None and kernel.epoch == attempt.epoch and kernel.goal == "STOPPED":
+                machine.lose(attempt.kernel_id, attempt.epoch)
+        await put_back(tx, taken)
+        concerned = await attempts.agents_concerned(tx, list(taken.machines))
+    committed(concerned)

@@ -1,0 +1,72 @@
+"""What each agent should have, read from the store: the one place where placements become orders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from manager.fleet.desired import Desired, DesiredAttempt, DesiredNetwork, NetworkMember
+from manager.lifecycle.addressing import place
+from manager.lifecycle.spec import KernelPlan, SessionSpec, cluster_environment
+from manager.store import attempts
+from manager.store.database import Database
+
+
+def attempt_id(kernel_id: object, epoch: int) -> str:
+    """How an attempt is called between manager and agents."""
+    return f"{kernel_id}.{epoch}"
+
+
+async def read_desired(database: Database, agent_id: str) -> Desired:
+    """All that an agent should have now."""
+    async with database.transaction() as tx:
+        wanted = await attempts.read_desired(tx, agent_id)
+        members = await attempts.read_desired_networks(tx, agent_id)
+    specs: dict[object, SessionSpec] = {}
+    for row in wanted:
+        if row["session_id"] not in specs:
+            specs[row["session_id"]] = SessionSpec.from_json(row["spec"])
+    built = [_attempt(row, specs[row["session_id"]]) for row in wanted]
+    return Desired({attempt.id: attempt for attempt in built}, _networks(agent_id, members))
+
+
+def _attempt(row: Mapping[str, Any], spec: SessionSpec) -> DesiredAttempt:
+    plan = KernelPlan(row["kernel_id"], row["role"], row["role_index"], row["local_rank"], row["hostname"])
+    kernel = spec.of_role(plan.role)
+    return DesiredAttempt(
+        id=attempt_id(row["kernel_id"], row["epoch"]),
+        session_id=str(row["session_id"]),
+        kernel_id=str(row["kernel_id"]),
+        epoch=row["epoch"],
+        goal=row["goal"],
+        grace_seconds=0.0 if row["force"] else spec.grace_seconds,
+        hostname=row["hostname"],
+        image=kernel.image,
+        command=kernel.command,
+        environment={**kernel.environment, **cluster_environment(row["session_id"], spec, plan)},
+        slots=row["slots"],
+        networked=row["cluster_size"] > 1,
+    )
+
+
+def _networks(agent_id: str, rows: list[Any]) -> dict[str, DesiredNetwork]:
+    members: dict[str, list[NetworkMember]] = {}
+    facts: dict[str, Any] = {}
+    for row in rows:
+        session_id = str(row["session_id"])
+        spot = place(row["subnet"], row["local_rank"])
+        facts[session_id] = row
+        members.setdefault(session_id, []).append(
+            NetworkMember(
+                kernel_id=str(row["kernel_id"]),
+                hostname=row["hostname"],
+                address=spot.address,
+                mac=spot.mac,
+                underlay_address=row["underlay_address"],
+                local=row["agent_id"] == agent_id,
+            )
+        )
+    return {
+        session_id: DesiredNetwork(session_id, row["vni"], row["subnet"], row["mtu"], tuple(members[session_id]))
+        for session_id, row in facts.items()
+    }

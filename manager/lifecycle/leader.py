@@ -1,0 +1,98 @@
+"""What only the leader does: schedule, hold the links to agents, take in their reports, and enforce the bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from manager.fleet.dialer import Dialer
+from manager.fleet.supervisor import Supervisor, Target, Timers
+from manager.lifecycle import deadlines
+from manager.lifecycle.desires import read_desired
+from manager.lifecycle.outputs import OutputCollector
+from manager.lifecycle.reports import Reports
+from manager.lifecycle.scheduler import Scheduler
+from manager.store import agents, attempts
+from manager.store.database import Database, StoreUnavailable
+from manager.store.journal import JournalTail
+
+_log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 1.0
+
+
+class Leader:
+    """Runs one term, until it is cancelled or one of its parts finds that another leads."""
+
+    def __init__(self, database: Database, tail: JournalTail, dialer: Dialer, timers: Timers, term: int) -> None:
+        self._database = database
+        self._tail = tail
+        self._term = term
+        self._reports = Reports(database, term, self._committed)
+        self._outputs = OutputCollector(database, term, dialer, self._committed)
+        self._scheduler = Scheduler(database, term, self._committed)
+        self._supervisor = Supervisor(
+            term=term,
+            dialer=dialer,
+            timers=timers,
+            targets=self._targets,
+            desired=self._desired,
+            listener=self._reports,
+            clock=time.monotonic,
+        )
+
+    async def run(self) -> None:
+        """Leads. Ends with an exception only."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._supervisor.run(), name="supervisor")
+            group.create_task(self._reports.run(), name="reports")
+            group.create_task(self._persist("outputs", self._outputs.run), name="outputs")
+            group.create_task(self._persist("scheduler", self._scheduler.run), name="scheduler")
+            group.create_task(self._persist("deadlines", self._enforce), name="deadlines")
+            group.create_task(self._persist("journal", self._follow), name="journal")
+
+    def retarget(self) -> None:
+        """Agents may have come, moved or gone."""
+        self._supervisor.retarget()
+
+    async def _persist(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
+        """Starts a part again when the database failed it: what it does is found again in the store."""
+        while True:
+            try:
+                await part()
+            except StoreUnavailable as error:
+                _log.warning("%s waits for the database: %s", name, error)
+            await asyncio.sleep(_TICK_SECONDS)
+
+    def _committed(self, agent_ids: Collection[str]) -> None:
+        """A commit of this leader concerns these agents; whatever else it may have set free is looked for too."""
+        self._supervisor.wake(agent_ids)
+        self._scheduler.wake()
+        self._outputs.wake()
+        self._tail.wake()
+
+    async def _enforce(self) -> None:
+        while True:
+            await deadlines.enforce(self._database, self._term, self._committed)
+            await asyncio.sleep(_TICK_SECONDS)
+
+    async def _follow(self) -> None:
+        """Finds out what any replica did to sessions: new ones are scheduled, ended ones are stopped."""
+        async for batch in self._tail.follow(await self._tail.newest()):
+            ended = {event.session_id for event in batch if event.kind == "SESSION_MOVED" and event.payload["to"] != "SCHEDULED"}
+            if any(event.kind == "CREATED" for event in batch):
+                self._scheduler.wake()
+            if ended:
+                async with self._database.transaction() as tx:
+                    concerned = await attempts.agents_concerned(tx, ended)
+                self._supervisor.wake(concerned)
+                self._scheduler.wake()
+
+    async def _targets(self) -> Mapping[str, Target]:
+        async with self._database.transaction() as tx:
+            return {row.id: Target(row.address, row.state) for row in await agents.read_targets(tx)}
+
+    async def _desired(self, agent_id: str):  # type: ignore[no-untyped-def]
+        return await read_desired(self._database, agent_id)

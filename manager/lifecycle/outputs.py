@@ -1,0 +1,125 @@
+"""Output of kernels: collected from agents when kernels end, and read by users from wherever it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any
+
+from manager.fleet.dialer import Dialer
+from manager.fleet.output import OutputGoneError, OutputPastEndError, OutputUnavailableError, stream_output
+from manager.lifecycle.desires import attempt_id
+from manager.store import leadership, outputs
+from manager.store.database import Database
+
+_log = logging.getLogger(__name__)
+
+# What is kept of an ended kernel's output.
+KEPT_BYTES = 1024 * 1024
+PIECE_BYTES = 32 * 1024
+_AT_ONCE = 8
+_RETRY_SECONDS = 1.0
+_FETCH_SECONDS = 30.0
+
+
+class OutputCollector:
+    """Fetches the tail of every ended attempt's output, so that its agent may forget it."""
+
+    def __init__(self, database: Database, term: int, dialer: Dialer, committed: Callable[[Collection[str]], None]) -> None:
+        self._database = database
+        self._term = term
+        self._dialer = dialer
+        self._committed = committed
+        self._wanted = asyncio.Event()
+
+    def wake(self) -> None:
+        """Attempts may have ended."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Collects until cancelled."""
+        while True:
+            self._wanted.clear()
+            async with self._database.transaction() as tx:
+                pending = await outputs.read_pending(tx, 4 * _AT_ONCE)
+            gate = asyncio.Semaphore(_AT_ONCE)
+            fetched = await asyncio.gather(*(self._collect(row, gate) for row in pending))
+            if pending and all(fetched):
+                continue
+            try:
+                async with asyncio.timeout(_RETRY_SECONDS if pending else None):
+                    await self._wanted.wait()
+            except TimeoutError:
+                continue
+
+    async def _collect(self, row: Any, gate: asyncio.Semaphore) -> bool:
+        start = max(0, row["log_size"] - KEPT_BYTES)
+        data = bytearray()
+        async with gate:
+            try:
+                async with asyncio.timeout(_FETCH_SECONDS):
+                    pieces = stream_output(
+                        self._dialer, row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]), offset=start, follow=False
+                    )
+                    async for offset, piece in pieces:
+                        if offset != start + len(data):
+                            # The size limit dropped what came before.
+                            start, data = offset, bytearray()
+                        data += piece
+            except (OutputUnavailableError, TimeoutError) as error:
+                _log.info("output of kernel %s is not collected yet: %s", row["kernel_id"], error)
+                return False
+            except (OutputGoneError, OutputPastEndError) as error:
+                _log.warning("output of kernel %s is gone: %s", row["kernel_id"], error)
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                await outputs.keep(tx, row["kernel_id"], row["epoch"], start, bytes(data[-KEPT_BYTES:]))
+        self._committed([row["agent_id"]])
+        return True
+
+
+async def read_output(
+    database: Database, dialer: Dialer, kernel_id: uuid.UUID, *, offset: int, follow: bool
+) -> AsyncIterator[tuple[int, bytes]]:
+    """A kernel's output from `offset`, as (offset, data) pieces of at most 32 KiB.
+
+    With `follow`, goes on until the kernel is over. Raises OutputPastEndError and OutputUnavailableError.
+    """
+    position = offset
+    while True:
+        async with database.transaction() as tx:
+            source = await outputs.read_source(tx, kernel_id)
+        if source is None:
+            return
+        if source["on_agent"]:
+            name = attempt_id(kernel_id, source["epoch"])
+            try:
+                async for start, data in stream_output(
+                    dialer, source["agent_id"], source["address"], name, offset=position, follow=follow
+                ):
+                    yield start, data
+                    position = start + len(data)
+            except OutputGoneError:
+                # Not created yet, or collected and forgotten in this moment: look again.
+                if not follow:
+                    return
+            else:
+                return
+        elif not source["live"]:
+            async for start, data in _kept(database, kernel_id, position):
+                yield start, data
+            return
+        elif not follow:
+            return
+        await asyncio.sleep(0.2)
+
+
+async def _kept(database: Database, kernel_id: uuid.UUID, position: int) -> AsyncIterator[tuple[int, bytes]]:
+    async with database.transaction() as tx:
+        start, data = await outputs.read_kept(tx, kernel_id)
+    if position > start + len(data):
+        raise OutputPastEndError(f"the output ends at {start + len(data)}")
+    for begin in range(max(position - start, 0), len(data), PIECE_BYTES):
+        yield start + begin, data[begin : begin + PIECE_BYTES]

@@ -1,0 +1,138 @@
+"""What agents say, taken in: facts of nodes, states of attempts, silence. Each word is committed before it is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable
+
+from manager.fleet.desired import AttemptReport, NodeFacts, NodeReport
+from manager.lifecycle.machine import Observation
+from manager.lifecycle.states import Observed
+from manager.lifecycle.working_set import put_back, take_out
+from manager.store import agents, attempts, conditions, leadership, shares
+from manager.store.database import Database
+
+_log = logging.getLogger(__name__)
+
+# Reports of many agents share a commit, up to this many.
+_MAX_BATCH = 256
+
+AttemptKey = tuple[uuid.UUID, int]
+
+
+def parse_attempt_id(text: str) -> AttemptKey | None:
+    """Kernel and epoch of an attempt's id; None when it is none of ours."""
+    kernel, _, epoch = text.rpartition(".")
+    try:
+        return uuid.UUID(kernel), int(epoch)
+    except ValueError:
+        return None
+
+
+class Reports:
+    """The listener behind all links of a leader. `committed` is told which agents a commit concerns, and wakes what has to be woken."""
+
+    def __init__(self, database: Database, term: int, committed: Callable[[Collection[str]], None]) -> None:
+        self._database = database
+        self._term = term
+        self._committed = committed
+        self._queue: asyncio.Queue[tuple[NodeReport, asyncio.Future[None]]] = asyncio.Queue()
+
+    async def welcomed(self, facts: NodeFacts) -> None:
+        """A stream opened. An attempt that the agent had told of before and knows nothing of now is over: it is never started again."""
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            changed_group = await agents.record_facts(
+                tx,
+                facts.agent_id,
+                instance=facts.instance,
+                boot_id=facts.boot_id,
+                version=facts.version,
+                architecture=facts.architecture,
+                capacity=facts.capacity,
+                backends=facts.backends,
+                underlay_address=facts.underlay_address,
+                underlay_mtu=facts.underlay_mtu,
+            )
+            if changed_group is not None:
+                await shares.refresh_group(tx, changed_group)
+            await conditions.set_agent_lost(tx, facts.agent_id, lost=False)
+            live = await attempts.read_live(tx, facts.agent_id)
+            absent = await attempts.read_sites(tx, facts.agent_id) - {uuid.UUID(text) for text in facts.network_session_ids}
+        known = {parse_attempt_id(report.attempt_id) for report in facts.attempts}
+        forgotten = [
+            AttemptReport(f"{row['kernel_id']}.{row['epoch']}", Observed.EXITED, None, "RECORD_LOST", "the agent has no record of it", 0)
+            for row in live
+            if row["observed"] and (row["kernel_id"], row["epoch"]) not in known
+        ]
+        await self._commit([NodeReport(facts.agent_id, (*facts.attempts, *forgotten), (), tuple(map(str, absent)))])
+
+    async def reported(self, report: NodeReport) -> None:
+        """Something changed on a node. Returns once it is committed, together with what other agents say meanwhile."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((report, done))
+        await done
+
+    async def became(self, agent_id: str, state: str, silence: float) -> None:
+        """An agent's liveness changed."""
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            group = await agents.record_state(tx, agent_id, state)
+            if group is not None:
+                await shares.refresh_group(tx, group)
+            if state == "LOST":
+                await conditions.set_agent_lost(tx, agent_id, lost=True)
+            elif state == "ALIVE":
+                await conditions.set_agent_lost(tx, agent_id, lost=False)
+        self._committed([agent_id])
+
+    async def run(self) -> None:
+        """Commits reports as they come until cancelled."""
+        while True:
+            batch = [await self._queue.get()]
+            while len(batch) < _MAX_BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            try:
+                await self._commit([report for report, _ in batch])
+            except BaseException as error:
+                # The links end and come back with all they observe; nothing was acknowledged.
+                for _, done in batch:
+                    if not done.done():
+                        done.set_exception(ConnectionError(f"reports were not committed: {error!r}"))
+                if not isinstance(error, Exception):
+                    raise
+                _log.exception("reports were not committed")
+            else:
+                for _, done in batch:
+                    if not done.done():
+                        done.set_result(None)
+
+    async def _commit(self, reports: Iterable[NodeReport]) -> None:
+        words: dict[AttemptKey, AttemptReport] = {}
+        concerned: set[str] = set()
+        removed: dict[str, set[uuid.UUID]] = {}
+        for report in reports:
+            concerned.add(report.agent_id)
+            for word in report.attempts:
+                if (key := parse_attempt_id(word.attempt_id)) is not None and word.state:
+                    words[key] = word
+            removed.setdefault(report.agent_id, set()).update(uuid.UUID(text) for text in report.removed_networks)
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            of_session = await attempts.sessions_of(tx, list(words)) if words else {}
+            taken = await take_out(tx, set(of_session.values()))
+            for (kernel_id, epoch), session_id in of_session.items():
+                word = words[kernel_id, epoch]
+                taken.output_sizes[kernel_id, epoch] = word.log_size
+                if (machine := taken.machines.get(session_id)) is not None:
+                    observation = Observation(Observed(word.state), word.exit_code, word.reason, word.message)
+                    machine.observe(kernel_id, epoch, observation)
+            await put_back(tx, taken)
+            for agent_id, session_ids in removed.items():
+                if session_ids:
+                    await attempts.drop_sites(tx, agent_id, session_ids)
+            if taken.machines:
+                concerned |= await attempts.agents_concerned(tx, list(taken.machines))
+        self._committed(concerned)

@@ -1,0 +1,152 @@
+"""Sessions taken out of the store, moved by their machines, and put back in the same commit with the journal and the shares."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.lifecycle.machine import KernelMoved, KernelRecord, SessionMachine, SessionMoved, SessionRecord
+from manager.lifecycle.states import Goal, KernelState, Observed, Result, SessionState, SessionType
+from manager.store import attempts, journal, sessions, shares
+
+# Pauses before a rolled-back session is tried again, by the number of failed starts.
+_BACKOFF_SECONDS = (1.0, 5.0, 20.0, 60.0)
+
+
+@dataclass(slots=True)
+class WorkingSet:
+    """Locked sessions with a machine each. What the machines did is written by `put_back`."""
+
+    rows: Mapping[uuid.UUID, Mapping[str, Any]]
+    machines: dict[uuid.UUID, SessionMachine]
+    # Bytes of output of ended attempts, to be fetched before their agents may forget them.
+    output_sizes: dict[tuple[uuid.UUID, int], int] = field(default_factory=dict)
+    forced: set[uuid.UUID] = field(default_factory=set)
+    attempts_before: dict[tuple[uuid.UUID, int], tuple[Goal, Observed, bool]] = field(default_factory=dict)
+
+
+async def take_out(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> WorkingSet:
+    """Locks sessions and builds their machines; ids that do not exist are left out."""
+    rows = await sessions.read(tx, session_ids, lock=True)
+    kernels = await sessions.read_kernels(tx, list(rows))
+    taken = WorkingSet(rows, {})
+    for session_id, row in rows.items():
+        records = [
+            KernelRecord(
+                id=kernel["id"],
+                role=kernel["role"],
+                hostname=kernel["hostname"],
+                state=KernelState(kernel["state"]),
+                agent_id=kernel["agent_id"],
+                epoch=kernel["epoch"],
+                exit_code=kernel["exit_code"],
+                reason=kernel["reason"],
+                goal=Goal(kernel["goal"] or Goal.HELD),
+                observed=Observed(kernel["observed"] or ""),
+                attempt_ended=kernel["attempt_ended"],
+            )
+            for kernel in kernels[session_id]
+        ]
+        for record in records:
+            taken.attempts_before[record.id, record.epoch] = (record.goal, record.observed, record.attempt_ended)
+        taken.machines[session_id] = SessionMachine(
+            SessionRecord(
+                id=session_id,
+                type=SessionType(row["type"]),
+                state=SessionState(row["state"]),
+                kernels=records,
+                result=Result(row["result"]),
+                exit_code=row["exit_code"],
+                reason=row["reason"],
+                message=row["message"],
+                failed_starts=row["failed_starts"],
+                failed_agents=list(row["failed_agents"]),
+            )
+        )
+    return taken
+
+
+async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
+    """Writes everything that changed: attempts (with the claims of those that ended, and the shares), kernels, sessions, journal."""
+    session_rows, kernel_rows, attempt_rows, entries = [], [], [], list[journal.Entry]()
+    for session_id, machine in taken.machines.items():
+        session, row = machine.session, taken.rows[session_id]
+        moved_kernels = {move.kernel_id for move in machine.moves if isinstance(move, KernelMoved)}
+        rolled_back = any(isinstance(move, SessionMoved) and move.to_state is SessionState.PENDING for move in machine.moves)
+        if machine.moves or session_id in taken.forced:
+            session_rows.append(
+                {
+                    "id": session_id,
+                    "state": session.state,
+                    "result": session.result,
+                    "exit_code": session.exit_code,
+                    "reason": session.reason,
+                    "message": session.message,
+                    "failed_starts": session.failed_starts,
+                    "failed_agents": session.failed_agents,
+                    "delay": _BACKOFF_SECONDS[min(session.failed_starts, len(_BACKOFF_SECONDS)) - 1] if rolled_back else None,
+                    "force": session_id in taken.forced,
+                }
+            )
+        for kernel in session.kernels:
+            if kernel.id in moved_kernels:
+                kernel_rows.append(
+                    {
+                        "id": kernel.id,
+                        "state": kernel.state,
+                        "agent_id": kernel.agent_id,
+                        "exit_code": kernel.exit_code,
+                        "reason": kernel.reason,
+                    }
+                )
+            now = (kernel.goal, kernel.observed, kernel.attempt_ended)
+            if now != taken.attempts_before[kernel.id, kernel.epoch]:
+                attempt_rows.append(
+                    {
+                        "kernel_id": kernel.id,
+                        "epoch": kernel.epoch,
+                        "goal": kernel.goal,
+                        "observed": kernel.observed,
+                        "ended": kernel.attempt_ended,
+                        "log_size": taken.output_sizes.get((kernel.id, kernel.epoch), 0) if kernel.attempt_ended else 0,
+                    }
+                )
+        entries.extend(_entry(session_id, row, move) for move in machine.moves)
+    if session_rows or kernel_rows:
+        await sessions.write(tx, session_rows, kernel_rows)
+    if attempt_rows:
+        await shares.refresh(tx, await attempts.write(tx, attempt_rows))
+    if entries:
+        await journal.append(tx, entries)
+
+
+def _entry(session_id: uuid.UUID, row: Mapping[str, Any], move: SessionMoved | KernelMoved) -> journal.Entry:
+    if isinstance(move, SessionMoved):
+        kind = "SESSION_MOVED"
+        payload: dict[str, Any] = {
+            "from": move.from_state,
+            "to": move.to_state,
+            "result": move.result,
+            "exit_code": move.exit_code,
+            "reason": move.reason,
+            "message": move.message,
+            "network": "" if move.to_state is SessionState.PENDING else row["network"],
+        }
+    else:
+        kind = "KERNEL_MOVED"
+        payload = {
+            "kernel_id": str(move.kernel_id),
+            "hostname": move.hostname,
+            "from": move.from_state,
+            "to": move.to_state,
+            "agent": move.agent_id or "",
+            "epoch": move.epoch,
+            "address": "",
+            "exit_code": move.exit_code,
+            "reason": move.reason,
+        }
+    return journal.Entry(session_id=session_id, owner=row["owner"], project=row["project"], kind=kind, payload=payload)

@@ -1,0 +1,148 @@
+"""Live attempts and the networks around them: what each agent should have, and what becomes of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import RowMapping, text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store.recordset import recordset
+
+
+async def read_desired(tx: AsyncSession, agent_id: str) -> list[RowMapping]:
+    """Attempts that an agent should know of, with all that goes into them."""
+    rows = await tx.execute(
+        text("""
+            SELECT a.kernel_id, a.epoch, a.session_id, CASE WHEN a.end_time IS NULL THEN a.goal ELSE 'STOPPED' END AS goal,
+                k.role, k.role_index, k.local_rank, k.hostname, k.slots, s.spec, s.cluster_size, s.force
+            FROM attempt a JOIN kernel k ON k.id = a.kernel_id JOIN session s ON s.id = a.session_id
+            WHERE a.agent_id = :agent AND (a.end_time IS NULL OR a.log_pending) ORDER BY a.kernel_id, a.epoch
+        """),
+        {"agent": agent_id},
+    )
+    return list(rows.mappings())
+
+
+async def read_desired_networks(tx: AsyncSession, agent_id: str) -> list[RowMapping]:
+    """Networks an agent should have: those of sessions with a live attempt anywhere; one row per member."""
+    rows = await tx.execute(
+        text("""
+            SELECT n.session_id, n.vni, n.subnet::text AS subnet, n.mtu, member.kernel_id, k.hostname, k.local_rank,
+                member.agent_id, g.underlay_address
+            FROM network_site here
+            JOIN network n ON n.id = here.network_id AND n.session_id IS NOT NULL
+            JOIN LATERAL (
+                SELECT DISTINCT ON (a.kernel_id) a.kernel_id, a.agent_id FROM attempt a
+                WHERE a.session_id = n.session_id ORDER BY a.kernel_id, a.epoch DESC
+            ) member ON TRUE
+            JOIN kernel k ON k.id = member.kernel_id
+            JOIN agent g ON g.id = member.agent_id
+            WHERE here.agent_id = :agent
+              AND EXISTS (SELECT FROM attempt a WHERE a.session_id = n.session_id AND a.end_time IS NULL)
+            ORDER BY n.session_id, k.local_rank
+        """),
+        {"agent": agent_id},
+    )
+    return list(rows.mappings())
+
+
+async def read_live(tx: AsyncSession, agent_id: str) -> list[RowMapping]:
+    """An agent's attempts that are not over: kernel, epoch, session, goal and what was last observed."""
+    rows = await tx.execute(
+        text("SELECT kernel_id, epoch, session_id, goal, observed FROM attempt WHERE agent_id = :agent AND end_time IS NULL"),
+        {"agent": agent_id},
+    )
+    return list(rows.mappings())
+
+
+async def sessions_of(tx: AsyncSession, keys: Collection[tuple[uuid.UUID, int]]) -> dict[tuple[uuid.UUID, int], uuid.UUID]:
+    """The session of each live attempt among `keys` (kernel id, epoch)."""
+    rows = await tx.execute(
+        text("""
+            SELECT a.kernel_id, a.epoch, a.session_id FROM attempt a
+            JOIN unnest(CAST(:kernels AS uuid[]), CAST(:epochs AS int[])) AS r(kernel_id, epoch) USING (kernel_id, epoch)
+            WHERE a.end_time IS NULL
+        """),
+        {"kernels": [kernel for kernel, _ in keys], "epochs": [epoch for _, epoch in keys]},
+    )
+    return {(kernel_id, epoch): session_id for kernel_id, epoch, session_id in rows}
+
+
+async def write(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Writes goals, observed states and ends of attempts: rows of kernel_id, epoch, goal, observed, ended and log_size (of output to be fetched).
+
+    The end of an attempt releases its claims. Returns (group, owner) of the claims that were released.
+    """
+    released = await tx.execute(
+        text("""
+            WITH told AS (
+                SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb))
+                    AS r(kernel_id uuid, epoch int, goal text, observed text, ended boolean, log_size bigint)
+            ), written AS (
+                UPDATE attempt SET goal = told.goal, observed = told.observed, log_pending = told.log_size > 0, log_size = told.log_size,
+                    end_time = CASE WHEN told.ended THEN now() END
+                FROM told WHERE attempt.kernel_id = told.kernel_id AND attempt.epoch = told.epoch AND attempt.end_time IS NULL
+            )
+            UPDATE claim SET release_time = now() FROM told
+            WHERE claim.kernel_id = told.kernel_id AND claim.epoch = told.epoch AND told.ended AND claim.release_time IS NULL
+            RETURNING claim.resource_group, claim.owner
+        """),
+        {"rows": recordset(rows)},
+    )
+    return sorted({(group, owner) for group, owner in released})
+
+
+async def agents_concerned(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> set[str]:
+    """Agents that have, or should have, anything of these sessions."""
+    rows = await tx.execute(
+        text("""
+            SELECT agent_id FROM attempt WHERE session_id = ANY(:ids) AND (end_time IS NULL OR log_pending)
+            UNION SELECT agent_id FROM network_site WHERE session_id = ANY(:ids)
+        """),
+        {"ids": list(session_ids)},
+    )
+    return set(rows.scalars())
+
+
+async def drop_sites(tx: AsyncSession, agent_id: str, session_ids: Collection[uuid.UUID]) -> None:
+    """An agent no longer has the networks of these sessions; networks that nobody has or needs any more go."""
+    await tx.execute(
+        text("""
+            DELETE FROM network_site site USING network n
+            WHERE site.network_id = n.id AND site.agent_id = :agent AND site.session_id = ANY(:ids)
+              AND NOT EXISTS (SELECT FROM attempt a WHERE n.session_id IS NOT NULL AND a.session_id = n.session_id AND a.end_time IS NULL)
+        """),
+        {"agent": agent_id, "ids": list(session_ids)},
+    )
+    await drop_networks(tx)
+
+
+async def drop_networks(tx: AsyncSession) -> None:
+    """Removes networks that no agent has."""
+    await tx.execute(text("DELETE FROM network n WHERE NOT EXISTS (SELECT FROM network_site site WHERE site.network_id = n.id)"))
+
+
+async def read_sites(tx: AsyncSession, agent_id: str) -> set[uuid.UUID]:
+    """Sessions whose network an agent has, or may have."""
+    rows = await tx.execute(text("SELECT session_id FROM network_site WHERE agent_id = :agent"), {"agent": agent_id})
+    return set(rows.scalars())
+
+
+async def let_go_of_networks(tx: AsyncSession, agent_id: str) -> None:
+    """Takes networks that only lost agents still have from their sessions, so that those can be placed anew; number and subnet stay
+    taken until the agent is back and confirms, or is removed.
+    """
+    await tx.execute(
+        text("""
+            UPDATE network SET session_id = NULL
+            WHERE session_id IS NOT NULL
+              AND EXISTS (SELECT FROM network_site site WHERE site.network_id = network.id AND site.agent_id = :agent)
+              AND NOT EXISTS (SELECT FROM attempt a WHERE a.session_id = network.session_id AND a.end_time IS NULL)
+              AND NOT EXISTS (SELECT FROM network_site site JOIN agent g ON g.id = site.agent_id
+                              WHERE site.network_id = network.id AND g.state <> 'LOST')
+        """),
+        {"agent": agent_id},
+    )

@@ -1,0 +1,66 @@
+"""Queries for what has waited too long, or waits for an agent that is lost."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """A live attempt on a lost agent that need not be waited for."""
+
+    session_id: uuid.UUID
+    kernel_id: uuid.UUID
+    epoch: int
+    agent_id: str
+
+
+async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
+    """Placed sessions whose group's start timeout has passed since they were placed."""
+    rows = await tx.execute(
+        text("""
+            SELECT s.id FROM session s JOIN resource_group g ON g.name = s.resource_group
+            WHERE s.state IN ('SCHEDULED', 'PREPARING') AND now() > s.schedule_time + make_interval(secs => g.start_timeout_seconds)
+        """)
+    )
+    return list(rows.scalars())
+
+
+async def read_stranded(tx: AsyncSession) -> list[Stranded]:
+    """Live attempts on lost agents whose session is still starting, or that are to be stopped."""
+    rows = await tx.execute(
+        text("""
+            SELECT a.session_id, a.kernel_id, a.epoch, a.agent_id
+            FROM agent g JOIN attempt a ON a.agent_id = g.id AND a.end_time IS NULL JOIN session s ON s.id = a.session_id
+            WHERE g.state = 'LOST' AND (a.goal = 'STOPPED' OR s.state IN ('SCHEDULED', 'PREPARING'))
+        """)
+    )
+    return [Stranded(*row) for row in rows]
+
+
+async def read_lost_agents_with_leftovers(tx: AsyncSession) -> list[str]:
+    """Lost agents that output is awaited of, or whose networks keep a session from being placed anew."""
+    rows = await tx.execute(
+        text("""
+            SELECT g.id FROM agent g WHERE g.state = 'LOST' AND (
+                EXISTS (SELECT FROM attempt a WHERE a.agent_id = g.id AND a.log_pending)
+                OR EXISTS (
+                    SELECT FROM network_site site JOIN network n ON n.id = site.network_id
+                    WHERE site.agent_id = g.id AND n.session_id IS NOT NULL
+                      AND NOT EXISTS (SELECT FROM attempt a WHERE a.session_id = n.session_id AND a.end_time IS NULL)
+                      AND NOT EXISTS (SELECT FROM network_site other JOIN agent o ON o.id = other.agent_id
+                                      WHERE other.network_id = n.id AND o.state <> 'LOST')
+                )
+            )
+        """)
+    )
+    return list(rows.scalars())
+
+
+async def give_up_output(tx: AsyncSession, agent_id: str) -> None:
+    """Output of ended attempts on a lost agent is waited for no longer."""
+    await tx.execute(text("UPDATE attempt SET log_pending = FALSE WHERE agent_id = :agent AND log_pending"), {"agent": agent_id})

@@ -1,0 +1,55 @@
+"""Output of ended kernels: what is still to be fetched from agents, and what is kept."""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlalchemy import RowMapping, text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+
+async def read_pending(tx: AsyncSession, limit: int) -> list[RowMapping]:
+    """Ended attempts whose output is still on their agent: kernel_id, epoch, log_size, agent_id and its address."""
+    rows = await tx.execute(
+        text("""
+            SELECT a.kernel_id, a.epoch, a.log_size, a.agent_id, g.address FROM attempt a JOIN agent g ON g.id = a.agent_id
+            WHERE a.log_pending AND g.state <> 'LOST' ORDER BY a.end_time LIMIT :limit
+        """),
+        {"limit": limit},
+    )
+    return list(rows.mappings())
+
+
+async def keep(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int, start_offset: int, data: bytes) -> None:
+    """Keeps the tail of an ended attempt's output; its agent may forget it from then on. No data keeps nothing."""
+    if data:
+        await tx.execute(
+            text("""
+                INSERT INTO kernel_log (kernel_id, start_offset, data) VALUES (:kernel, :offset, :data)
+                ON CONFLICT (kernel_id) DO UPDATE SET start_offset = excluded.start_offset, data = excluded.data
+            """),
+            {"kernel": kernel_id, "offset": start_offset, "data": data},
+        )
+    await tx.execute(
+        text("UPDATE attempt SET log_pending = FALSE WHERE kernel_id = :kernel AND epoch = :epoch"), {"kernel": kernel_id, "epoch": epoch}
+    )
+
+
+async def read_kept(tx: AsyncSession, kernel_id: uuid.UUID) -> tuple[int, bytes]:
+    """The kept output of a kernel and where it starts."""
+    row = (await tx.execute(text("SELECT start_offset, data FROM kernel_log WHERE kernel_id = :kernel"), {"kernel": kernel_id})).one_or_none()
+    return (0, b"") if row is None else (row[0], bytes(row[1]))
+
+
+async def read_source(tx: AsyncSession, kernel_id: uuid.UUID) -> RowMapping | None:
+    """The newest attempt of a kernel, with its agent's address: whether it is still on its agent is `on_agent`."""
+    rows = await tx.execute(
+        text("""
+            SELECT a.epoch, a.agent_id, g.address, (a.end_time IS NULL OR a.log_pending) AS on_agent,
+                k.state NOT IN ('TERMINATED', 'CANCELLED') AS live
+            FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
+            WHERE k.id = :kernel
+        """),
+        {"kernel": kernel_id},
+    )
+    return rows.mappings().one_or_none()

@@ -1,0 +1,176 @@
+"""What a scheduling pass reads, and its one commit: attempts, claims, networks and states of the sessions it placed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import RowMapping, text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store.recordset import recordset
+
+
+async def read_groups(tx: AsyncSession) -> list[RowMapping]:
+    """Groups that have something waiting, with their policies."""
+    rows = await tx.execute(
+        text("""
+            SELECT g.name, g.session_strategy, g.agent_strategy, g.options, g.owner_weights FROM resource_group g
+            WHERE EXISTS (SELECT FROM session s WHERE s.state = 'PENDING' AND s.resource_group = g.name) ORDER BY g.name
+        """)
+    )
+    return list(rows.mappings())
+
+
+async def read_agents(tx: AsyncSession, group: str) -> list[RowMapping]:
+    """Agents of a group that count: heard of and not lost, with what live claims hold of each."""
+    rows = await tx.execute(
+        text("""
+            SELECT a.id, a.state, a.drained, a.architecture, a.capacity, coalesce(c.used, '{}'::jsonb) AS used, coalesce(n.kernels, 0) AS kernels
+            FROM agent a
+            LEFT JOIN (
+                SELECT agent_id, jsonb_object_agg(slot, amount) AS used FROM (
+                    SELECT agent_id, slot, sum(amount) AS amount FROM claim WHERE release_time IS NULL GROUP BY agent_id, slot
+                ) sums GROUP BY agent_id
+            ) c ON c.agent_id = a.id
+            LEFT JOIN (SELECT agent_id, count(*) AS kernels FROM attempt WHERE end_time IS NULL GROUP BY agent_id) n ON n.agent_id = a.id
+            WHERE a.resource_group = :group AND a.state IN ('ALIVE', 'SUSPECT') AND NOT a.revoked ORDER BY a.id
+        """),
+        {"group": group},
+    )
+    return list(rows.mappings())
+
+
+async def read_held(tx: AsyncSession, group: str) -> dict[str, dict[str, int]]:
+    """What live claims hold of a group, by owner and slot."""
+    rows = await tx.execute(
+        text("""
+            SELECT owner, slot, sum(amount)::bigint AS amount FROM claim
+            WHERE release_time IS NULL AND resource_group = :group GROUP BY owner, slot
+        """),
+        {"group": group},
+    )
+    held: dict[str, dict[str, int]] = {}
+    for owner, slot, amount in rows:
+        held.setdefault(owner, {})[slot] = amount
+    return held
+
+
+async def read_queue(tx: AsyncSession, group: str) -> list[RowMapping]:
+    """Sessions that wait in a group, in order of arrival: with their kernels' amounts by rank, the seconds until the next try, and
+    whether attempts or networks of an earlier placement are still being cleared away.
+    """
+    rows = await tx.execute(
+        text("""
+            SELECT s.id, s.owner, s.priority, s.sequence, s.cluster_mode, s.tries, s.failed_agents, s.reason, s.message,
+                greatest(0, extract(epoch FROM s.next_try_time - now()))::float8 AS delay,
+                (SELECT jsonb_agg(jsonb_build_object('id', k.id, 'hostname', k.hostname, 'slots', k.slots) ORDER BY k.local_rank)
+                 FROM kernel k WHERE k.session_id = s.id) AS kernels,
+                EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND (a.end_time IS NULL OR a.log_pending))
+                    OR EXISTS (SELECT FROM network n WHERE n.session_id = s.id) AS clearing
+            FROM session s WHERE s.state = 'PENDING' AND s.resource_group = :group ORDER BY s.sequence
+        """),
+        {"group": group},
+    )
+    return list(rows.mappings())
+
+
+async def lock_waiting(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, RowMapping]:
+    """Those of the sessions that still wait, locked."""
+    rows = await tx.execute(
+        text("SELECT id, owner, project, resource_group, version FROM session WHERE id = ANY(:ids) AND state = 'PENDING' ORDER BY id FOR UPDATE"),
+        {"ids": list(session_ids)},
+    )
+    return {row["id"]: row for row in rows.mappings()}
+
+
+async def lock_free(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, dict[str, int]]:
+    """What is free on agents that may take new kernels, by agent and slot; the agents are locked, so it stays true until the commit."""
+    agents = await tx.execute(
+        text("""
+            SELECT id, capacity FROM agent WHERE id = ANY(:ids) AND state = 'ALIVE' AND NOT drained AND NOT revoked ORDER BY id FOR UPDATE
+        """),
+        {"ids": list(agent_ids)},
+    )
+    free = {row["id"]: dict(row["capacity"]) for row in agents.mappings()}
+    used = await tx.execute(
+        text("""
+            SELECT agent_id, slot, sum(amount)::bigint AS amount FROM claim
+            WHERE release_time IS NULL AND agent_id = ANY(:ids) GROUP BY agent_id, slot
+        """),
+        {"ids": list(agent_ids)},
+    )
+    for agent_id, slot, amount in used:
+        if agent_id in free:
+            free[agent_id][slot] = free[agent_id].get(slot, 0) - amount
+    return free
+
+
+async def read_underlay_mtus(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, int]:
+    """MTU of each agent's underlay link."""
+    rows = await tx.execute(text("SELECT id, underlay_mtu FROM agent WHERE id = ANY(:ids)"), {"ids": list(agent_ids)})
+    return {row["id"]: row["underlay_mtu"] for row in rows.mappings()}
+
+
+async def read_taken_addresses(tx: AsyncSession) -> tuple[list[str], set[int]]:
+    """Subnets and VNIs that networks have."""
+    rows = (await tx.execute(text("SELECT subnet::text, vni FROM network"))).all()
+    return [subnet for subnet, _ in rows], {vni for _, vni in rows if vni}
+
+
+async def place(
+    tx: AsyncSession,
+    *,
+    term: int,
+    kernels: Iterable[Mapping[str, Any]],
+    networks: Iterable[Mapping[str, Any]],
+    sessions: Iterable[Mapping[str, Any]],
+) -> dict[uuid.UUID, int]:
+    """Writes placements: `kernels` are rows of id, session_id, agent_id, address, slots, owner and resource_group; `networks` of session_id,
+    vni, subnet, mtu and agents; `sessions` of id and network. Returns the epoch of each kernel's new attempt.
+    """
+    placed = await tx.execute(
+        text("""
+            WITH placed AS (
+                UPDATE kernel SET state = 'SCHEDULED', agent_id = r.agent_id, epoch = kernel.epoch + 1, address = r.address, exit_code = NULL,
+                    reason = ''
+                FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, session_id uuid, agent_id text, address text, slots jsonb, owner text,
+                    resource_group text)
+                WHERE kernel.id = r.id
+                RETURNING kernel.id, kernel.epoch, kernel.session_id, kernel.agent_id, r.slots, r.owner, r.resource_group
+            ), tried AS (
+                INSERT INTO attempt (kernel_id, epoch, session_id, agent_id, goal, observed, term, log_pending)
+                SELECT id, epoch, session_id, agent_id, 'HELD', '', :term, FALSE FROM placed
+            ), claimed AS (
+                INSERT INTO claim (kernel_id, epoch, slot, agent_id, resource_group, owner, amount)
+                SELECT placed.id, placed.epoch, slot.key, placed.agent_id, placed.resource_group, placed.owner, slot.value::bigint
+                FROM placed CROSS JOIN LATERAL jsonb_each_text(placed.slots) AS slot
+            )
+            SELECT id, epoch FROM placed
+        """),
+        {"rows": recordset(kernels), "term": term},
+    )
+    epochs = {kernel_id: epoch for kernel_id, epoch in placed}
+    await tx.execute(
+        text("""
+            WITH wanted AS (
+                SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(session_id uuid, vni int, subnet cidr, mtu int, agents jsonb)
+            ), made AS (
+                INSERT INTO network (session_id, vni, subnet, mtu) SELECT session_id, vni, subnet, mtu FROM wanted RETURNING id, session_id
+            )
+            INSERT INTO network_site (network_id, agent_id, session_id)
+            SELECT made.id, agent.value, made.session_id
+            FROM made JOIN wanted USING (session_id) CROSS JOIN LATERAL jsonb_array_elements_text(wanted.agents) AS agent
+        """),
+        {"rows": recordset(networks)},
+    )
+    await tx.execute(
+        text("""
+            UPDATE session SET state = 'SCHEDULED', state_time = now(), schedule_time = now(), evaluate_time = now(), reason = '', message = '',
+                explanation = '{}', network = r.network, tries = tries + 1, version = version + 1
+            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, network text) WHERE session.id = r.id
+        """),
+        {"rows": recordset(sessions)},
+    )
+    return epochs

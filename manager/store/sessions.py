@@ -1,0 +1,239 @@
+"""Sessions and kernels: inserting, reading, listing, and writing back what a machine has moved."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import RowMapping, text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store.recordset import recordset
+
+_SESSION_COLUMNS = """
+    s.id, s.sequence, s.name, s.owner, s.project, s.resource_group, s.type, s.cluster_mode, s.cluster_size, s.priority, s.spec, s.state,
+    s.result, s.exit_code, s.reason, s.message, s.explanation, s.conditions, s.network, s.tries, s.failed_starts, s.failed_agents, s.force,
+    s.version, s.create_time, s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.state_time, s.end_time
+"""
+_KERNEL_COLUMNS = """
+    k.id, k.session_id, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.state, k.agent_id, k.epoch, k.address, k.exit_code, k.reason
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Whose sessions a caller may see: all, or the own ones and those of the projects administered."""
+
+    everything: bool
+    owner: str
+    administered: tuple[str, ...] = ()
+
+    def condition(self, table: str) -> str:
+        """As SQL over the parameters of `parameters`."""
+        return "TRUE" if self.everything else f"({table}.owner = :sight_owner OR {table}.project = ANY(:sight_projects))"
+
+    def parameters(self) -> dict[str, Any]:
+        """The values that `condition` needs."""
+        return {} if self.everything else {"sight_owner": self.owner, "sight_projects": list(self.administered)}
+
+    def sees(self, owner: str, project: str) -> bool:
+        """Whether a session of `owner` in `project` is visible."""
+        return self.everything or owner == self.owner or project in self.administered
+
+
+async def insert(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> None:
+    """New sessions with their kernels, in order of arrival. Raises IntegrityError when a live session of the owner has the name."""
+    await tx.execute(
+        text("""
+            INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, explanation,
+                conditions, failed_agents, state, result, reason, message, network, tries, failed_starts, force, version)
+            SELECT r.id, r.name, r.owner, r.project, r.resource_group, r.type, r.cluster_mode, r.cluster_size, r.priority, r.spec, '{}', '[]',
+                '[]', 'PENDING', 'UNDEFINED', r.reason, r.message, '', 0, 0, FALSE, 1
+            FROM ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (id uuid, name text, owner text, project text, resource_group text,
+                type text, cluster_mode text, cluster_size int, priority int, spec jsonb, reason text, message text))
+                WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, reason, message, n)
+            ORDER BY r.n
+        """),
+        {"rows": recordset(sessions)},
+    )
+    await tx.execute(
+        text("""
+            INSERT INTO kernel (id, session_id, role, role_index, local_rank, hostname, slots, state, epoch, address, reason)
+            SELECT r.id, r.session_id, r.role, r.role_index, r.local_rank, r.hostname, r.slots, 'PENDING', 0, '', ''
+            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, session_id uuid, role text, role_index int, local_rank int,
+                hostname text, slots jsonb)
+        """),
+        {"rows": recordset(kernels)},
+    )
+
+
+async def find(tx: AsyncSession, reference: str, sight: Sight, caller: str) -> uuid.UUID | None:
+    """The session meant by an id, a unique prefix of one (8 characters or more), or the name of a live session of the caller."""
+    rows = await tx.execute(
+        text(f"""
+            SELECT s.id FROM session s
+            WHERE {sight.condition("s")} AND (s.id = :id OR (:prefix <> '' AND s.id BETWEEN :low AND :high))
+            UNION
+            SELECT s.id FROM session s
+            WHERE s.owner = :caller AND s.name = :reference AND s.state NOT IN ('TERMINATED', 'CANCELLED')
+            LIMIT 2
+        """),  # noqa: S608  # the condition is ours, its values are parameters
+        {"caller": caller, "reference": reference, **_id_range(reference), **sight.parameters()},
+    )
+    found = rows.scalars().all()
+    return found[0] if len(found) == 1 else None
+
+
+def _id_range(reference: str) -> dict[str, Any]:
+    digits = reference.replace("-", "").lower()
+    whole = None
+    low = high = uuid.UUID(int=0)
+    prefix = ""
+    if 8 <= len(digits) <= 32 and all(digit in "0123456789abcdef" for digit in digits):
+        low, high = uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))
+        prefix = digits
+        whole = low if len(digits) == 32 else None
+    return {"id": whole, "prefix": prefix, "low": low, "high": high}
+
+
+async def read(tx: AsyncSession, session_ids: Collection[uuid.UUID], *, lock: bool = False) -> dict[uuid.UUID, RowMapping]:
+    """Sessions by id; with `lock`, held in the order of their ids until the commit."""
+    rows = await tx.execute(
+        text(f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) ORDER BY s.id {'FOR UPDATE' if lock else ''}"),  # noqa: S608
+        {"ids": list(session_ids)},
+    )
+    return {row["id"]: row for row in rows.mappings()}
+
+
+async def read_kernels(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[RowMapping]]:
+    """Kernels by session, in the order of their rank, each with the goal, the observed state and the end of its newest attempt."""
+    rows = await tx.execute(
+        text(f"""
+            SELECT {_KERNEL_COLUMNS}, a.goal, a.observed, (a.kernel_id IS NULL OR a.end_time IS NOT NULL) AS attempt_ended
+            FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch
+            WHERE k.session_id = ANY(:ids) ORDER BY k.session_id, k.local_rank
+        """),  # noqa: S608
+        {"ids": list(session_ids)},
+    )
+    kernels: dict[uuid.UUID, list[RowMapping]] = {}
+    for row in rows.mappings():
+        kernels.setdefault(row["session_id"], []).append(row)
+    return kernels
+
+
+async def list_page(
+    tx: AsyncSession,
+    sight: Sight,
+    *,
+    terms: Sequence[tuple[str, str, str]],
+    ended: bool,
+    newest_first: bool,
+    after: tuple[str, str] | None,
+    limit: int,
+) -> list[RowMapping]:
+    """One page by creation time and id. `terms` are (field, `=` or `!=`, value); `after` is the last row of the page before."""
+    conditions, values = [sight.condition("s")], dict[str, Any](sight.parameters())
+    if not ended:
+        conditions.append("s.state NOT IN ('TERMINATED', 'CANCELLED')")
+    for number, (field, operator, value) in enumerate(terms):
+        comparison = "IS DISTINCT FROM" if operator == "!=" else "IS NOT DISTINCT FROM"
+        if field.startswith("labels."):
+            values[f"key{number}"] = field.removeprefix("labels.")
+            column = f"s.spec->'labels'->>:key{number}"
+        else:
+            column = f"s.{field}::text"
+        conditions.append(f"{column} {comparison} :value{number}")
+        values[f"value{number}"] = value
+    direction, beyond = ("DESC", "<") if newest_first else ("ASC", ">")
+    if after is not None:
+        conditions.append(f"(s.create_time, s.id) {beyond} (CAST(:after_time AS timestamptz), CAST(:after_id AS uuid))")
+        values["after_time"], values["after_id"] = after
+    rows = await tx.execute(
+        text(f"""
+            SELECT {_SESSION_COLUMNS} FROM session s WHERE {" AND ".join(conditions)}
+            ORDER BY s.create_time {direction}, s.id {direction} LIMIT :limit
+        """),  # noqa: S608  # conditions are made of our own words, all values are parameters
+        {**values, "limit": limit},
+    )
+    return list(rows.mappings())
+
+
+async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> None:
+    """Writes back sessions and kernels that moved; `sessions` are rows of id, state, result, exit_code, reason, message, failed_starts,
+    failed_agents, moved, delay (seconds until the next try) and force, `kernels` of id, state, agent_id, exit_code and reason.
+    """
+    await tx.execute(
+        text("""
+            UPDATE session SET state = r.state, result = r.result, exit_code = r.exit_code, reason = r.reason, message = r.message,
+                failed_starts = r.failed_starts, failed_agents = r.failed_agents, force = session.force OR r.force,
+                version = version + 1,
+                state_time = CASE WHEN r.state <> session.state THEN now() ELSE state_time END,
+                start_time = CASE WHEN r.state = 'RUNNING' THEN coalesce(start_time, now()) ELSE start_time END,
+                end_time = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED') THEN now() END,
+                network = CASE WHEN r.state = 'PENDING' THEN '' ELSE network END,
+                explanation = CASE WHEN r.state = 'PENDING' THEN explanation ELSE '{}' END,
+                conditions = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED', 'PENDING') THEN '[]' ELSE conditions END,
+                next_try_time = CASE WHEN r.delay IS NULL THEN next_try_time ELSE now() + make_interval(secs => r.delay) END
+            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, result text, exit_code int, reason text, message text,
+                failed_starts int, failed_agents jsonb, delay double precision, force boolean)
+            WHERE session.id = r.id
+        """),
+        {"rows": recordset(sessions)},
+    )
+    await tx.execute(
+        text("""
+            UPDATE kernel SET state = r.state, agent_id = r.agent_id, exit_code = r.exit_code, reason = r.reason,
+                address = CASE WHEN r.state = 'PENDING' THEN '' ELSE address END
+            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, agent_id text, exit_code int, reason text)
+            WHERE kernel.id = r.id
+        """),
+        {"rows": recordset(kernels)},
+    )
+
+
+async def note(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[RowMapping]:
+    """Writes why sessions wait (id, reason, message, explanation, tried); returns those whose reason changed. Only PENDING ones are touched."""
+    changed = await tx.execute(
+        text("""
+            WITH told AS (
+                SELECT r.*, s.reason AS before, s.owner, s.project
+                FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, reason text, message text, explanation jsonb, tried int)
+                JOIN session s ON s.id = r.id AND s.state = 'PENDING'
+                ORDER BY s.id FOR UPDATE OF s
+            ), written AS (
+                UPDATE session SET reason = told.reason, message = told.message, explanation = told.explanation,
+                    tries = session.tries + told.tried, evaluate_time = now(),
+                    version = session.version + CASE WHEN told.reason <> told.before THEN 1 ELSE 0 END
+                FROM told WHERE session.id = told.id
+            )
+            SELECT id, owner, project, reason, message FROM told WHERE reason <> before
+        """),
+        {"rows": recordset(rows)},
+    )
+    return list(changed.mappings())
+
+
+async def set_conditions(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Replaces the conditions of sessions: rows of id and conditions."""
+    await tx.execute(
+        text("""
+            UPDATE session SET conditions = r.conditions, version = version + 1
+            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, conditions jsonb) WHERE session.id = r.id
+        """),
+        {"rows": recordset(rows)},
+    )
+
+
+async def queue_position(tx: AsyncSession, session_id: uuid.UUID) -> int:
+    """Place among the pending sessions of its group by priority and arrival, from 1; 0 when it is not pending."""
+    position = await tx.execute(
+        text("""
+            SELECT count(*) FROM session s JOIN session mine ON mine.id = :id AND mine.state = 'PENDING'
+            WHERE s.state = 'PENDING' AND s.resource_group = mine.resource_group
+              AND (s.priority, -s.sequence) >= (mine.priority, -mine.sequence)
+        """),
+        {"id": session_id},
+    )
+    return int(position.scalar_one())

@@ -1,0 +1,93 @@
+"""Whatever agents say in whatever order: moves stay in the tables, ends are final, and a session can always be brought to an end."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manager.lifecycle.machine import KernelMoved, KernelRecord, Observation, SessionMachine, SessionMoved, SessionRecord
+from manager.lifecycle.spec import kernel_plans
+from manager.lifecycle.states import (
+    ENDED_SESSION_STATES,
+    KERNEL_MOVES,
+    SESSION_MOVES,
+    Goal,
+    KernelState,
+    Observed,
+    Result,
+    SessionState,
+    SessionType,
+)
+
+observations = st.builds(
+    Observation,
+    st.sampled_from([state for state in Observed if state]),
+    st.one_of(st.none(), st.sampled_from([0, 1, 137])),
+    st.sampled_from(["", "EXITED", "STOPPED", "OOM_KILLED", "START_FAILED"]),
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("observe"), st.integers(0, 3), st.integers(0, 1), observations),
+        st.just(("terminate",)),
+        st.just(("roll_back",)),
+        st.tuples(st.just("lose"), st.integers(0, 3)),
+    ),
+    max_size=25,
+)
+
+
+def gang(size: int, session_type: SessionType) -> SessionMachine:
+    kernels = [
+        KernelRecord(plan.id, plan.role, plan.hostname, KernelState.SCHEDULED, agent_id="n", epoch=1, attempt_ended=False)
+        for plan in kernel_plans(uuid.UUID(int=7), size)
+    ]
+    return SessionMachine(SessionRecord(uuid.UUID(int=7), session_type, SessionState.SCHEDULED, kernels))
+
+
+def apply(machine: SessionMachine, step: tuple[object, ...]) -> None:
+    match step:
+        case ("observe", int(rank), int(epoch), Observation() as observation):
+            kernel = machine.session.kernels[rank % len(machine.session.kernels)]
+            machine.observe(kernel.id, epoch, observation)
+        case ("lose", int(rank)):
+            kernel = machine.session.kernels[rank % len(machine.session.kernels)]
+            if kernel.goal is Goal.STOPPED:
+                machine.lose(kernel.id, kernel.epoch)
+        case ("terminate",):
+            machine.terminate("TERMINATED_BY_USER")
+        case ("roll_back",):
+            machine.roll_back("START_TIMEOUT")
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(st.integers(1, 4), st.sampled_from([SessionType.BATCH, SessionType.INTERACTIVE]), steps)
+def test_any_history(size: int, session_type: SessionType, history: list[tuple[object, ...]]) -> None:
+    machine = gang(size, session_type)
+    for step in history:
+        before = copy.deepcopy(machine.session)
+        apply(machine, step)
+        session = machine.session
+        if before.state in ENDED_SESSION_STATES:
+            assert (session.state, session.result, session.reason) == (before.state, before.result, before.reason)
+        if before.result is not Result.UNDEFINED:
+            assert session.result is before.result
+        # Nothing is let go before all are held, and nothing is left going on in a session that is over.
+        let_go = {kernel.id for kernel in session.kernels if kernel.goal is Goal.RUNNING}
+        if let_go - {kernel.id for kernel in before.kernels if kernel.goal is Goal.RUNNING}:
+            assert all(kernel.observed in (Observed.HELD, Observed.RUNNING, Observed.EXITED) for kernel in session.kernels)
+        if session.state in (SessionState.CANCELLED, SessionState.TERMINATED, SessionState.TERMINATING, SessionState.PENDING):
+            assert all(kernel.goal is Goal.STOPPED or kernel.attempt_ended for kernel in session.kernels)
+    sessions = [move for move in machine.moves if isinstance(move, SessionMoved)]
+    for earlier, later in zip(sessions, sessions[1:], strict=False):
+        assert earlier.to_state is later.from_state
+    assert all(move.to_state in SESSION_MOVES[move.from_state] for move in sessions)
+    assert all(move.to_state in KERNEL_MOVES[move.from_state] for move in machine.moves if isinstance(move, KernelMoved))
+    # The way out: its owner ends it and every attempt stops.
+    machine.terminate("TERMINATED_BY_USER")
+    for kernel in machine.session.kernels:
+        machine.observe(kernel.id, kernel.epoch, Observation(Observed.EXITED, 143, "STOPPED"))
+    assert machine.session.state in ENDED_SESSION_STATES
+    assert all(kernel.attempt_ended for kernel in machine.session.kernels)

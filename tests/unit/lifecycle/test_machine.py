@@ -1,0 +1,179 @@
+"""How one session moves, case by case."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from manager.lifecycle.machine import MAX_FAILED_STARTS, KernelRecord, Observation, SessionMachine, SessionRecord
+from manager.lifecycle.spec import kernel_plans
+from manager.lifecycle.states import Goal, KernelState, Observed, Result, SessionState, SessionType
+
+
+def placed(size: int = 3, session_type: SessionType = SessionType.BATCH) -> SessionMachine:
+    session_id = uuid.UUID(int=1)
+    kernels = [
+        KernelRecord(
+            plan.id, plan.role, plan.hostname, KernelState.SCHEDULED, agent_id=f"n{plan.local_rank % 2}", epoch=1, attempt_ended=False
+        )
+        for plan in kernel_plans(session_id, size)
+    ]
+    return SessionMachine(SessionRecord(session_id, session_type, SessionState.SCHEDULED, kernels))
+
+
+def tell(machine: SessionMachine, rank: int, state: Observed, exit_code: int | None = None, reason: str = "") -> None:
+    kernel = machine.session.kernels[rank]
+    machine.observe(kernel.id, kernel.epoch, Observation(state, exit_code, reason))
+
+
+def running(size: int = 3, session_type: SessionType = SessionType.BATCH) -> SessionMachine:
+    machine = placed(size, session_type)
+    for rank in range(size):
+        tell(machine, rank, Observed.HELD)
+    for rank in range(size):
+        tell(machine, rank, Observed.RUNNING)
+    assert machine.session.state is SessionState.RUNNING
+    return machine
+
+
+def goals(machine: SessionMachine) -> list[Goal]:
+    return [kernel.goal for kernel in machine.session.kernels]
+
+
+def test_nothing_is_let_go_before_every_kernel_is_held() -> None:
+    machine = placed()
+    tell(machine, 0, Observed.CREATING)
+    assert machine.session.state is SessionState.PREPARING
+    tell(machine, 0, Observed.HELD)
+    tell(machine, 1, Observed.HELD)
+    assert goals(machine) == [Goal.HELD] * 3
+    tell(machine, 2, Observed.HELD)
+    assert goals(machine) == [Goal.RUNNING] * 3
+    assert machine.session.state is SessionState.PREPARING
+
+
+def test_main_exit_decides_result_and_stops_subs() -> None:
+    machine = running()
+    tell(machine, 0, Observed.EXITED, 0, "EXITED")
+    assert (machine.session.state, machine.session.result, machine.session.exit_code) == (SessionState.TERMINATING, Result.SUCCESS, 0)
+    assert goals(machine)[1:] == [Goal.STOPPED] * 2
+    tell(machine, 1, Observed.EXITED, 143, "STOPPED")
+    tell(machine, 2, Observed.EXITED, 143, "STOPPED")
+    assert (machine.session.state, machine.session.result, machine.session.reason) == (
+        SessionState.TERMINATED,
+        Result.SUCCESS,
+        "COMMAND_ENDED",
+    )
+
+
+def test_main_failure_keeps_its_exit_code() -> None:
+    machine = running(1)
+    tell(machine, 0, Observed.EXITED, 3, "EXITED")
+    assert (machine.session.state, machine.session.result, machine.session.exit_code) == (SessionState.TERMINATED, Result.FAILURE, 3)
+
+
+def test_exit_straight_after_the_gate_counts_as_having_run() -> None:
+    machine = placed(2)
+    tell(machine, 0, Observed.HELD)
+    tell(machine, 1, Observed.HELD)
+    tell(machine, 0, Observed.EXITED, 0, "EXITED")
+    assert machine.session.state is SessionState.PREPARING
+    tell(machine, 1, Observed.RUNNING)
+    assert (machine.session.state, machine.session.result) == (SessionState.TERMINATING, Result.SUCCESS)
+    tell(machine, 1, Observed.EXITED, 143, "STOPPED")
+    assert machine.session.state is SessionState.TERMINATED
+
+
+def test_sub_exiting_with_zero_leaves_the_session_running() -> None:
+    machine = running()
+    tell(machine, 1, Observed.EXITED, 0, "EXITED")
+    assert machine.session.state is SessionState.RUNNING
+    assert machine.session.kernels[1].state is KernelState.TERMINATED
+
+
+@pytest.mark.parametrize("session_type", [SessionType.BATCH, SessionType.INTERACTIVE])
+def test_failing_sub_ends_the_session(session_type: SessionType) -> None:
+    machine = running(session_type=session_type)
+    tell(machine, 2, Observed.EXITED, 9, "EXITED")
+    assert machine.session.state is SessionState.TERMINATING
+    assert machine.session.reason == "KERNEL_FAILED"
+    assert machine.session.result is (Result.FAILURE if session_type is SessionType.BATCH else Result.UNDEFINED)
+
+
+def test_failed_start_rolls_the_whole_gang_back() -> None:
+    machine = placed()
+    tell(machine, 0, Observed.HELD)
+    tell(machine, 1, Observed.FAILED, None, "START_FAILED")
+    session = machine.session
+    assert session.state is SessionState.PENDING
+    assert (session.failed_starts, session.failed_agents, session.reason) == (1, ["n1"], "START_FAILED")
+    assert [kernel.state for kernel in session.kernels] == [KernelState.PENDING] * 3
+    assert [(kernel.goal, kernel.attempt_ended) for kernel in session.kernels] == [
+        (Goal.STOPPED, False),
+        (Goal.HELD, True),
+        (Goal.STOPPED, False),
+    ]
+    # The others' ends change nothing but their attempts.
+    tell(machine, 0, Observed.EXITED, None, "STOPPED")
+    assert session.state is SessionState.PENDING
+    assert session.kernels[0].attempt_ended
+
+
+def test_too_many_failed_starts_end_the_session() -> None:
+    machine = placed()
+    machine.session.failed_starts = MAX_FAILED_STARTS - 1
+    tell(machine, 0, Observed.FAILED, None, "START_FAILED")
+    assert (machine.session.state, machine.session.result) == (SessionState.TERMINATING, Result.FAILURE)
+
+
+def test_gang_that_may_have_been_let_go_is_not_tried_again() -> None:
+    machine = placed(2)
+    tell(machine, 0, Observed.HELD)
+    tell(machine, 1, Observed.HELD)
+    machine.roll_back("START_TIMEOUT")
+    assert (machine.session.state, machine.session.result) == (SessionState.TERMINATING, Result.FAILURE)
+
+
+def test_termination_while_pending_or_placed_cancels() -> None:
+    machine = placed()
+    machine.terminate("TERMINATED_BY_USER")
+    assert machine.session.state is SessionState.CANCELLED
+    assert goals(machine) == [Goal.STOPPED] * 3
+    assert {kernel.state for kernel in machine.session.kernels} == {KernelState.CANCELLED}
+
+
+def test_termination_is_idempotent() -> None:
+    machine = running()
+    machine.terminate("TERMINATED_BY_USER")
+    moves = len(machine.moves)
+    machine.terminate("TERMINATED_BY_USER")
+    assert len(machine.moves) == moves
+    assert machine.session.state is SessionState.TERMINATING
+
+
+def test_words_on_older_attempts_and_unknown_kernels_change_nothing() -> None:
+    machine = placed()
+    kernel = machine.session.kernels[0]
+    machine.observe(kernel.id, 0, Observation(Observed.EXITED, 1))
+    machine.observe(uuid.UUID(int=99), 1, Observation(Observed.EXITED, 1))
+    assert machine.moves == []
+
+
+def test_lost_agent_lets_a_terminating_session_end() -> None:
+    machine = running()
+    machine.terminate("TERMINATED_BY_USER")
+    for kernel in machine.session.kernels:
+        machine.lose(kernel.id, kernel.epoch)
+    assert machine.session.state is SessionState.TERMINATED
+    assert machine.session.kernels[0].reason == "AGENT_LOST"
+
+
+def test_reboot_of_a_node_fails_a_batch() -> None:
+    machine = running(1)
+    tell(machine, 0, Observed.EXITED, None, "NODE_REBOOTED")
+    assert (machine.session.state, machine.session.result, machine.session.reason) == (
+        SessionState.TERMINATED,
+        Result.FAILURE,
+        "NODE_REBOOTED",
+    )
