@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
+from manager.fleet.desired import Desired
 from manager.fleet.dialer import Dialer
 from manager.fleet.supervisor import Supervisor, Target, Timers
 from manager.lifecycle import deadlines
@@ -14,7 +15,7 @@ from manager.lifecycle.desires import read_desired
 from manager.lifecycle.outputs import OutputCollector
 from manager.lifecycle.reports import Reports
 from manager.lifecycle.scheduler import Scheduler
-from manager.store import agents, attempts
+from manager.store import attempts, nodes
 from manager.store.database import Database, StoreUnavailable
 from manager.store.journal import JournalTail
 
@@ -92,7 +93,7 @@ class Leader:
 
     async def _targets(self) -> Mapping[str, Target]:
         async with self._database.transaction() as tx:
-            return {row.id: Target(row.address, row.state) for row in await agents.read_targets(tx)}
+            return {row["id"]: Target(row["address"], row["state"]) for row in await nodes.read_targets(tx)}
 
-    async def _desired(self, agent_id: str):  # type: ignore[no-untyped-def]
+    async def _desired(self, agent_id: str) -> Desired:
         return await read_desired(self._database, agent_id)

@@ -11,7 +11,7 @@ from manager.fleet.desired import AttemptReport, NodeFacts, NodeReport
 from manager.lifecycle.machine import Observation
 from manager.lifecycle.states import Observed
 from manager.lifecycle.working_set import put_back, take_out
-from manager.store import agents, attempts, conditions, leadership, shares
+from manager.store import attempts, conditions, leadership, nodes, shares
 from manager.store.database import Database
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Reports:
         """A stream opened. An attempt that the agent had told of before and knows nothing of now is over: it is never started again."""
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
-            changed_group = await agents.record_facts(
+            changed_group = await nodes.record_facts(
                 tx,
                 facts.agent_id,
                 instance=facts.instance,
@@ -79,7 +79,7 @@ class Reports:
         """An agent's liveness changed."""
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
-            group = await agents.record_state(tx, agent_id, state)
+            group = await nodes.record_state(tx, agent_id, state)
             if group is not None:
                 await shares.refresh_group(tx, group)
             if state == "LOST":

@@ -48,9 +48,9 @@ async def insert(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernel
     await tx.execute(
         text("""
             INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, explanation,
-                conditions, failed_agents, state, result, reason, message, network, tries, failed_starts, force, version)
+                conditions, failed_agents, last_failure, state, result, reason, message, network, tries, failed_starts, force, version)
             SELECT r.id, r.name, r.owner, r.project, r.resource_group, r.type, r.cluster_mode, r.cluster_size, r.priority, r.spec, '{}', '[]',
-                '[]', 'PENDING', 'UNDEFINED', r.reason, r.message, '', 0, 0, FALSE, 1
+                '[]', '', 'PENDING', 'UNDEFINED', r.reason, r.message, '', 0, 0, FALSE, 1
             FROM ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (id uuid, name text, owner text, project text, resource_group text,
                 type text, cluster_mode text, cluster_size int, priority int, spec jsonb, reason text, message text))
                 WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, reason, message, n)
@@ -172,6 +172,7 @@ async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels
                 state_time = CASE WHEN r.state <> session.state THEN now() ELSE state_time END,
                 start_time = CASE WHEN r.state = 'RUNNING' THEN coalesce(start_time, now()) ELSE start_time END,
                 end_time = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED') THEN now() END,
+                last_failure = CASE WHEN r.state = 'PENDING' THEN r.reason || ': ' || r.message ELSE last_failure END,
                 network = CASE WHEN r.state = 'PENDING' THEN '' ELSE network END,
                 explanation = CASE WHEN r.state = 'PENDING' THEN explanation ELSE '{}' END,
                 conditions = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED', 'PENDING') THEN '[]' ELSE conditions END,

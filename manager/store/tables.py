@@ -189,6 +189,7 @@ class Session(SQLModel, table=True):
     tries: int = 0
     failed_starts: int = 0
     failed_agents: list[str] = _json("[]")
+    last_failure: str = ""
     # Kill without grace.
     force: bool = False
     version: int = 1

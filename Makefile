@@ -1,0 +1,48 @@
+# Every target sets up what it needs; `make help` lists them.
+VENV := .venv
+PY := $(VENV)/bin/python
+STUBS := gen/.stamp
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install proto check format test demo bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## virtual environment, Debian packages and stubs
+
+$(INSTALLED): pyproject.toml hatch_build.py scripts/install
+	scripts/install $(VENV)
+	@touch $@
+
+proto: $(STUBS) ## the gRPC stubs, into gen/
+
+$(STUBS): $(INSTALLED) $(shell find protos -name '*.proto')
+	$(PY) hatch_build.py
+	@touch $@
+
+check: $(STUBS) ## ruff, mypy --strict, buf, import rules
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/buf lint
+	$(VENV)/bin/buf format --diff --exit-code
+	$(VENV)/bin/lint-imports
+
+format: $(INSTALLED) ## lay out Python and protos
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/buf format --write
+
+test: $(STUBS) ## all tests; needs root
+	$(VENV)/bin/pytest
+
+demo: $(STUBS) ## the main job on two nodes of this machine; needs root
+	$(PY) -m demo
+
+bench: $(STUBS) ## every figure as a ratio; needs root
+	$(PY) -m tests.bench
+
+clean: ## what the targets made, but not what is installed
+	rm -rf gen dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

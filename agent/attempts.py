@@ -1,0 +1,102 @@
+"""Attempts as plain values: what is wanted of one, and what is known of one."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ATTEMPT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62})\.[0-9]{1,10}")
+"""Shape of an attempt's id, `KERNEL_ID.EPOCH`; it is also a name of directories and control groups."""
+
+CPU = "cpu"
+"""Slot of processor time, in thousandths of a processor."""
+MEMORY = "mem"
+"""Slot of memory, in bytes."""
+
+
+class Goal(enum.Enum):
+    """What a manager wants of an attempt."""
+
+    HELD = "held"
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class Phase(enum.Enum):
+    """How far a backend has come with an attempt."""
+
+    CREATING = "creating"
+    CREATED = "created"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    EXITED = "exited"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        """Whether no process is left, for good."""
+        return self in {Phase.EXITED, Phase.FAILED}
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSpec:
+    """What an attempt is made of; never changes.
+
+    `slots` are in the smallest unit: bytes for `mem`, thousandths for all others. An empty `image` means the host's
+    root, an empty `command` means idle until stopped.
+    """
+
+    id: str
+    session_id: str
+    kernel_id: str
+    epoch: int
+    hostname: str
+    image: str = ""
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    slots: Mapping[str, int] = field(default_factory=dict)
+    networked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredAttempt:
+    """An attempt that may exist; `stop_grace` is in seconds."""
+
+    spec: AttemptSpec
+    goal: Goal
+    stop_grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedAttempt:
+    """What a backend knows of an attempt.
+
+    `attached` says that it has its place in the network. `start_time` and `end_time` are seconds since the epoch, for
+    display. `stop_grace` is in seconds; `kill_at` is on the monotonic clock, and set from the time it is asked to end
+    to the time it is killed.
+    """
+
+    id: str
+    session_id: str
+    kernel_id: str
+    networked: bool
+    phase: Phase
+    attached: bool = False
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    start_time: float | None = None
+    end_time: float | None = None
+    stop_grace: float = 0.0
+    kill_at: float | None = None
+    log_size: int = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether it is created, has its place in the network if it needs one, and waits at its gate."""
+        return self.phase is Phase.CREATED and (self.attached or not self.networked)

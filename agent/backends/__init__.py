@@ -1,0 +1,1 @@
+"""Kinds of kernels: one file each, behind one Protocol."""

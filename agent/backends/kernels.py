@@ -1,0 +1,199 @@
+"""What there is of a native process kernel on the node, and the blocking half of all that is done with it.
+
+Every attempt has, under its id: files of the running sandbox in a directory given by its record (gate, status, output),
+control groups, and a private part of the scratch directory with its work directory and, if on disk, its upper layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from typing import TYPE_CHECKING
+
+from agent.backends import sandbox
+from agent.backends.backend import BackendError
+from agent.backends.cgroups import MOUNT, CgroupError, Cgroups, Limits
+from agent.backends.processes import Process, command_of, identify, send_signal, wait_end
+from agent.backends.status import Status, parse_status
+
+if TYPE_CHECKING:
+    from agent.attempts import AttemptSpec
+
+GATE, STATUS, OUTPUT = "gate", "status", "output.log"
+END_TIMEOUT = 5.0
+"""Seconds to wait at a time for killed processes to be gone."""
+
+
+class KernelError(Exception):
+    """A kernel could not be started; the text says why. Nothing of it runs any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """How kernels are run; `tasks` bounds their processes and threads, `output_limit` is in bytes."""
+
+    agent_id: str
+    state_dir: Path
+    scratch_dir: Path
+    boot_id: str
+    uid: int = 60_000
+    gid: int = 60_000
+    hidden: tuple[Path, ...] = ()
+    tasks: int = 4096
+    output_limit: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A kernel at its gate: the process that watches over it, which is a child of this one, and its first process."""
+
+    child: subprocess.Popen[bytes]
+    monitor: Process
+    init: Process
+
+
+class Kernels:
+    """All kernels of one agent on the node. Every method blocks: none belongs on an event loop."""
+
+    def __init__(self, options: ProcessOptions) -> None:
+        """Looks at the node and makes the agent's own directories and control groups. Raises BackendError."""
+        for program in ("bwrap", "setpriv"):
+            if shutil.which(program) is None:
+                raise BackendError(f"the program {program} is missing")
+        self._options = options
+        mount_point = options.state_dir.resolve() / "mount"
+        try:
+            for directory in (options.state_dir, options.scratch_dir, mount_point):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            hidden = sandbox.hidden_paths((options.state_dir, options.scratch_dir, *options.hidden))
+            settings = sandbox.Settings(mount_point, options.uid, options.gid, hidden)
+            on_disk = sandbox.can_overlay_on_disk(settings, options.scratch_dir / ".probe")
+            self._settings = replace(settings, overlay_on_disk=on_disk)
+            self._cgroups = Cgroups(options.agent_id)
+            self._cgroups.open()
+        except (CgroupError, OSError) as error:
+            raise BackendError(f"kernels of kind `process` cannot run here: {error}") from error
+
+    def close(self) -> None:
+        """Removes the agent's own control groups if there is nothing left in them."""
+        self._cgroups.close()
+
+    def names(self) -> set[str]:
+        """Attempts there is a control group of."""
+        return self._cgroups.names()
+
+    def start(self, spec: AttemptSpec, hosts: str, place: Path) -> Started:
+        """Starts a kernel and holds it at its gate; `place` is the directory for its files. Raises KernelError."""
+        try:
+            return self._start(spec, hosts, place)
+        except (sandbox.SandboxError, CgroupError, OSError, ValueError) as error:
+            raise KernelError(str(error)) from error
+
+    def _start(self, spec: AttemptSpec, hosts: str, place: Path) -> Started:
+        scratch = self._scratch(spec.id)
+        limits = Limits.of(spec.slots, self._options.tasks)
+        self._cgroups.create(spec.id, limits)
+        work = scratch / "work"
+        work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.chown(work, self._settings.uid, self._settings.gid)
+        os.mkfifo(place / GATE, 0o600)
+        places = self._cgroups.places(spec.id)
+        kernel = sandbox.Sandbox(
+            hostname=spec.hostname,
+            command=spec.command,
+            environment=spec.environment,
+            files=self._files(spec.hostname, hosts),
+            control_groups={str(MOUNT / name): str(path) for name, path in places.items()},
+            layers=scratch,
+            work=work,
+        )
+        ends = sandbox.Ends(place / GATE, place / STATUS, place / OUTPUT)
+        child = sandbox.start(kernel, self._settings, ends, lambda: self._cgroups.join(spec.id))
+        self._cgroups.watch_over(child.pid)
+        self._cgroups.limit_cpu(spec.id, limits)
+        number = self.status(place).init
+        monitor, init = identify(child.pid), None if number is None else identify(number)
+        if monitor is None or init is None:
+            child.kill()
+            child.wait()
+            raise sandbox.SandboxError("it ended as soon as it was ready")
+        return Started(child, monitor, init)
+
+    def _files(self, hostname: str, hosts: str) -> dict[str, str]:
+        """Files of the kernel's own under /etc: its names, and a user beside those of the host."""
+        uid, gid = self._settings.uid, self._settings.gid
+        user = f"{sandbox.USER_NAME}:x:{uid}:{gid}::{sandbox.HOME}:/bin/sh\n"
+        group = f"{sandbox.USER_NAME}:x:{gid}:\n"
+        return {
+            "etc/hostname": f"{hostname}\n",
+            "etc/hosts": hosts,
+            "etc/resolv.conf": "# Names of the session are in /etc/hosts; there is no name server.\n",
+            "etc/passwd": user + Path("/etc/passwd").read_text(),
+            "etc/group": group + Path("/etc/group").read_text(),
+        }
+
+    def status(self, place: Path) -> Status:
+        """What the watching process wrote so far."""
+        try:
+            return parse_status((place / STATUS).read_text())
+        except FileNotFoundError:
+            return Status()
+
+    def status_time(self, place: Path) -> float:
+        """When the watching process wrote last, in seconds since the epoch: with an exit code, the kernel's end."""
+        return (place / STATUS).stat().st_mtime
+
+    def open_gate(self, place: Path) -> None:
+        """Lets the command go; a second time does no harm."""
+        # Nobody reads at the other end when the sandbox is gone, and then there is nothing to let go.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(place / GATE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.write(descriptor, b"\n")
+            finally:
+                os.close(descriptor)
+
+    def ask_to_end(self, init: Process) -> None:
+        """Sends SIGTERM to the command, and to it only."""
+        command = command_of(init)
+        if command is not None:
+            send_signal(command, SIGTERM)
+
+    def kill(self, attempt_id: str, init: Process | None) -> None:
+        """Sends SIGKILL to everything in the kernel."""
+        if init is not None:
+            send_signal(init, SIGKILL)
+        self._cgroups.kill(attempt_id)
+
+    def end(self, attempt_id: str, init: Process | None) -> bool | None:
+        """Ends what is left in the kernel and removes its control groups; None when something does not end in time.
+
+        Else, says whether the kernel ran out of memory.
+        """
+        if init is not None:
+            send_signal(init, SIGKILL)
+            if not wait_end(init, END_TIMEOUT):
+                return None
+        out_of_memory = self._cgroups.out_of_memory_kills(attempt_id) > 0
+        return out_of_memory if self._cgroups.remove(attempt_id, END_TIMEOUT) else None
+
+    def remove(self, attempt_id: str) -> None:
+        """Removes all of a kernel but the directory of its record. Raises BackendError when something does not end."""
+        if not self._cgroups.remove(attempt_id, END_TIMEOUT):
+            raise BackendError(f"processes of attempt {attempt_id} do not end")
+        scratch = self._scratch(attempt_id)
+        try:
+            shutil.rmtree(scratch)
+        except FileNotFoundError:
+            return
+        except RecursionError:
+            # A tree deeper than Python's stack: whoever ran in the kernel may have made one.
+            subprocess.run(["rm", "-rf", "--", str(scratch)], check=True)  # noqa: S603, S607
+
+    def _scratch(self, attempt_id: str) -> Path:
+        return self._options.scratch_dir / attempt_id

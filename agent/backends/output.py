@@ -1,0 +1,149 @@
+"""What a kernel printed: one file per attempt, bounded by giving the space of its oldest part back.
+
+Offsets stay true for ever: a part that was given back is a hole in the file, and a reader sees the gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.backends import linux
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+CHUNK = 32 * 1024
+"""Most bytes in one piece."""
+BLOCK = 4096
+IDLE_CHECK = 0.5
+"""Seconds after which a follower looks again although nothing woke it: an end that leaves no mark in the directory."""
+_EVENTS = linux.IN_MODIFY | linux.IN_MOVED_TO | linux.IN_DELETE_SELF | linux.IN_MOVE_SELF
+
+
+class OffsetPastEndError(Exception):
+    """The offset is past the end of the output; `size` is where it ends."""
+
+    def __init__(self, size: int) -> None:
+        """Keeps the size in bytes."""
+        super().__init__(f"the output has {size} bytes")
+        self.size = size
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of output and where they start."""
+
+    offset: int
+    data: bytes
+
+
+class Output:
+    """The output file of one attempt. `over` says whether the attempt has ended, and with it its output."""
+
+    def __init__(self, path: Path, over: Callable[[], bool]) -> None:
+        """The file need not exist: an attempt that was never created printed nothing."""
+        self._path = path
+        self._over = over
+
+    def size(self) -> int:
+        """Bytes printed so far, given back or not."""
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def read(self, offset: int) -> Piece | None:
+        """The first bytes that are still there at or after `offset`; None when there are none. Blocks."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            try:
+                start = os.lseek(descriptor, offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return None
+                raise
+            data = os.pread(descriptor, CHUNK, start)
+            return Piece(start, data) if data else None
+        finally:
+            os.close(descriptor)
+
+    def tail(self, count: int) -> str:
+        """The last bytes as text, for a message."""
+        piece = self.read(max(0, self.size() - count))
+        return "" if piece is None else piece.data.decode(errors="replace").strip()
+
+    def bound(self, limit: int) -> None:
+        """Gives the space of the oldest part back when the file takes an eighth more than `limit` bytes. Blocks."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return
+        if status.st_blocks * 512 <= limit + limit // 8:
+            return
+        length = (status.st_size - limit) // BLOCK * BLOCK
+        if length <= 0:
+            return
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            linux.punch_hole(descriptor, 0, length)
+        finally:
+            os.close(descriptor)
+
+    async def stream(self, offset: int, follow: bool) -> AsyncIterator[Piece]:
+        """Pieces from `offset` to the end as it is now or, with `follow`, until the attempt is over.
+
+        Raises OffsetPastEndError.
+        """
+        if offset > (size := self.size()):
+            raise OffsetPastEndError(size)
+        with _Wakeups(self._path.parent) if follow else contextlib.nullcontext() as wakeups:
+            while True:
+                # In this order: what was printed before the end is then read after the end was seen.
+                over = self._over()
+                while (piece := await asyncio.to_thread(self.read, offset)) is not None:
+                    yield piece
+                    offset = piece.offset + len(piece.data)
+                if wakeups is None or over:
+                    return
+                await wakeups.wait(IDLE_CHECK)
+
+
+class _Wakeups:
+    """Wakes when a file in a directory changes or is replaced."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._event = asyncio.Event()
+        self._descriptor = -1
+
+    def __enter__(self) -> _Wakeups:
+        with contextlib.suppress(FileNotFoundError):
+            self._descriptor = linux.inotify(str(self._directory), _EVENTS)
+            asyncio.get_running_loop().add_reader(self._descriptor, self._ready)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+
+    def _ready(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._descriptor, 64 * 1024)
+        self._event.set()
+
+    async def wait(self, limit: float) -> None:
+        """Returns at the first event since the last call, or after `limit` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._event.wait()
+        self._event.clear()

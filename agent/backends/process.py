@@ -1,0 +1,327 @@
+"""The backend for native processes: each kernel is a sandbox over the host's own root, with control groups of its own.
+
+Whatever is done is recorded before it is done, so that a restarted agent always knows how far the former one may have
+come. The end of a kernel is noticed by file descriptors of its processes; its exit code is written by the process that
+watches over it, whether an agent is there or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agent.attempts import ObservedAttempt, Phase
+from agent.backends.backend import BackendError, UnknownAttemptError
+from agent.backends.kernels import OUTPUT, KernelError, Kernels, ProcessOptions
+from agent.backends.output import Output
+from agent.backends.processes import open_pidfd
+from agent.backends.records import Record, Records, ended
+from agent.backends.verdict import verdict
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Coroutine, Mapping
+    from typing import Any
+
+    from agent.attempts import AttemptSpec
+
+log = logging.getLogger(__name__)
+
+RETRY = 1.0
+"""Seconds before the end of an attempt is recorded again after the disk refused."""
+BOUND_INTERVAL = 1.0
+"""Seconds between two looks at the sizes of outputs."""
+TAIL = 2_000
+"""Bytes of output in the message of an attempt that could not be created."""
+
+
+class ProcessBackend:
+    """Runs attempts as native processes; a Backend."""
+
+    name = "process"
+
+    def __init__(self, options: ProcessOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is touched before `open`; `clock` is monotonic."""
+        self._options = options
+        self._clock = clock
+        self._store = Records(options.state_dir / "attempts")
+        self._node: Kernels | None = None
+        self._records: dict[str, Record] = {}
+        self._kill_at: dict[str, float] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._watches: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: Callable[[], None] = lambda: None
+
+    async def open(self, listener: Callable[[], None]) -> None:
+        """Takes over what a former process of this agent left. Raises BackendError when the node lacks something."""
+        self._listener = listener
+        self._node = await asyncio.to_thread(Kernels, self._options)
+        self._records, unreadable = await asyncio.to_thread(self._store.load)
+        for attempt_id in sorted(unreadable | self._node.names() - set(self._records)):
+            await self._bury(attempt_id)
+        for record in list(self._records.values()):
+            await self._adopt(record)
+        self._spawn(self._bound_outputs(), "bound outputs")
+
+    async def close(self) -> None:
+        """Lets go of everything; kernels run on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for attempt_id in list(self._watches):
+            self._unwatch(attempt_id)
+        for child in self._children.values():
+            # This process will not wait for it any more; without a code, the object would complain of that.
+            child.returncode = 0
+        self._children.clear()
+        if self._node is not None and not self._records:
+            await asyncio.to_thread(self._node.close)
+
+    def observed(self) -> Mapping[str, ObservedAttempt]:
+        """All attempts there is a record of, by id."""
+        return {attempt_id: self._observe(record) for attempt_id, record in self._records.items()}
+
+    def output(self, attempt_id: str) -> Output:
+        """What the attempt printed. Raises UnknownAttemptError."""
+        self._record(attempt_id)
+
+        def over() -> bool:
+            record = self._records.get(attempt_id)
+            return record is None or record.phase.ended
+
+        return Output(self._store.place(attempt_id) / OUTPUT, over)
+
+    def namespace_path(self, attempt_id: str) -> str:
+        """Path of the network namespace of an attempt that was created. Raises BackendError on others."""
+        init = self._record(attempt_id).init
+        if init is None:
+            raise BackendError(f"attempt {attempt_id} does not run")
+        return f"/proc/{init.pid}/ns/net"
+
+    async def create(self, spec: AttemptSpec, hosts: str) -> None:
+        """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED."""
+        if spec.id in self._records:
+            return
+        if self._store.was_removed(spec.id):
+            await self.decline(spec, Phase.FAILED, "ALREADY_REMOVED", "the attempt was here before, and was removed")
+            return
+        if spec.image:
+            await self.decline(spec, Phase.FAILED, "IMAGE_UNSUPPORTED", "kernels of kind `process` have no image")
+            return
+        async with self._lock(spec.id):
+            if not await self._add(Record.of(spec, self._options.boot_id)):
+                return
+            try:
+                started = await asyncio.to_thread(self._kernels.start, spec, hosts, self._store.place(spec.id))
+            except KernelError as error:
+                log.warning("attempt %s could not be started: %s", spec.id, error)
+                self._records[spec.id] = replace(self._records[spec.id], message=f"it could not be started: {error}")
+                await self._finish_locked(spec.id)
+                return
+            self._children[spec.id] = started.child
+            record = replace(self._records[spec.id], phase=Phase.CREATED, monitor=started.monitor, init=started.init)
+            await self._write(record)
+            self._watch(record)
+
+    async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
+        """Records that the attempt ended before anything of it was created."""
+        record = Record.of(spec, self._options.boot_id)
+        await self._add(ended(record, phase, reason, message, time.time()))
+
+    async def mark_attached(self, attempt_id: str) -> None:
+        """Records that the attempt has its place in the network."""
+        async with self._lock(attempt_id):
+            await self._write(replace(self._record(attempt_id), attached=True))
+
+    async def release(self, attempt_id: str) -> None:
+        """Lets the command go; nothing to do unless it is held."""
+        async with self._lock(attempt_id):
+            record = self._record(attempt_id)
+            if record.phase is not Phase.CREATED:
+                return
+            await self._write(replace(record, phase=Phase.RUNNING, start_time=time.time()))
+            await asyncio.to_thread(self._kernels.open_gate, self._store.place(attempt_id))
+
+    async def stop(self, attempt_id: str, grace: float) -> None:
+        """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
+        async with self._lock(attempt_id):
+            record = self._record(attempt_id)
+            if record.phase not in {Phase.CREATED, Phase.RUNNING, Phase.STOPPING}:
+                return
+            if record.start_time is None:
+                grace = 0.0
+            self._kill_at[attempt_id] = self._clock() + grace
+            await self._write(replace(record, phase=Phase.STOPPING, stop_grace=grace))
+            if record.init is not None and grace > 0:
+                await asyncio.to_thread(self._kernels.ask_to_end, record.init)
+
+    async def kill(self, attempt_id: str) -> None:
+        """Ends all processes of the attempt."""
+        async with self._lock(attempt_id):
+            record = self._record(attempt_id)
+            self._kill_at.pop(attempt_id, None)
+            await asyncio.to_thread(self._kernels.kill, attempt_id, record.init)
+        self._listener()
+
+    async def remove(self, attempt_id: str) -> None:
+        """Removes all traces of an ended attempt but the knowledge that it was."""
+        async with self._lock(attempt_id):
+            if not self._record(attempt_id).phase.ended:
+                raise BackendError(f"attempt {attempt_id} has not ended")
+            await asyncio.to_thread(self._kernels.remove, attempt_id)
+            await asyncio.to_thread(self._store.remove, attempt_id)
+            del self._records[attempt_id]
+        self._locks.pop(attempt_id, None)
+        self._listener()
+
+    async def _adopt(self, record: Record) -> None:
+        """Takes one attempt over from a former process of this agent."""
+        if record.phase.ended:
+            return
+        if record.boot_id != self._options.boot_id or record.phase is Phase.CREATING:
+            await self._finish(record.id)
+            return
+        if record.phase is Phase.STOPPING:
+            self._kill_at[record.id] = self._clock() + record.stop_grace
+        if record.phase is Phase.RUNNING:
+            # The former process may have ended between recording this and doing it; a second time does no harm.
+            await asyncio.to_thread(self._kernels.open_gate, self._store.place(record.id))
+        self._watch(record)
+
+    async def _bury(self, attempt_id: str) -> None:
+        """Ends an attempt whose record is lost: it must not be started again, and no more can be said of it."""
+        log.error("attempt %s has no readable record; it is ended", attempt_id)
+        await asyncio.to_thread(self._kernels.remove, attempt_id)
+        record = Record(attempt_id, "", attempt_id.rpartition(".")[0], self._options.boot_id)
+        record = ended(record, Phase.FAILED, "RECORD_LOST", "the agent's record of the attempt was lost", time.time())
+        await asyncio.to_thread(self._store.set_aside, attempt_id)
+        await self._add(record)
+
+    def _watch(self, record: Record) -> None:
+        """Waits for the end of the attempt: of its watching process or, when that is gone too early, of its init."""
+        for process in (record.monitor, record.init):
+            descriptor = None if process is None else open_pidfd(process)
+            if descriptor is not None:
+                self._watches[record.id] = descriptor
+                asyncio.get_running_loop().add_reader(descriptor, self._ended, record.id)
+                return
+            if self._kernels.status(self._store.place(record.id)).exit_code is not None:
+                break
+        self._spawn(self._finish(record.id), f"finish {record.id}")
+
+    def _unwatch(self, attempt_id: str) -> None:
+        descriptor = self._watches.pop(attempt_id)
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+
+    def _ended(self, attempt_id: str) -> None:
+        self._unwatch(attempt_id)
+        if (child := self._children.get(attempt_id)) is not None and child.poll() is not None:
+            del self._children[attempt_id]
+        self._watch(self._records[attempt_id])
+
+    async def _finish(self, attempt_id: str) -> None:
+        async with self._lock(attempt_id):
+            await self._finish_locked(attempt_id)
+
+    async def _finish_locked(self, attempt_id: str) -> None:
+        """Records the end of an attempt, once nothing of it is left; tries until that is done."""
+        while True:
+            try:
+                if await self._try_finish(self._records[attempt_id]):
+                    return
+                log.warning("processes of attempt %s do not end", attempt_id)
+            except OSError:
+                log.exception("the end of attempt %s cannot be recorded", attempt_id)
+                await asyncio.sleep(RETRY)
+
+    async def _try_finish(self, record: Record) -> bool:
+        rebooted = record.boot_id != self._options.boot_id
+        # After a restart of the node, the numbers belong to other processes.
+        init = None if rebooted else record.init
+        out_of_memory = await asyncio.to_thread(self._kernels.end, record.id, init)
+        if out_of_memory is None:
+            return False
+        self._kill_at.pop(record.id, None)
+        place = self._store.place(record.id)
+        code, when = self._kernels.status(place).exit_code, time.time()
+        if code is not None:
+            # Times of files are coarse; an end never lies before its start.
+            when = max(self._kernels.status_time(place), record.start_time or 0.0)
+        code = None if record.start_time is None else code
+        phase, reason, message = verdict(record, code, out_of_memory, rebooted)
+        output = self.output(record.id)
+        if phase is Phase.FAILED and (said := await asyncio.to_thread(output.tail, TAIL)):
+            message = f"{message}: {said}"
+        record = replace(record, exit_code=code, log_size=output.size(), monitor=None, init=None)
+        await self._write(ended(record, phase, reason, message, when))
+        return True
+
+    async def _bound_outputs(self) -> None:
+        while True:
+            await asyncio.sleep(BOUND_INTERVAL)
+            for attempt_id, record in list(self._records.items()):
+                if not record.phase.ended:
+                    with contextlib.suppress(UnknownAttemptError, OSError):
+                        await asyncio.to_thread(self.output(attempt_id).bound, self._options.output_limit)
+
+    async def _add(self, record: Record) -> bool:
+        if not await asyncio.to_thread(self._store.add, record):
+            return False
+        self._records[record.id] = record
+        self._listener()
+        return True
+
+    async def _write(self, record: Record) -> None:
+        await asyncio.to_thread(self._store.write, record)
+        self._records[record.id] = record
+        self._listener()
+
+    def _observe(self, record: Record) -> ObservedAttempt:
+        return ObservedAttempt(
+            id=record.id,
+            session_id=record.session_id,
+            kernel_id=record.kernel_id,
+            networked=record.networked,
+            phase=record.phase,
+            attached=record.attached,
+            exit_code=record.exit_code,
+            reason=record.reason,
+            message=record.message,
+            start_time=record.start_time,
+            end_time=record.end_time,
+            stop_grace=record.stop_grace,
+            kill_at=self._kill_at.get(record.id),
+            log_size=record.log_size if record.phase.ended else self.output(record.id).size(),
+        )
+
+    @property
+    def _kernels(self) -> Kernels:
+        if self._node is None:
+            raise BackendError("the backend is not open")
+        return self._node
+
+    def _record(self, attempt_id: str) -> Record:
+        if (record := self._records.get(attempt_id)) is None:
+            raise UnknownAttemptError(f"there is no attempt {attempt_id}")
+        return record
+
+    def _lock(self, attempt_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(attempt_id, asyncio.Lock())
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)

@@ -1,0 +1,95 @@
+"""Processes of the node, told apart by number and start time: a number used again is another process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+_DEAD = frozenset("ZXx")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process; `start` is its start time in clock ticks since boot, field 22 of /proc/PID/stat."""
+
+    pid: int
+    start: int
+
+
+def parse_stat(text: str) -> tuple[str, int, int]:
+    """State letter, parent and start time from the text of /proc/PID/stat; the name may hold anything."""
+    fields = text[text.rindex(")") + 2 :].split()
+    return fields[0], int(fields[1]), int(fields[19])
+
+
+def identify(pid: int) -> Process | None:
+    """The living process with that number; None when there is none, or only what is left of one."""
+    try:
+        state, _, start = parse_stat((PROC / str(pid) / "stat").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in _DEAD else Process(pid, start)
+
+
+def alive(process: Process) -> bool:
+    """Whether the process still runs; one that ended and was not yet reaped does not."""
+    return identify(process.pid) == process
+
+
+def open_pidfd(process: Process) -> int | None:
+    """A file descriptor that turns readable when the process ends; None when it has ended already."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return None
+    # Between looking and opening the number may have passed to another process.
+    if not alive(process):
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def send_signal(process: Process, number: signal.Signals) -> bool:
+    """Sends a signal to this very process; False when it has ended."""
+    descriptor = open_pidfd(process)
+    if descriptor is None:
+        return False
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, number)
+            return True
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def wait_end(process: Process, timeout: float) -> bool:
+    """Waits until the process has ended, blocking; False after `timeout` seconds."""
+    descriptor = open_pidfd(process)
+    if descriptor is None:
+        return True
+    try:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        return bool(poller.poll(timeout * 1000))
+    finally:
+        os.close(descriptor)
+
+
+def command_of(init: Process) -> Process | None:
+    """The process that has number 2 in the process namespace of `init`: the command beneath its reaper."""
+    try:
+        children = (PROC / str(init.pid) / "task" / str(init.pid) / "children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    for child in children:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for line in (PROC / child / "status").read_text().splitlines():
+                if line.startswith("NSpid:") and line.split()[-1] == "2":
+                    return identify(int(child))
+    return None

@@ -1,0 +1,289 @@
+"""Starts a command in a sandbox over the host's own root, by bubblewrap, and holds it at a gate.
+
+The root is an overlay: the host's `/` below, a private writable layer above. It is mounted in a mount namespace of the
+thread that starts bubblewrap, so nothing is ever mounted on the host and nothing has to be unmounted.
+
+Inside, in this order: bubblewrap's reaper (process 1), then as process 2 `setpriv`, which becomes an unprivileged user
+without any capability, then a shell that writes a line to standard output (the sandbox is ready), waits for a line on
+standard input (the gate) and becomes `env`, which sets the environment and becomes the command. Standard input is a
+FIFO opened for reading and writing, so that the death of an agent does not open the gate, and a later agent can.
+
+The user's environment travels as the values of variables `e0`, `e1`, … until then: nothing that runs with privileges
+ever sees a variable that the user named, and no process list shows a value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import subprocess
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from agent.backends import linux
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+Result = TypeVar("Result")
+
+HOME = "/home/work"
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+USER_NAME = "work"
+MASKED = ("/run", "/root", "/home", "/mnt", "/media")
+"""Directories of the host that are empty inside."""
+SEPARATE = ("/usr", "/usr/local", "/opt", "/srv", "/var", "/var/lib")
+"""Directories that may be mounts of their own on the host; an overlay of `/` does not reach into those."""
+IDLE = ("sleep", "infinity")
+READY_TIMEOUT = 30.0
+"""Seconds a sandbox may take to be ready."""
+
+
+class SandboxError(Exception):
+    """The sandbox could not be set up; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all sandboxes of an agent have in common.
+
+    `mount_point` is an empty directory used inside private mount namespaces only; `hidden` are paths of the host that
+    are empty inside, besides the usual ones. With `overlay_on_disk`, the upper layer is a directory; else it is in
+    memory, counted to the kernel's limit.
+    """
+
+    mount_point: Path
+    uid: int
+    gid: int
+    hidden: tuple[str, ...]
+    overlay_on_disk: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """One sandbox to be started.
+
+    `files` are texts by path below the root, without the leading slash; `control_groups` are the host's directories
+    by path inside. `layers` is a private directory for the upper layer, `work` the command's writable home.
+    """
+
+    hostname: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    files: Mapping[str, str]
+    control_groups: Mapping[str, str]
+    layers: Path
+    work: Path
+
+
+def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Which of the paths have to be hidden one by one, links followed; others lie in a directory that is."""
+    masked = [Path(path) for path in ("/tmp", *MASKED)]  # noqa: S108
+    real = {path.resolve() for path in paths}
+    return tuple(sorted(str(path) for path in real if not any(path.is_relative_to(mask) for mask in masked)))
+
+
+def gate_script(variables: int) -> str:
+    """The shell's program: say ready, wait for a line, become the command with an environment of its own."""
+    values = " ".join(f'"$e{number}"' for number in range(variables))
+    return f'cd {HOME} && ulimit -c 0 && echo && read -r _ && exec env -i {values} "$@" </dev/null >&2'
+
+
+def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
+    """What runs inside, as an argument vector."""
+    command = sandbox.command or IDLE
+    if "=" in command[0]:
+        # `env` would take it for one more variable.
+        command = ("/bin/sh", "-c", 'exec "$@"', "sh", *command)
+    become = ["setpriv", f"--reuid={settings.uid}", f"--regid={settings.gid}", "--clear-groups"]
+    become += ["--bounding-set=-all", "--inh-caps=-all"]
+    return [*become, "/bin/sh", "-c", gate_script(len(environment_of(sandbox))), "sh", *command]
+
+
+def environment_of(sandbox: Sandbox) -> list[str]:
+    """The command's environment as `NAME=VALUE`; a few defaults, then what the user set."""
+    defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "USER": USER_NAME, "LANG": "C.UTF-8"}
+    return [f"{name}={value}" for name, value in (defaults | dict(sandbox.environment)).items()]
+
+
+def outer_arguments(sandbox: Sandbox, settings: Settings, root: str, status_descriptor: int) -> list[str]:
+    """The argument vector of bubblewrap, up to the inner command."""
+    arguments = ["bwrap", "--bind", root, "/"]
+    for path in SEPARATE:
+        if os.path.ismount(path):
+            arguments += ["--ro-bind", path, path]
+    arguments += ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm", "--proc", "/proc"]  # noqa: S108
+    arguments += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108
+    for path in (*MASKED, *settings.hidden):
+        if Path(path).is_dir():
+            arguments += ["--tmpfs", path]
+        elif Path(path).exists():
+            arguments += ["--ro-bind", "/dev/null", path]
+    arguments += ["--bind", str(sandbox.work), HOME, "--chdir", "/"]
+    arguments += ["--ro-bind-try", "/sys/devices/system/cpu", "/sys/devices/system/cpu"]
+    for inside, outside in sandbox.control_groups.items():
+        arguments += ["--ro-bind", outside, inside]
+    arguments += ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
+    arguments += ["--hostname", sandbox.hostname, "--new-session", "--cap-drop", "ALL"]
+    # Only what is needed to become another user and to give the rest up; gone once that is done.
+    for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+        arguments += ["--cap-add", capability]
+    return [*arguments, "--json-status-fd", str(status_descriptor), "--"]
+
+
+def leave_network_namespaces() -> None:
+    """Unmounts the names of network namespaces in the calling thread's mount namespace.
+
+    A copy of such a mount would keep a namespace alive for as long as the kernel runs, after the host removed it.
+    """
+    with contextlib.suppress(OSError):
+        linux.unmount("/run/netns", linux.MNT_DETACH)
+    for line in Path("/proc/thread-self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        if after.startswith("nsfs "):
+            with contextlib.suppress(OSError):
+                linux.unmount(before.split()[4].encode().decode("unicode_escape"), linux.MNT_DETACH)
+
+
+def mount_root(sandbox: Sandbox, settings: Settings) -> str:
+    """Mounts the root in a private mount namespace of the calling thread, which must be a throw-away thread."""
+    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_FS)
+    # Slave, not private: what the host unmounts later is unmounted here as well.
+    linux.mount(None, "/", None, linux.MS_REC | linux.MS_SLAVE)
+    leave_network_namespaces()
+    if settings.overlay_on_disk:
+        base = sandbox.layers
+        root = settings.mount_point
+    else:
+        linux.mount("tmpfs", str(settings.mount_point), "tmpfs", 0, "mode=0755")
+        base = settings.mount_point
+        root = base / "root"
+        root.mkdir()
+    upper, scratch = base / "upper", base / "scratch"
+    upper.mkdir(exist_ok=True)
+    scratch.mkdir(exist_ok=True)
+    for name, text in sandbox.files.items():
+        _make_parents(upper, Path(name).parent)
+        (upper / name).write_text(text)
+        (upper / name).chmod(0o644)
+    for inside in sandbox.control_groups:
+        _make_parents(upper, Path(inside.lstrip("/")))
+    linux.mount("overlay", str(root), "overlay", 0, f"lowerdir=/,upperdir={upper},workdir={scratch}")
+    return str(root)
+
+
+def _make_parents(base: Path, relative: Path) -> None:
+    for part in (*reversed(relative.parents[:-1]), relative):
+        directory = base / part
+        if part != Path() and not directory.exists():
+            directory.mkdir()
+            directory.chmod(0o755)
+
+
+def in_own_thread(action: Callable[[], Result]) -> Result:
+    """Runs something in a thread that is used for nothing else, and waits: it may change what it sees of the node."""
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(action())
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="sandbox")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def can_overlay_on_disk(settings: Settings, layers: Path) -> bool:
+    """Whether the node's kernel takes an upper layer below the lower one; most refuse. Blocks."""
+    probe = Sandbox("probe", (), {}, {}, {}, layers, layers)
+    trial = replace(settings, overlay_on_disk=True)
+    layers.mkdir(parents=True, exist_ok=True)
+    try:
+        in_own_thread(lambda: mount_root(probe, trial))
+    except OSError:
+        return False
+    finally:
+        shutil.rmtree(layers, ignore_errors=True)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Files by which a sandbox is reached: `gate` is a FIFO that exists; `status` and `output` are made."""
+
+    gate: Path
+    status: Path
+    output: Path
+
+
+def start(
+    sandbox: Sandbox, settings: Settings, ends: Ends, join: Callable[[], Sequence[str]]
+) -> subprocess.Popen[bytes]:
+    """Starts the sandbox and returns once it is ready at its gate, blocking; the result is the process that watches it.
+
+    `join` is called in the thread that starts it and gives the start of the argument vector. Raises SandboxError,
+    after ending what was started, or OSError.
+    """
+    ready, announce = os.pipe()
+    try:
+        monitor = _launch(sandbox, settings, ends, join, announce)
+    except BaseException:
+        os.close(ready)
+        raise
+    finally:
+        os.close(announce)
+    try:
+        poller = select.poll()
+        poller.register(ready, select.POLLIN)
+        answered = bool(poller.poll(READY_TIMEOUT * 1000))
+        if not answered or os.read(ready, 1) != b"\n":
+            monitor.kill()
+            monitor.wait()
+            raise SandboxError("it ended before it was ready" if answered else "it took too long to be ready")
+    finally:
+        os.close(ready)
+    return monitor
+
+
+def _launch(
+    sandbox: Sandbox, settings: Settings, ends: Ends, join: Callable[[], Sequence[str]], announce: int
+) -> subprocess.Popen[bytes]:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with (
+        _opened(ends.gate, os.O_RDWR) as gate,
+        _opened(ends.output, flags) as output,
+        _opened(ends.status, flags) as status,
+    ):
+
+        def launch() -> subprocess.Popen[bytes]:
+            prefix = join()
+            root = mount_root(sandbox, settings)
+            return subprocess.Popen(  # noqa: S603
+                [*prefix, *outer_arguments(sandbox, settings, root, status), *inner_arguments(sandbox, settings)],
+                stdin=gate,
+                stdout=announce,
+                stderr=output,
+                pass_fds=(status,),
+                env={"PATH": SEARCH_PATH} | {f"e{n}": value for n, value in enumerate(environment_of(sandbox))},
+                start_new_session=True,
+            )
+
+        return in_own_thread(launch)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

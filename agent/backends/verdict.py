@@ -1,0 +1,30 @@
+"""How an attempt has ended, from what was recorded of it and what was found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.attempts import Phase
+
+if TYPE_CHECKING:
+    from agent.backends.records import Record
+
+
+def verdict(record: Record, exit_code: int | None, out_of_memory: bool, rebooted: bool) -> tuple[Phase, str, str]:
+    """How an attempt of which nothing is left has ended: phase, reason and the same in words.
+
+    `record` is the last one before the end, `exit_code` that of the command if it was let go and the code is known.
+    """
+    if rebooted and exit_code is None:
+        return Phase.EXITED, "NODE_REBOOTED", "the node was restarted"
+    if record.phase is Phase.STOPPING:
+        return Phase.EXITED, "STOPPED", "it was stopped"
+    if record.start_time is None:
+        interrupted = "the agent ended while it was being created"
+        default = interrupted if record.phase is Phase.CREATING else "it ended before it was let go"
+        return Phase.FAILED, "START_FAILED", record.message or default
+    if out_of_memory and exit_code != 0:
+        return Phase.EXITED, "OOM_KILLED", "its memory was used up"
+    if exit_code is None:
+        return Phase.EXITED, "KILLED", "it was ended from outside, and its exit code is not known"
+    return Phase.EXITED, "EXITED", f"its command exited with {exit_code}"

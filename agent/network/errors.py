@@ -1,0 +1,15 @@
+"""Errors of this package.
+
+NetworkError                something could not be done now; it may be tried again
+└── InvalidNetworkError     what was asked for can never be done
+"""
+
+from __future__ import annotations
+
+
+class NetworkError(Exception):
+    """A network could not be made, changed, read or removed; the text says which part and why."""
+
+
+class InvalidNetworkError(NetworkError):
+    """A network is described in a way that no node can make."""

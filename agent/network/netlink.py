@@ -1,0 +1,165 @@
+"""A route netlink socket inside a network namespace: many requests in one call, and dumps. Blocking.
+
+The messages are pyroute2's; the socket is ours, since pyroute2's own ways into a namespace fork. The kernel works a batch
+off while it is being sent, so that its answers are there when the call comes back, and waiting is bounded.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pyroute2.netlink.rtnl.marshal import MarshalRtnl  # type: ignore[import-untyped]
+
+from agent.network import namespaces
+from agent.network.errors import NetworkError
+
+_SOL_NETLINK, _NETLINK_EXT_ACK, _NETLINK_CAP_ACK, _NETLINK_GET_STRICT_CHECK = 270, 11, 10, 12
+_REQUEST, _ACK, _DUMP, _ACK_TEXTS = 0x1, 0x4, 0x300, 0x200
+_ERROR, _DONE = 2, 3
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_TEXT_ATTRIBUTE = 1
+# One message of the kernel's answer takes about a kilobyte of the socket's buffer, and a batch must not fill it.
+_BATCH = 64
+_RECEIVE_BYTES = 1 << 18
+_TIMEOUT = 30.0
+
+Message = Any
+"""A message of pyroute2, not encoded yet: its own `type`, and its flags but those of this module."""
+
+
+class RequestError(NetworkError):
+    """The kernel refused a request; `code` is an errno."""
+
+    def __init__(self, code: int, text: str) -> None:
+        """`text` is the kernel's own, which may be empty."""
+        super().__init__(f"{os.strerror(code)} ({errno.errorcode.get(code, code)})" + (f": {text}" if text else ""))
+        self.code = code
+
+
+class Netlink:
+    """One socket; use it in one thread at a time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Takes over the socket."""
+        self._socket = connection
+        self._sequence = 0
+        connection.settimeout(_TIMEOUT)
+        for option in (_NETLINK_EXT_ACK, _NETLINK_CAP_ACK, _NETLINK_GET_STRICT_CHECK):
+            connection.setsockopt(_SOL_NETLINK, option, 1)
+        connection.bind((0, 0))
+
+    def close(self) -> None:
+        """Closes the socket; an open one would keep its namespace alive."""
+        self._socket.close()
+
+    def send(self, messages: Sequence[Message], failed: Callable[[int, RequestError], None]) -> None:
+        """Sends all the messages in order and waits until all are done.
+
+        `failed` is called with the place of a message in the sequence and the error; when it raises, no further batch is sent.
+        Raises NetworkError when the socket fails.
+        """
+        for start in range(0, len(messages), _BATCH):
+            batch = messages[start : start + _BATCH]
+            first = self._sequence + 1
+            self._sequence += len(batch)
+            buffer = bytearray()
+            for number, message in enumerate(batch, first):
+                message["header"]["flags"] |= _REQUEST | _ACK
+                message["header"]["sequence_number"] = number
+                message.encode()
+                buffer += bytes(message.data)
+            self._write(buffer)
+            failures = []
+            awaited = set(range(first, first + len(batch)))
+            while awaited:
+                for kind, flags, number, payload in self._read():
+                    if kind == _ERROR and number in awaited:
+                        awaited.discard(number)
+                        if (error := _refusal(flags, payload)) is not None:
+                            failures.append((start + number - first, error))
+            for place, error in failures:
+                failed(place, error)
+
+    def request(self, message: Message) -> list[Any]:
+        """What the kernel answers to one question, decoded. Raises RequestError, or NetworkError when the socket fails."""
+        return list(self._ask(message, _REQUEST | _ACK))
+
+    def dump(self, message: Message) -> list[Any]:
+        """All that the kernel lists for the question, decoded. Raises as `request` does."""
+        return list(self._ask(message, _REQUEST | _DUMP))
+
+    def _ask(self, message: Message, flags: int) -> Iterator[Any]:
+        self._sequence += 1
+        message["header"]["flags"] = flags
+        message["header"]["sequence_number"] = self._sequence
+        message.encode()
+        self._write(bytes(message.data))
+        decoder = MarshalRtnl()
+        answers = bytearray()
+        while True:
+            for kind, flags_set, number, payload in self._read():
+                if number != self._sequence:
+                    continue
+                if kind in {_ERROR, _DONE}:
+                    if (error := _refusal(flags_set, payload)) is not None:
+                        raise error
+                    yield from decoder.parse(bytes(answers))
+                    return
+                answers += _HEADER.pack(_HEADER.size + len(payload), kind, flags_set, number, 0) + payload
+                answers += bytes(-len(answers) % 4)
+
+    def _write(self, buffer: bytes | bytearray) -> None:
+        try:
+            self._socket.send(buffer)
+        except OSError as error:
+            raise NetworkError(f"netlink: {error}") from error
+
+    def _read(self) -> Iterator[tuple[int, int, int, bytes]]:
+        """One read's messages: type, flags, sequence number and payload."""
+        try:
+            received = self._socket.recv(_RECEIVE_BYTES)
+        except OSError as error:
+            raise NetworkError(f"netlink: {error}") from error
+        position = 0
+        while position + _HEADER.size <= len(received):
+            length, kind, flags, number, _ = _HEADER.unpack_from(received, position)
+            yield kind, flags, number, received[position + _HEADER.size : position + length]
+            position += max(_HEADER.size, length + -length % 4)
+
+
+@contextmanager
+def connected(descriptor: int | None = None) -> Iterator[Netlink]:
+    """A socket inside the namespace of the descriptor, by default the process's own. Raises NetworkError."""
+    try:
+        netlink = Netlink(_open() if descriptor is None else namespaces.run_inside(descriptor, _open))
+    except OSError as error:
+        raise NetworkError(f"cannot open a netlink socket: {error}") from error
+    try:
+        yield netlink
+    finally:
+        netlink.close()
+
+
+def _open() -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+
+
+def _refusal(flags: int, payload: bytes) -> RequestError | None:
+    """The error of an acknowledgement: an errno, the header of the request, then attributes with the kernel's words."""
+    code = -struct.unpack_from("=i", payload)[0] if len(payload) >= struct.calcsize("=i") else 0
+    if not code:
+        return None
+    text, position = "", 4 + _HEADER.size
+    while flags & _ACK_TEXTS and position + _ATTRIBUTE.size <= len(payload):
+        length, kind = _ATTRIBUTE.unpack_from(payload, position)
+        if kind == _TEXT_ATTRIBUTE:
+            text = payload[position + _ATTRIBUTE.size : position + length].rstrip(b"\0").decode(errors="replace")
+        position += max(_ATTRIBUTE.size, length + -length % 4)
+    return RequestError(code, text)

@@ -1,0 +1,109 @@
+"""What there is in one network namespace, as plain values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeSettings:
+    """How a bridge works."""
+
+    spanning_tree: bool
+    multicast_snooping: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelSettings:
+    """How a VXLAN device works; `uplink` is an interface's index in the node's namespace, `ttl` counts hops."""
+
+    vni: int
+    local: str
+    uplink: int
+    port: int
+    learning: bool
+    ttl: int
+
+
+@dataclass(frozen=True, slots=True)
+class PortSettings:
+    """How a port of a bridge works; `locked` is None on a Linux that does not know it."""
+
+    learning: bool
+    unicast_flood: bool
+    multicast_flood: bool
+    broadcast_flood: bool
+    neighbour_suppression: bool
+    locked: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A network interface; `master` and `peer` are indices, 0 for none. `mtu` is in bytes."""
+
+    index: int
+    name: str
+    kind: str
+    mac: str
+    mtu: int
+    up: bool
+    master: int = 0
+    peer: int = 0
+    bridge: BridgeSettings | None = None
+    tunnel: TunnelSettings | None = None
+    port: PortSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelEntry:
+    """Behind which node a MAC is: an entry of the VXLAN device's own table."""
+
+    mac: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class StationEntry:
+    """Behind which port a MAC is: a static entry of the bridge's table."""
+
+    port: int
+    mac: str
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourEntry:
+    """Which MAC has an address: a permanent neighbour of the bridge."""
+
+    address: str
+    mac: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddressEntry:
+    """An IPv4 address of an interface."""
+
+    link: int
+    address: str
+    prefix_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One network namespace: interfaces by name, and entries of the tables that matter here."""
+
+    links: Mapping[str, Link] = field(default_factory=dict)
+    tunnels: frozenset[TunnelEntry] = frozenset()
+    stations: frozenset[StationEntry] = frozenset()
+    neighbours: frozenset[NeighbourEntry] = frozenset()
+    addresses: frozenset[AddressEntry] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Uplink:
+    """The node's interface that carries VXLAN: `index` in the node's namespace, its `address` and its `mtu` in bytes."""
+
+    index: int
+    name: str
+    address: str
+    mtu: int

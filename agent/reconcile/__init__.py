@@ -1,0 +1,1 @@
+"""Brings what runs on the node to what the manager wants."""

@@ -1,0 +1,293 @@
+"""Applies plans: one worker per attempt or network at a time, so that a slow one holds up no other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from agent.attempts import Phase
+from agent.reconcile.plan import (
+    Attach,
+    Create,
+    Decline,
+    Desired,
+    EnsureNetwork,
+    Kill,
+    Observed,
+    Release,
+    Remove,
+    RemoveNetwork,
+    Stop,
+    plan,
+)
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterable, Mapping
+
+    from agent.attempts import DesiredAttempt, ObservedAttempt
+    from agent.backends.backend import Backend
+    from agent.reconcile.plan import Action
+
+log = logging.getLogger(__name__)
+
+PARALLEL_CREATES = 4
+FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
+"""Seconds before a failed step is tried again: the first time, and at the most."""
+STOP_TIMEOUT = 3.0
+"""Seconds that steps under way are given when the agent stops."""
+
+
+class SessionNetwork(Protocol):
+    """A session's network, as far as this module has to know it."""
+
+    @property
+    def session_id(self) -> str:
+        """Session it belongs to."""
+        ...
+
+
+Network = TypeVar("Network", bound=SessionNetwork)
+Network_contra = TypeVar("Network_contra", bound=SessionNetwork, contravariant=True)
+
+
+class Links(Protocol[Network_contra]):
+    """The networks of sessions on this node. Every method may be repeated after a crash at any point."""
+
+    async def ensure(self, network: Network_contra) -> None:
+        """Makes the network whole."""
+        ...
+
+    async def attach(self, network: Network_contra, kernel_id: str, netns_path: str) -> None:
+        """Gives a kernel its place in the network, by the path of its network namespace."""
+        ...
+
+    async def remove(self, session_id: str) -> None:
+        """Removes the network."""
+        ...
+
+    async def observed(self) -> set[str]:
+        """Sessions of which anything of a network exists."""
+        ...
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What failed last, how often in a row, and when it may be tried again (monotonic)."""
+
+    message: str
+    failures: int
+    again_at: float
+
+
+class Reconciler(Generic[Network]):
+    """Brings what runs on the node to what a manager wants, and says what there is.
+
+    All methods belong on one event loop.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        links: Links[Network],
+        hosts: Callable[[Network], str],
+        *,
+        clock: Callable[[], float],
+        random_numbers: random.Random,
+    ) -> None:
+        """`clock` is monotonic; `hosts` gives the text of /etc/hosts in a network."""
+        self._backend = backend
+        self._links = links
+        self._hosts = hosts
+        self._clock = clock
+        self._random = random_numbers
+        self._attempts: dict[str, DesiredAttempt] = {}
+        self._networks: dict[str, Network] = {}
+        self._complete = False
+        self._existing: set[str] = set()
+        self._ready: set[str] = set()
+        self._settled: set[str] = set()
+        self._busy: dict[str, Action] = {}
+        self._troubles: dict[str, _Trouble] = {}
+        self._wake = asyncio.Event()
+        self._listeners: set[Callable[[], None]] = set()
+
+    def set_desired(self, attempts: Iterable[DesiredAttempt], networks: Iterable[Network]) -> None:
+        """Takes a whole desired set in place of what was known."""
+        self._attempts = {attempt.spec.id: attempt for attempt in attempts}
+        self._networks = {network.session_id: network for network in networks}
+        self._complete = True
+        self.changed()
+
+    def change_desired(
+        self,
+        attempts: Iterable[DesiredAttempt],
+        removed_attempts: Iterable[str],
+        networks: Iterable[Network],
+        removed_networks: Iterable[str],
+    ) -> None:
+        """Takes a difference to the desired set, as one."""
+        for attempt_id in removed_attempts:
+            self._attempts.pop(attempt_id, None)
+        for session_id in removed_networks:
+            self._networks.pop(session_id, None)
+        self._attempts |= {attempt.spec.id: attempt for attempt in attempts}
+        self._networks |= {network.session_id: network for network in networks}
+        self.changed()
+
+    def settle(self, attempt_ids: Iterable[str]) -> None:
+        """Takes note that a manager has recorded the end of these attempts."""
+        self._settled |= set(attempt_ids)
+        self.changed()
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """Ended attempts of which a manager has recorded the end."""
+        return frozenset(self._settled)
+
+    def attempts(self) -> Mapping[str, ObservedAttempt | None]:
+        """What there is of each attempt; None for one that is desired and of which nothing was done yet."""
+        return dict.fromkeys(self._attempts) | dict(self._backend.observed())
+
+    def networks(self) -> frozenset[str]:
+        """Sessions of which anything of a network exists here."""
+        return frozenset(self._existing)
+
+    def trouble(self, attempt_id: str) -> str:
+        """Why an attempt does not get on, in words; empty when nothing failed."""
+        wanted = self._attempts.get(attempt_id)
+        keys = [attempt_id] if wanted is None else [attempt_id, wanted.spec.session_id]
+        return "; ".join(self._troubles[key].message for key in keys if key in self._troubles)
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Has `listener` called at each change; the result ends that."""
+        self._listeners.add(listener)
+        return lambda: self._listeners.discard(listener)
+
+    def changed(self) -> None:
+        """Says that something changed on the node or in what is desired."""
+        self._wake.set()
+        for listener in list(self._listeners):
+            listener()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Works until `stopping` is set; steps under way then get a little time to end."""
+        self._existing = set(await self._links.observed())
+        tasks: set[asyncio.Task[None]] = set()
+        stop = asyncio.create_task(self._wake_when(stopping), name="stopping")
+        try:
+            while not stopping.is_set():
+                self._wake.clear()
+                now = self._clock()
+                for action in self._due(now):
+                    task = asyncio.create_task(self._work(action), name=str(action))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._pause(now)):
+                        await self._wake.wait()
+            if tasks:
+                await asyncio.wait(tasks, timeout=STOP_TIMEOUT)
+        finally:
+            for task in (stop, *tasks):
+                task.cancel()
+            await asyncio.gather(stop, *tasks, return_exceptions=True)
+
+    async def _wake_when(self, stopping: asyncio.Event) -> None:
+        await stopping.wait()
+        self._wake.set()
+
+    def _due(self, now: float) -> list[Action]:
+        """Steps to start now; they count as under way from here on."""
+        observed = self._observe()
+        self._settled &= observed.attempts.keys()
+        due: list[Action] = []
+        creates = sum(isinstance(action, Create) for action in self._busy.values())
+        actions = plan(Desired(self._attempts, self._networks.keys(), self._complete), observed, now)
+        for key in self._troubles.keys() - self._busy.keys() - {_key(action) for action in actions}:
+            del self._troubles[key]
+        for action in actions:
+            key = _key(action)
+            if key in self._busy or ((trouble := self._troubles.get(key)) is not None and trouble.again_at > now):
+                continue
+            if isinstance(action, Create):
+                if creates == PARALLEL_CREATES:
+                    continue
+                creates += 1
+            self._busy[key] = action
+            due.append(action)
+        return due
+
+    def _observe(self) -> Observed:
+        return Observed(self._backend.observed(), self._existing, self._ready, self._settled)
+
+    def _pause(self, now: float) -> float | None:
+        """Seconds until time alone makes for something to do; None for no such time.
+
+        What was due by `now` is under way, or waits for something that is.
+        """
+        times = [trouble.again_at for trouble in self._troubles.values()]
+        times += [attempt.kill_at for attempt in self._backend.observed().values() if attempt.kill_at is not None]
+        return min((time - now for time in times if time > now), default=None)
+
+    async def _work(self, action: Action) -> None:
+        key = _key(action)
+        try:
+            await self._apply(action)
+        except Exception as error:
+            # Whatever it was, the other attempts go on, and this one is tried again.
+            failures = self._troubles[key].failures + 1 if key in self._troubles else 1
+            delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures - 1, 16)) * self._random.uniform(0.5, 1.0)
+            self._troubles[key] = _Trouble(str(error), failures, self._clock() + delay)
+            log.exception("%s failed, to be tried again in %.1f s", action, delay)
+        else:
+            self._troubles.pop(key, None)
+        finally:
+            del self._busy[key]
+            self.changed()
+
+    async def _apply(self, action: Action) -> None:  # noqa: PLR0912 - one case per kind of step
+        match action:
+            case EnsureNetwork(session_id):
+                if (network := self._networks.get(session_id)) is not None:
+                    self._existing.add(session_id)
+                    await self._links.ensure(network)
+                    self._ready.add(session_id)
+            case RemoveNetwork(session_id):
+                self._ready.discard(session_id)
+                await self._links.remove(session_id)
+                self._existing.discard(session_id)
+            case Create(attempt_id):
+                if (wanted := self._attempts.get(attempt_id)) is not None:
+                    await self._backend.create(wanted.spec, self._hosts_of(wanted))
+            case Decline(attempt_id):
+                if (wanted := self._attempts.get(attempt_id)) is not None:
+                    message = "it was to be stopped before it was created"
+                    await self._backend.decline(wanted.spec, Phase.EXITED, "STOPPED", message)
+            case Attach(attempt_id):
+                if (wanted := self._attempts.get(attempt_id)) is not None:
+                    network = self._networks[wanted.spec.session_id]
+                    path = self._backend.namespace_path(attempt_id)
+                    await self._links.attach(network, wanted.spec.kernel_id, path)
+                    await self._backend.mark_attached(attempt_id)
+            case Release(attempt_id):
+                await self._backend.release(attempt_id)
+            case Stop(attempt_id, grace):
+                await self._backend.stop(attempt_id, grace)
+            case Kill(attempt_id):
+                await self._backend.kill(attempt_id)
+            case Remove(attempt_id):
+                await self._backend.remove(attempt_id)
+
+    def _hosts_of(self, wanted: DesiredAttempt) -> str:
+        if wanted.spec.networked:
+            return self._hosts(self._networks[wanted.spec.session_id])
+        return f"127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\t{wanted.spec.hostname}\n"
+
+
+def _key(action: Action) -> str:
+    """What a step is about: steps about one thing follow one another."""
+    return action.session_id if isinstance(action, EnsureNetwork | RemoveNetwork) else action.attempt_id

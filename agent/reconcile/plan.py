@@ -1,0 +1,189 @@
+"""What to do next on the node: desired against observed. Pure; time is passed in.
+
+Each plan holds at most one step per attempt and per network. Whoever applies it plans again from what is then observed,
+until a plan is empty: a lost answer, a crash and a restart are all the same case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.attempts import DesiredAttempt, Goal, ObservedAttempt, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Set
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What a manager wants: attempts by id, and sessions that have a network here.
+
+    Until it is `complete`, a whole set has not come yet, and what is missing in it means nothing.
+    """
+
+    attempts: Mapping[str, DesiredAttempt]
+    networks: Set[str]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What there is: attempts by id; sessions of which anything of a network exists, and those whose network is whole.
+
+    `settled` are ended attempts of which a manager has recorded the end.
+    """
+
+    attempts: Mapping[str, ObservedAttempt]
+    networks: Set[str]
+    ready: Set[str]
+    settled: Set[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureNetwork:
+    """Make the network of a session whole."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create an attempt and hold it at its gate."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """Record the end of an attempt that was to be stopped before it was created."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Give an attempt its place in its session's network."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let the command of an attempt go."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ask an attempt to end within `grace` seconds."""
+
+    attempt_id: str
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End an attempt for good."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Forget an ended attempt."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveNetwork:
+    """Remove the network of a session."""
+
+    session_id: str
+
+
+AttemptAction = Create | Decline | Attach | Release | Stop | Kill | Remove
+NetworkAction = EnsureNetwork | RemoveNetwork
+Action = AttemptAction | NetworkAction
+
+DEFAULT_GRACE = 10.0
+"""Seconds between the polite and the final signal for an attempt that is simply no longer desired."""
+
+
+def plan(desired: Desired, observed: Observed, now: float) -> list[Action]:
+    """The next steps, in this order: networks made, attempts, networks removed. `now` is monotonic, in seconds.
+
+    * An attempt is created only if there is no record of it.
+    * It is let go once it is to run and all attempts of its session here that are to run are held, or have been let go.
+    * Nothing is stopped or removed for being absent from a desired set that is not complete.
+    * An ended attempt is forgotten when its end is settled and it is no longer desired; a network is removed when it is
+      no longer desired and no attempt of its session is left.
+    """
+    actions: list[Action] = [EnsureNetwork(session_id) for session_id in sorted(desired.networks - observed.ready)]
+    blocked = _blocked_sessions(desired, observed)
+    for attempt_id in sorted(desired.attempts.keys() | observed.attempts.keys()):
+        wanted, there = desired.attempts.get(attempt_id), observed.attempts.get(attempt_id)
+        if there is not None:
+            step = _step(wanted, there, desired, observed, blocked, now)
+        elif wanted is not None:
+            step = _first_step(wanted, observed)
+        if step is not None:
+            actions.append(step)
+    if desired.complete:
+        occupied = {attempt.session_id for attempt in observed.attempts.values()}
+        gone = observed.networks - desired.networks - occupied
+        actions += [RemoveNetwork(session_id) for session_id in sorted(gone)]
+    return actions
+
+
+def _blocked_sessions(desired: Desired, observed: Observed) -> set[str]:
+    """Sessions with an attempt that is to run, and is neither held nor has been let go."""
+    blocked = set()
+    for attempt_id, wanted in desired.attempts.items():
+        if wanted.goal is not Goal.RUNNING:
+            continue
+        there = observed.attempts.get(attempt_id)
+        if there is None or not (there.held or there.start_time is not None):
+            blocked.add(wanted.spec.session_id)
+    return blocked
+
+
+def _first_step(wanted: DesiredAttempt, observed: Observed) -> AttemptAction | None:
+    if wanted.goal is Goal.STOPPED:
+        return Decline(wanted.spec.id)
+    if wanted.spec.networked and wanted.spec.session_id not in observed.ready:
+        return None
+    return Create(wanted.spec.id)
+
+
+def _step(  # noqa: PLR0913, PLR0917 - the whole situation of one attempt
+    wanted: DesiredAttempt | None,
+    there: ObservedAttempt,
+    desired: Desired,
+    observed: Observed,
+    blocked: Set[str],
+    now: float,
+) -> AttemptAction | None:
+    unwanted = desired.complete if wanted is None else wanted.goal is Goal.STOPPED
+    grace = DEFAULT_GRACE if wanted is None else wanted.stop_grace
+    step: AttemptAction | None = None
+    if there.phase.ended:
+        if wanted is None and desired.complete and there.id in observed.settled:
+            step = Remove(there.id)
+    elif there.phase is Phase.STOPPING:
+        if there.kill_at is not None and there.kill_at <= now:
+            step = Kill(there.id)
+        elif wanted is not None and wanted.goal is Goal.STOPPED and there.kill_at is not None:
+            # The grace may be cut short while it runs, never made longer.
+            step = Stop(there.id, grace) if grace < there.stop_grace else None
+    elif unwanted and there.phase in {Phase.CREATED, Phase.RUNNING}:
+        step = Stop(there.id, grace)
+    elif wanted is not None and there.phase is Phase.CREATED:
+        ready = not there.networked or there.session_id in observed.ready
+        if not there.held:
+            step = Attach(there.id) if ready else None
+        elif ready and wanted.goal is Goal.RUNNING and there.session_id not in blocked:
+            step = Release(there.id)
+    return step

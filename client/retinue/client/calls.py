@@ -1,0 +1,76 @@
+"""One call, and one stream that outlives its connection, with errors as those of the library."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+import grpc.aio
+
+from retinue.client.backoff import Backoff, Patience
+from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
+
+if TYPE_CHECKING:
+    from grpc.aio import UnaryStreamMultiCallable, UnaryUnaryMultiCallable
+
+CALL_SECONDS = 30.0
+"""Deadline of a unary call, tries included."""
+
+_READER_TOO_SLOW = "READER_TOO_SLOW"
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+async def call(
+    method: UnaryUnaryMultiCallable[_Request, _Response], request: _Request, *, seconds: float = CALL_SECONDS
+) -> _Response:
+    """Calls a unary method. Raises CallError."""
+    identity = str(uuid.uuid4())
+    try:
+        return await method(request, timeout=seconds, metadata=((REQUEST_ID_KEY, identity),))
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc(error, identity) from error
+
+
+async def resumed(
+    method: UnaryStreamMultiCallable[_Request, _Response],
+    request: Callable[[], _Request],
+    *,
+    endless: bool,
+    patience: Patience,
+) -> AsyncGenerator[_Response, None]:
+    """The responses of a stream that is opened again whenever it breaks.
+
+    `request` is asked each time for what is still wanted, after everything yielded so far was taken in. An `endless` stream is also opened
+    again when the server ends it. Raises CallError: at once when trying again is of no use, else when patience is used up.
+    """
+    backoff = Backoff(patience)
+    while True:
+        identity = str(uuid.uuid4())
+        stream = method(request(), metadata=((REQUEST_ID_KEY, identity),))
+        failure: CallError
+        try:
+            async for response in stream:
+                backoff.progressed()
+                yield response
+            if not endless:
+                return
+            failure = Unavailable("the server ended the stream", code=grpc.StatusCode.UNAVAILABLE, request_id=identity)
+        except grpc.aio.AioRpcError as error:
+            failure = from_rpc(error, identity)
+            if not _is_passing(failure):
+                raise failure from error
+        finally:
+            stream.cancel()
+        wait = backoff.next_wait(time.monotonic(), failure.retry_after)
+        if wait is None:
+            raise failure
+        await asyncio.sleep(wait)
+
+
+def _is_passing(failure: CallError) -> bool:
+    return isinstance(failure, Unavailable) or failure.reason == _READER_TOO_SLOW

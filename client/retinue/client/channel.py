@@ -1,0 +1,108 @@
+"""The connection to a manager: TLS always, the token as call credentials, keepalive, and which calls are tried again."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+
+import grpc
+import grpc.aio
+
+from retinue.client.errors import UsageError
+
+DEFAULT_PORT = 7440
+SERVER_NAME = "manager.retinue"
+"""A name that every manager's certificate carries; certificates need not name the address that was dialled."""
+
+_RETRY_POLICY = {
+    "maxAttempts": 4,
+    "initialBackoff": "0.1s",
+    "maxBackoff": "2s",
+    "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}
+
+RETRIED_METHODS = {
+    # Reads, calls that say so, and creating calls, which carry a request_id. A repetition of any other could do its work twice, or answer
+    # that the work is done already as if it were an error.
+    "retinue.manager.v1.SessionService": (
+        "CreateSession",
+        "GetSession",
+        "ListSessions",
+        "TerminateSession",
+        "WatchSessions",
+        "ExplainSession",
+        "StreamLogs",
+    ),
+    "retinue.manager.v1.FleetService": (
+        "GetAgent",
+        "ListAgents",
+        "DrainAgent",
+        "UndrainAgent",
+        "GetResourceGroup",
+        "ListResourceGroups",
+        "CreateResourceGroup",
+        "ListShares",
+    ),
+    "retinue.manager.v1.AccountService": (
+        "GetCaller",
+        "CreateProject",
+        "ListProjects",
+        "CreateUser",
+        "ListUsers",
+        "SetMembership",
+        "ListTokens",
+        "RevokeToken",
+    ),
+}
+
+
+def service_config() -> str:
+    """The gRPC service config in JSON: UNAVAILABLE is tried again, for the calls of `RETRIED_METHODS` only."""
+    names = [{"service": service, "method": method} for service, methods in RETRIED_METHODS.items() for method in methods]
+    throttling = {"maxTokens": 10, "tokenRatio": 0.1}
+    return json.dumps({"methodConfig": [{"name": names, "retryPolicy": _RETRY_POLICY}], "retryThrottling": throttling})
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, int]:
+    """Host and port of `HOST`, `HOST:PORT`, `[V6]:PORT` or a bare IPv6 address. Raises UsageError."""
+    text = endpoint.strip().removeprefix("https://").rstrip("/")
+    host, port = text, str(DEFAULT_PORT)
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":") or port
+    elif text.count(":") == 1:
+        host, port = text.split(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:  # noqa: PLR2004  # ports
+        raise UsageError(f"{endpoint!r} is not an endpoint: write HOST:PORT")
+    return host, int(port)
+
+
+def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> grpc.aio.Channel:
+    """A channel to the manager at `endpoint`; nothing is sent yet.
+
+    `ca` is the PEM of the CA that signed the manager's certificate; None trusts the machine's usual ones. Raises UsageError.
+    """
+    host, port = parse_endpoint(endpoint)
+    options: list[tuple[str, str | int]] = [
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.service_config", service_config()),
+    ]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        target = f"dns:///{host}:{port}"
+    else:
+        target = f"ipv6:[{host}]:{port}" if isinstance(address, ipaddress.IPv6Address) else f"ipv4:{host}:{port}"
+        options.append(("grpc.ssl_target_name_override", SERVER_NAME))
+    credentials = grpc.ssl_channel_credentials(root_certificates=ca)
+    if token:
+        if not token.isascii() or not token.isprintable() or " " in token:
+            raise UsageError("the token holds characters that no token has")
+        credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
+    return grpc.aio.secure_channel(target, credentials, options=options)

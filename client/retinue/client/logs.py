@@ -1,0 +1,66 @@
+"""Output of kernels, as one stream over any number of connections."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retinue.client.backoff import Patience
+from retinue.client.calls import resumed
+from retinue.manager.v1 import session_service_pb2
+
+if TYPE_CHECKING:
+    from retinue.manager.v1 import session_service_pb2_grpc
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """A piece of a kernel's output. `offset` is its first byte's; `dropped` bytes before it fell to the size limit."""
+
+    hostname: str
+    offset: int
+    data: bytes
+    dropped: int = 0
+
+
+async def stream_logs(
+    stub: session_service_pb2_grpc.SessionServiceAsyncStub,
+    session: str,
+    *,
+    hostname: str,
+    all_kernels: bool,
+    offset: int,
+    follow: bool,
+    patience: Patience,
+) -> AsyncGenerator[LogChunk, None]:
+    """Output from `offset` on, every byte exactly once; of `hostname` (empty: `main1`) or of all kernels, interleaved.
+
+    With `follow` it goes on until the kernels are over. Raises CallError.
+    """
+    positions: dict[str, int] = {}
+
+    def request() -> session_service_pb2.StreamLogsRequest:
+        # All kernels together cannot be had from an offset: after a break they come from the start, and what is known is left out.
+        start = 0 if all_kernels else max(positions.values(), default=offset)
+        return session_service_pb2.StreamLogsRequest(
+            session=session, hostname=hostname, all=all_kernels, offset=start, follow=follow
+        )
+
+    async with aclosing(resumed(stub.StreamLogs, request, endless=False, patience=patience)) as responses:
+        async for response in responses:
+            start = 0 if all_kernels else offset
+            chunk = continuation(positions.get(response.hostname, start), response)
+            if chunk is not None:
+                positions[response.hostname] = chunk.offset + len(chunk.data)
+                yield chunk
+
+
+def continuation(position: int, response: session_service_pb2.StreamLogsResponse) -> LogChunk | None:
+    """What is new in a response to someone who has everything before `position`; None when nothing is."""
+    known = max(0, position - response.offset)
+    if known >= len(response.data):
+        return None
+    start = response.offset + known
+    return LogChunk(response.hostname, start, response.data[known:], dropped=start - position)

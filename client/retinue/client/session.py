@@ -1,0 +1,118 @@
+"""One session in the hands of a program."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from retinue.client import words
+from retinue.client.errors import SessionEnded, WaitTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.client.logs import LogChunk
+    from retinue.client.sessions import Sessions
+    from retinue.manager.v1 import session_pb2, session_service_pb2
+
+
+class Session:
+    """A session as last seen (`view`, at journal position `revision`), and what can be done with it."""
+
+    def __init__(self, sessions: Sessions, view: session_pb2.Session, revision: int) -> None:
+        """`revision` is the journal position that `view` is true at."""
+        self._sessions = sessions
+        self.view = view
+        self.revision = revision
+
+    def __repr__(self) -> str:
+        """For people."""
+        return f"<Session {self.name} {self.id} {self.state}>"
+
+    @property
+    def id(self) -> str:
+        """Its UUID."""
+        return self.view.id
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.view.spec.name
+
+    @property
+    def state(self) -> str:
+        """Its state as a word, for instance `RUNNING`."""
+        return words.state_of(self.view)
+
+    @property
+    def result(self) -> str:
+        """`UNDEFINED`, `SUCCESS` or `FAILURE`."""
+        return words.word(words.SESSION_RESULT, self.view.result)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of `main1`; None before it has exited."""
+        return self.view.exit_code if self.view.HasField("exit_code") else None
+
+    @property
+    def kernels(self) -> Sequence[session_pb2.Kernel]:
+        """Its kernels, `main1` first."""
+        return self.view.kernels
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it is over."""
+        return words.is_ended(self.view)
+
+    async def refresh(self) -> Session:
+        """Asks the server how it is now."""
+        fresh = await self._sessions.get(self.id)
+        self.view, self.revision = fresh.view, fresh.revision
+        return self
+
+    async def progress(self) -> AsyncGenerator[Session, None]:
+        """Itself now and after each event, until it is over; no event is passed over."""
+        yield self
+        if self.is_ended:
+            return
+        async with aclosing(self._sessions.follow(self)) as steps:
+            async for view, revision in steps:
+                self.view, self.revision = view, revision
+                yield self
+
+    async def wait(self, *states: str, timeout: float | None = None) -> Session:  # noqa: ASYNC109  # part of the promise
+        """Waits until it is, or has been since last seen, in one of `states`.
+
+        Raises SessionEnded when it is over without that, and WaitTimeout after `timeout` seconds.
+        """
+        wanted = {words.word(words.SESSION_STATE, words.number(words.SESSION_STATE, state)) for state in states}
+        try:
+            async with asyncio.timeout(timeout), aclosing(self.progress()) as steps:
+                async for step in steps:
+                    if step.state in wanted:
+                        return self
+        except TimeoutError:
+            raise WaitTimeout(f"{self.name} is {self.state} and not {' or '.join(sorted(wanted))} after {timeout:g} s") from None
+        raise SessionEnded(f"{self.name} is over ({self.state}) and was not {' or '.join(sorted(wanted))}", self.view)
+
+    async def wait_ended(self, timeout: float | None = None) -> Session:  # noqa: ASYNC109  # part of the promise
+        """Waits until it is over. Raises WaitTimeout after `timeout` seconds."""
+        return await self.wait("TERMINATED", "CANCELLED", timeout=timeout)
+
+    def logs(
+        self, hostname: str = "", *, all_kernels: bool = False, offset: int = 0, follow: bool = False
+    ) -> AsyncGenerator[LogChunk, None]:
+        """Output of one kernel (default `main1`), or of all; see `Sessions.logs`."""
+        return self._sessions.logs(self.id, hostname, all_kernels=all_kernels, offset=offset, follow=follow)
+
+    async def terminate(self, *, force: bool = False) -> Session:
+        """Ends it; returns before it is over. `force` kills without grace."""
+        ended = await self._sessions.terminate(self.id, force=force)
+        self.view = ended.view
+        return self
+
+    async def explain(self) -> session_service_pb2.ExplainSessionResponse:
+        """Why it waits."""
+        return await self._sessions.explain(self.id)

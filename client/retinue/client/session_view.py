@@ -1,0 +1,69 @@
+"""A session as its journal tells it: events folded into the session, without asking the server again."""
+
+from __future__ import annotations
+
+from retinue.manager.v1 import session_pb2
+
+_ENDED = frozenset({session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_STATE_CANCELLED})
+
+
+def fold(session: session_pb2.Session | None, event: session_pb2.SessionEvent) -> session_pb2.Session | None:
+    """The session after `event`, as a new value; pure.
+
+    Starts from None with the session's first event, or from the session as read at an earlier revision. Events of other sessions, and
+    events before the first known one, change nothing. Moves do not say what the etag became: it is empty after one. A change of a kind
+    that this version does not know changes nothing.
+    """
+    change = event.WhichOneof("change")
+    if change == "created":
+        return _copy(event.created)
+    if session is None or event.session_id != session.id:
+        return session
+    after = _copy(session)
+    if change == "session_moved":
+        _move_session(after, event)
+    elif change == "kernel_moved":
+        _move_kernel(after, event.kernel_moved)
+    elif change == "noted":
+        after = _copy(event.noted)
+        after.ClearField("kernels")
+        after.kernels.extend(session.kernels)
+    return after
+
+
+def _copy(session: session_pb2.Session) -> session_pb2.Session:
+    copy = session_pb2.Session()
+    copy.CopyFrom(session)
+    return copy
+
+
+def _move_session(session: session_pb2.Session, event: session_pb2.SessionEvent) -> None:
+    move = event.session_moved
+    session.state, session.result, session.network = move.to_state, move.result, move.network
+    session.reason, session.message = move.reason, move.message
+    if move.HasField("exit_code"):
+        session.exit_code = move.exit_code
+    session.etag = ""
+    if move.to_state == session_pb2.SESSION_STATE_SCHEDULED:
+        session.schedule_time.CopyFrom(event.create_time)
+    elif move.to_state == session_pb2.SESSION_STATE_RUNNING:
+        session.start_time.CopyFrom(event.create_time)
+    elif move.to_state in _ENDED:
+        session.end_time.CopyFrom(event.create_time)
+
+
+def _move_kernel(session: session_pb2.Session, move: session_pb2.KernelMove) -> None:
+    for kernel in session.kernels:
+        if kernel.id == move.kernel_id:
+            break
+    else:
+        return
+    kernel.state, kernel.agent, kernel.epoch = move.to_state, move.agent, move.epoch
+    kernel.address, kernel.reason = move.address, move.reason
+    if move.to_state == session_pb2.KERNEL_STATE_PENDING:
+        # The move tells where it was taken from; a kernel that waits is nowhere.
+        kernel.agent = kernel.address = ""
+        kernel.ClearField("exit_code")
+    elif move.HasField("exit_code"):
+        kernel.exit_code = move.exit_code
+    session.etag = ""

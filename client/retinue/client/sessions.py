@@ -1,0 +1,135 @@
+"""Sessions of a manager: create, read, watch, end."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Unpack
+
+from retinue.client import words
+from retinue.client.backoff import Patience
+from retinue.client.calls import call
+from retinue.client.errors import OutOfRange
+from retinue.client.logs import LogChunk, stream_logs
+from retinue.client.pages import paged
+from retinue.client.session import Session
+from retinue.client.session_view import fold
+from retinue.client.spec import SessionOptions, session_spec
+from retinue.client.watching import watch
+from retinue.manager.v1 import session_pb2, session_service_pb2, session_service_pb2_grpc
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+_COMPACTED = "REVISION_COMPACTED"
+
+
+class Sessions:
+    """The sessions that the caller may read. All methods raise CallError."""
+
+    def __init__(self, channel: grpc.aio.Channel, patience: Patience | None = None) -> None:
+        """`patience` bounds how long streams are tried again."""
+        self._stub: session_service_pb2_grpc.SessionServiceAsyncStub = session_service_pb2_grpc.SessionServiceStub(channel)
+        self._patience = patience or Patience()
+
+    async def create(
+        self, *, request_id: str = "", validate_only: bool = False, **options: Unpack[SessionOptions]
+    ) -> Session:
+        """Asks for a session, with the options of `retinue.client.spec.SessionOptions`; returns while it is still pending.
+
+        `request_id` is a UUID: the same one again answers with the same session. `validate_only` only checks.
+        """
+        return await self.create_from(session_spec(**options), request_id=request_id, validate_only=validate_only)
+
+    async def create_from(
+        self, spec: session_pb2.SessionSpec, *, request_id: str = "", validate_only: bool = False
+    ) -> Session:
+        """As `create`, from a message."""
+        request = session_service_pb2.CreateSessionRequest(
+            spec=spec, request_id=request_id or str(uuid.uuid4()), validate_only=validate_only
+        )
+        response = await call(self._stub.CreateSession, request)
+        return Session(self, response.session, response.revision)
+
+    async def get(self, session: str) -> Session:
+        """One session, by id, by a prefix of it that is unique, or by name."""
+        response = await call(self._stub.GetSession, session_service_pb2.GetSessionRequest(session=session))
+        return Session(self, response.session, response.revision)
+
+    async def list(
+        self, *, filter: str = "", order_by: str = "", show_ended: bool = False, limit: int | None = None  # noqa: A002  # as in the contract
+    ) -> AsyncGenerator[Session, None]:
+        """Sessions, newest first; `filter` is in the language of ListSessionsRequest."""
+
+        async def fetch(token: str, size: int) -> session_service_pb2.ListSessionsResponse:
+            request = session_service_pb2.ListSessionsRequest(
+                page_size=size, page_token=token, filter=filter, order_by=order_by, show_ended=show_ended
+            )
+            return await call(self._stub.ListSessions, request)
+
+        def items(page: session_service_pb2.ListSessionsResponse) -> Iterable[Session]:
+            return [Session(self, session, page.revision) for session in page.sessions]
+
+        async for session in paged(fetch, items, limit):
+            yield session
+
+    async def terminate(self, session: str, *, etag: str = "", force: bool = False) -> Session:
+        """Ends a session; returns it as it is then, before it is over."""
+        request = session_service_pb2.TerminateSessionRequest(session=session, etag=etag, force=force)
+        response = await call(self._stub.TerminateSession, request)
+        return Session(self, response.session, 0)
+
+    async def explain(self, session: str) -> session_service_pb2.ExplainSessionResponse:
+        """Why a session waits."""
+        return await call(self._stub.ExplainSession, session_service_pb2.ExplainSessionRequest(session=session))
+
+    def watch(
+        self, *, after_revision: int | None = None, session_id: str = "", until_ended: bool = False
+    ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
+        """Events after a revision (default: from now on), in order, each once, over broken connections.
+
+        `session_id` leaves out those of other sessions; with `until_ended` the stream ends with that session.
+        """
+        return watch(
+            self._stub, after_revision=after_revision, session_id=session_id, until_ended=until_ended, patience=self._patience
+        )
+
+    def logs(
+        self, session: str, hostname: str = "", *, all_kernels: bool = False, offset: int = 0, follow: bool = False
+    ) -> AsyncGenerator[LogChunk, None]:
+        """Output of one kernel (default `main1`) from `offset`, or of all; `follow` goes on until they are over."""
+        return stream_logs(
+            self._stub,
+            session,
+            hostname=hostname,
+            all_kernels=all_kernels,
+            offset=offset,
+            follow=follow,
+            patience=self._patience,
+        )
+
+    async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:
+        """A session after each of its events, with the event's revision, until it is over.
+
+        When the journal no longer goes back to what was last seen, the session is read again and followed from there.
+        """
+        view, revision = session.view, session.revision
+        while True:
+            try:
+                events = self.watch(after_revision=revision, session_id=view.id, until_ended=True)
+                async with aclosing(events):
+                    async for event in events:
+                        view, revision = fold(view, event) or view, event.revision
+                        yield view, revision
+                        if words.is_ended(view):
+                            return
+            except OutOfRange as error:
+                if error.reason != _COMPACTED:
+                    raise
+            # Compacted, or ended without its last event having been seen: what counts is how it is now.
+            fresh = await self.get(view.id)
+            view, revision = fresh.view, fresh.revision
+            yield view, revision
+            if words.is_ended(view):
+                return

@@ -1,0 +1,81 @@
+"""What a session is asked for with, from plain Python values to the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, Unpack
+
+from retinue.client import words
+from retinue.client.errors import UsageError
+from retinue.manager.v1 import session_pb2
+
+
+class SessionOptions(TypedDict, total=False):
+    """What can be asked for; everything but `type` and, for batch, `command` has a default.
+
+    `type`: `batch`, `interactive`, …. `name`, `project`, `resource_group`: by name. `cluster_mode`: `single-node` or `multi-node`.
+    `priority`: 0 to 100. `command`: argument vector of `main1`. `environment`, `slots`, `image`: of every kernel; slots are amounts as text,
+    such as `{"cpu": "2", "mem": "4g"}`. The same with `main_` and `sub_` in front: of one role, in place of the above. `labels`: free.
+    `termination_grace`: seconds.
+    """
+
+    type: str
+    name: str
+    project: str
+    resource_group: str
+    cluster_size: int
+    cluster_mode: str
+    priority: int
+    image: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    slots: Mapping[str, str]
+    main_image: str
+    main_environment: Mapping[str, str]
+    main_slots: Mapping[str, str]
+    sub_image: str
+    sub_command: Sequence[str]
+    sub_environment: Mapping[str, str]
+    sub_slots: Mapping[str, str]
+    labels: Mapping[str, str]
+    termination_grace: float
+
+
+def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
+    """The request for a session. Raises UsageError on values that no request can hold; the server checks everything else."""
+    unknown = options.keys() - SessionOptions.__annotations__.keys()
+    if unknown:
+        raise UsageError(f"unknown options: {', '.join(sorted(unknown))}")
+    spec = session_pb2.SessionSpec(
+        name=options.get("name", ""),
+        project=options.get("project", ""),
+        resource_group=options.get("resource_group", ""),
+        cluster_size=options.get("cluster_size", 1),
+        kernel=_kernel(
+            options.get("image"), options.get("command"), options.get("environment"), options.get("slots")
+        ),
+        labels=options.get("labels", {}),
+    )
+    spec.type = session_pb2.SessionType.ValueType(words.number(words.SESSION_TYPE, options.get("type", "")))
+    if mode := options.get("cluster_mode"):
+        spec.cluster_mode = session_pb2.ClusterMode.ValueType(words.number(words.CLUSTER_MODE, mode))
+    if (priority := options.get("priority")) is not None:
+        spec.priority = priority
+    if (grace := options.get("termination_grace")) is not None:
+        spec.termination_grace.FromNanoseconds(round(grace * 1e9))
+    main = _kernel(options.get("main_image"), None, options.get("main_environment"), options.get("main_slots"))
+    sub = _kernel(
+        options.get("sub_image"), options.get("sub_command"), options.get("sub_environment"), options.get("sub_slots")
+    )
+    for role, kernel in (("main", main), ("sub", sub)):
+        if kernel.ByteSize():
+            spec.roles.add(role=role).kernel.CopyFrom(kernel)
+    return spec
+
+
+def _kernel(
+    image: str | None, command: Sequence[str] | None, environment: Mapping[str, str] | None, slots: Mapping[str, str] | None
+) -> session_pb2.KernelSpec:
+    if isinstance(command, str):
+        raise UsageError("a command is a list of arguments, not one text; for a shell write ['sh', '-c', …]")
+    return session_pb2.KernelSpec(image=image or "", command=command or (), environment=environment or {}, slots=slots or {})

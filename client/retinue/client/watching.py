@@ -1,0 +1,44 @@
+"""What happens to sessions, as one ordered stream over any number of connections."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from retinue.client.backoff import Patience
+from retinue.client.calls import resumed
+from retinue.manager.v1 import session_service_pb2
+
+if TYPE_CHECKING:
+    from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
+
+
+async def watch(
+    stub: session_service_pb2_grpc.SessionServiceAsyncStub,
+    *,
+    after_revision: int | None,
+    session_id: str,
+    until_ended: bool,
+    patience: Patience,
+) -> AsyncGenerator[session_pb2.SessionEvent, None]:
+    """Events after `after_revision` (None: from now on), in order of revision, each exactly once.
+
+    With `until_ended` it ends after the last event of `session_id`. Raises CallError; OutOfRange with reason `REVISION_COMPACTED` when the
+    journal does not go back that far.
+    """
+    position = after_revision
+
+    def request() -> session_service_pb2.WatchSessionsRequest:
+        return session_service_pb2.WatchSessionsRequest(
+            after_revision=position, session_id=session_id, until_ended=until_ended
+        )
+
+    async with aclosing(resumed(stub.WatchSessions, request, endless=not until_ended, patience=patience)) as responses:
+        async for response in responses:
+            for event in response.events:
+                if position is not None and event.revision <= position:
+                    continue
+                position = event.revision
+                yield event
+            position = max(position or 0, response.revision)

@@ -1,0 +1,68 @@
+"""Enum values as the short words that people use: `RUNNING` for `SESSION_STATE_RUNNING`, `multi-node` for `CLUSTER_MODE_MULTI_NODE`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import Message
+
+from retinue.client.errors import UsageError
+from retinue.manager.v1 import account_service_pb2, fleet_service_pb2, session_pb2, session_service_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import EnumDescriptor
+
+
+def word(enum: EnumDescriptor, number: int) -> str:
+    """The value's name without the enum's prefix; a value of a newer server is `UNKNOWN_n`."""
+    value = enum.values_by_number.get(number)
+    if value is None:
+        return f"UNKNOWN_{number}"
+    return value.name.removeprefix(_prefix(enum))
+
+
+def number(enum: EnumDescriptor, text: str) -> int:
+    """The inverse of `word`; case does not matter and `-` is as good as `_`. Raises UsageError that lists the choices."""
+    name = text.strip().upper().replace("-", "_")
+    value = enum.values_by_name.get(_prefix(enum) + name) or enum.values_by_name.get(name)
+    if value is None or value.number == 0:
+        choices = ", ".join(choice.name.removeprefix(_prefix(enum)) for choice in enum.values if choice.number != 0)
+        raise UsageError(f"{text!r} is not one of {choices}")
+    return value.number
+
+
+def _prefix(enum: EnumDescriptor) -> str:
+    return enum.values[0].name.removesuffix("UNSPECIFIED")
+
+
+SESSION_TYPE = session_pb2.SessionType.DESCRIPTOR
+CLUSTER_MODE = session_pb2.ClusterMode.DESCRIPTOR
+SESSION_STATE = session_pb2.SessionState.DESCRIPTOR
+SESSION_RESULT = session_pb2.SessionResult.DESCRIPTOR
+KERNEL_STATE = session_pb2.KernelState.DESCRIPTOR
+NETWORK_KIND = session_pb2.NetworkKind.DESCRIPTOR
+REASON_TIER = session_service_pb2.ReasonTier.DESCRIPTOR
+AGENT_STATE = fleet_service_pb2.AgentState.DESCRIPTOR
+USER_ROLE = account_service_pb2.UserRole.DESCRIPTOR
+PROJECT_ROLE = account_service_pb2.ProjectRole.DESCRIPTOR
+
+ENDED_STATES = frozenset({session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_STATE_CANCELLED})
+"""States that a session never leaves."""
+
+
+def state_of(session: session_pb2.Session) -> str:
+    """A session's state as a word."""
+    return word(SESSION_STATE, session.state)
+
+
+def is_ended(session: session_pb2.Session) -> bool:
+    """Whether the session is over."""
+    return session.state in ENDED_STATES
+
+
+def time_of(message: Message, field: str) -> float | None:
+    """A Timestamp field as seconds since 1970; None when unset."""
+    if not message.HasField(field):
+        return None
+    value = getattr(message, field)
+    return float(value.seconds) + float(value.nanos) / 1e9

@@ -1,0 +1,231 @@
+"""The scheduler's shell: reads what a pass needs, runs it, commits its placements at once, and tells why the rest waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.lifecycle.addressing import AddressSpaceExhaustedError, SubnetPool, choose_vni, inner_mtu, place
+from manager.lifecycle.snapshot import Snapshot, Waiting, build
+from manager.scheduling.amounts import format_amount
+from manager.scheduling.columns import Explanation, Policy
+from manager.scheduling.scheduler import Outcome, run_pass
+from manager.store import journal, leadership, placements, sessions, shares
+from manager.store.database import Database
+
+_log = logging.getLogger(__name__)
+
+# A waiting session that nothing wakes is looked at again after this time: backoffs end by themselves.
+_LONGEST_SLEEP_SECONDS = 1.0
+
+
+class Scheduler:
+    """Runs passes whenever something may have changed. `committed` is told which agents have something new to do."""
+
+    def __init__(self, database: Database, term: int, committed: Callable[[Collection[str]], None]) -> None:
+        self._database = database
+        self._term = term
+        self._committed = committed
+        self._changed = asyncio.Event()
+        self._random = random.SystemRandom()
+
+    def wake(self) -> None:
+        """Sessions, capacity or policies may have changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Passes until cancelled."""
+        while True:
+            self._changed.clear()
+            async with self._database.transaction() as tx:
+                groups = await placements.read_groups(tx)
+            for group in groups:
+                await self._pass(group)
+            try:
+                async with asyncio.timeout(_LONGEST_SLEEP_SECONDS if groups else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _pass(self, group: Mapping[str, Any]) -> None:
+        async with self._database.transaction() as tx:
+            agent_rows = await placements.read_agents(tx, group["name"])
+            held = await placements.read_held(tx, group["name"])
+            queue_rows = await placements.read_queue(tx, group["name"])
+        if not queue_rows:
+            return
+        snapshot = build(agent_rows, held, queue_rows, group["owner_weights"])
+        policy = Policy(group["session_strategy"], group["agent_strategy"], group["options"])
+        # Pure computation of up to a second: the loop must go on meanwhile.
+        outcome = await asyncio.to_thread(run_pass, policy, snapshot.agents, snapshot.owners, snapshot.queue)
+        if len(outcome.order):
+            concerned = await self._commit(group["name"], snapshot, outcome)
+            if concerned:
+                self._committed(concerned)
+        await self._note(snapshot, outcome)
+
+    async def _commit(self, group: str, snapshot: Snapshot, outcome: Outcome) -> set[str]:
+        """Writes the placements whose session still waits and whose agents still have room; the others are left for the next pass."""
+        chosen = {snapshot.waiting[row].id: _agents_of(snapshot, outcome, int(row)) for row in outcome.order}
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            waiting = await placements.lock_waiting(tx, list(chosen))
+            free = await placements.lock_free(tx, sorted({agent for agents in chosen.values() for agent in agents}))
+            kept = []
+            for row in outcome.order:
+                session = snapshot.waiting[row]
+                if session.id in waiting and _take(free, session, chosen[session.id]):
+                    kept.append(session)
+            if not kept:
+                return set()
+            rows = await self._rows(tx, group, kept, chosen)
+            epochs = await placements.place(tx, term=self._term, **rows)
+            await shares.refresh(tx, sorted({(group, session.owner) for session in kept}))
+            addresses = {kernel["id"]: kernel["address"] for kernel in rows["kernels"]}
+            networks = {session["id"]: session["network"] for session in rows["sessions"]}
+            entries = []
+            for session in kept:
+                facts = {"session_id": session.id, "owner": session.owner, "project": waiting[session.id]["project"]}
+                for kernel_id, hostname, agent in zip(session.kernel_ids, session.hostnames, chosen[session.id], strict=True):
+                    payload = {
+                        "kernel_id": str(kernel_id),
+                        "hostname": hostname,
+                        "from": "PENDING",
+                        "to": "SCHEDULED",
+                        "agent": agent,
+                        "epoch": epochs[kernel_id],
+                        "address": addresses[kernel_id],
+                        "exit_code": None,
+                        "reason": "",
+                    }
+                    entries.append(journal.Entry(**facts, kind="KERNEL_MOVED", payload=payload))
+                payload = {
+                    "from": "PENDING",
+                    "to": "SCHEDULED",
+                    "result": "UNDEFINED",
+                    "exit_code": None,
+                    "reason": "",
+                    "message": "",
+                    "network": networks[session.id],
+                }
+                entries.append(journal.Entry(**facts, kind="SESSION_MOVED", payload=payload))
+            await journal.append(tx, entries)
+        return {agent for session in kept for agent in chosen[session.id]}
+
+    async def _rows(
+        self, tx: AsyncSession, group: str, kept: list[Waiting], chosen: Mapping[uuid.UUID, list[str]]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """What to write for placed sessions: kernels with addresses, networks of cluster sessions, and the sessions' kind of network."""
+        rows: dict[str, list[dict[str, Any]]] = {"kernels": [], "networks": [], "sessions": []}
+        clusters = [session for session in kept if len(session.kernel_ids) > 1]
+        pool, vnis, mtus = SubnetPool(()), set[int](), dict[str, int]()
+        if clusters:
+            subnets, vnis = await placements.read_taken_addresses(tx)
+            pool = SubnetPool(subnets)
+            mtus = await placements.read_underlay_mtus(tx, sorted({agent for session in clusters for agent in chosen[session.id]}))
+        for session in kept:
+            agents = chosen[session.id]
+            sites = sorted(set(agents))
+            subnet, network = "", ""
+            if len(agents) > 1:
+                try:
+                    subnet = pool.take(len(agents))
+                    vni = choose_vni(vnis, self._random) if len(sites) > 1 else 0
+                except AddressSpaceExhaustedError as error:
+                    _log.error("session %s cannot be placed: %s", session.id, error)
+                    kept.remove(session)
+                    continue
+                vnis.add(vni)
+                network = "VXLAN" if vni else "BRIDGE"
+                mtu = inner_mtu([mtus[agent] for agent in sites], vxlan=bool(vni))
+                rows["networks"].append({"session_id": session.id, "vni": vni, "subnet": subnet, "mtu": mtu, "agents": sites})
+            rows["sessions"].append({"id": session.id, "network": network})
+            for rank, (kernel_id, agent) in enumerate(zip(session.kernel_ids, agents, strict=True)):
+                rows["kernels"].append(
+                    {
+                        "id": kernel_id,
+                        "session_id": session.id,
+                        "agent_id": agent,
+                        "address": place(subnet, rank).address if subnet else "",
+                        "slots": session.slots[rank],
+                        "owner": session.owner,
+                        "resource_group": group,
+                    }
+                )
+        return rows
+
+    async def _note(self, snapshot: Snapshot, outcome: Outcome) -> None:
+        """Writes the reasons that are new; a change of the reason itself is an event, a change of amounts is not."""
+        rows = []
+        placed = set(map(int, outcome.order))
+        for row, session in enumerate(snapshot.waiting):
+            if row in placed:
+                continue
+            why = outcome.explain(row)
+            tried = outcome.was_tried(row)
+            if tried or (why.code, why.message) != (session.reason, session.message):
+                rows.append(
+                    {"id": session.id, "reason": why.code, "message": why.message, "explanation": _stored(session, why), "tried": int(tried)}
+                )
+        if not rows:
+            return
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            changed = await sessions.note(tx, rows)
+            await journal.append(
+                tx,
+                [
+                    journal.Entry(
+                        session_id=row["id"],
+                        owner=row["owner"],
+                        project=row["project"],
+                        kind="NOTED",
+                        payload={"reason": row["reason"], "message": row["message"], "conditions": []},
+                    )
+                    for row in changed
+                ],
+            )
+
+
+def _agents_of(snapshot: Snapshot, outcome: Outcome, row: int) -> list[str]:
+    begin, end = snapshot.queue.offsets[row], snapshot.queue.offsets[row + 1]
+    return [snapshot.agents.ids[int(agent)] for agent in np.asarray(outcome.agents[begin:end])]
+
+
+def _take(free: dict[str, dict[str, int]], session: Waiting, agents: list[str]) -> bool:
+    """Takes a session's amounts from what is free, or nothing when one of its kernels has no room."""
+    wanted: dict[tuple[str, str], int] = {}
+    for slots, agent in zip(session.slots, agents, strict=True):
+        for slot, amount in slots.items():
+            wanted[agent, slot] = wanted.get((agent, slot), 0) + amount
+    if any(free.get(agent, {}).get(slot, 0) < amount for (agent, slot), amount in wanted.items()):
+        return False
+    for (agent, slot), amount in wanted.items():
+        free[agent][slot] -= amount
+    return True
+
+
+def _stored(session: Waiting, why: Explanation) -> dict[str, Any]:
+    """An explanation as it is kept, with amounts in words: for people."""
+    return {
+        "tier": why.tier.value,
+        "shortfalls": [
+            {
+                "hostname": "" if shortfall.kernel is None else session.hostnames[shortfall.kernel],
+                "agent": shortfall.agent,
+                "slot": lack.slot,
+                "requested": format_amount(lack.slot, lack.requested),
+                "free": format_amount(lack.slot, lack.free),
+                "short": format_amount(lack.slot, lack.short),
+            }
+            for shortfall in why.shortfalls
+            for lack in shortfall.lacks[:1]
+        ],
+    }

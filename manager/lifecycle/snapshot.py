@@ -1,0 +1,114 @@
+"""Builds the scheduler's columns from rows of the store. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from manager.scheduling.columns import Agents, AgentWishes, Explanation, Owners, Queue, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A waiting session as read, and its kernels by rank."""
+
+    id: uuid.UUID
+    owner: str
+    kernel_ids: tuple[uuid.UUID, ...]
+    hostnames: tuple[str, ...]
+    slots: tuple[Mapping[str, int], ...]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that one pass of one group reads."""
+
+    agents: Agents
+    owners: Owners
+    queue: Queue
+    waiting: tuple[Waiting, ...]
+
+
+def build(
+    agent_rows: Sequence[Mapping[str, Any]],
+    held: Mapping[str, Mapping[str, int]],
+    queue_rows: Sequence[Mapping[str, Any]],
+    weights: Mapping[str, int],
+) -> Snapshot:
+    """The columns of one group. Owners with equal shares are served in the order in which their first session arrived."""
+    waiting = tuple(_waiting(row) for row in queue_rows)
+    slots = tuple(sorted({slot for row in agent_rows for slot in row["capacity"]} | {s for w in waiting for kernel in w.slots for s in kernel}))
+    column = {slot: position for position, slot in enumerate(slots)}
+    # First those who wait, by arrival, then those who only hold: their order decides ties.
+    names = list(dict.fromkeys([*(session.owner for session in waiting), *sorted(held)]))
+    owner_row = {name: position for position, name in enumerate(names)}
+    agent_row = {row["id"]: position for position, row in enumerate(agent_rows)}
+
+    def matrix(rows: Sequence[Mapping[str, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        values = np.zeros((len(rows), len(slots)), dtype=np.int64)
+        for position, amounts in enumerate(rows):
+            for slot, amount in amounts.items():
+                if slot in column:
+                    values[position, column[slot]] = amount
+        return values
+
+    agents = Agents(
+        slots=slots,
+        ids=[row["id"] for row in agent_rows],
+        capacity=matrix([row["capacity"] for row in agent_rows]),
+        used=matrix([row["used"] for row in agent_rows]),
+        schedulable=np.array([row["state"] == "ALIVE" and not row["drained"] for row in agent_rows], dtype=np.bool_),
+        architectures=[row["architecture"] for row in agent_rows],
+        kernels=np.array([row["kernels"] for row in agent_rows], dtype=np.int64),
+    )
+    owners = Owners(
+        names=names,
+        weights=np.array([weights.get(name, 1) for name in names], dtype=np.int64),
+        held=matrix([held.get(name, {}) for name in names]),
+    )
+    offsets = np.zeros(len(waiting) + 1, dtype=np.int64)
+    np.cumsum([len(session.slots) for session in waiting], out=offsets[1:])
+    queue = Queue(
+        ids=[str(session.id) for session in waiting],
+        owners=np.array([owner_row[session.owner] for session in waiting], dtype=np.int64),
+        priorities=np.array([row["priority"] for row in queue_rows], dtype=np.int64),
+        orders=np.array([row["sequence"] for row in queue_rows], dtype=np.int64),
+        single_node=np.array([row["cluster_mode"] == "SINGLE_NODE" for row in queue_rows], dtype=np.bool_),
+        offsets=offsets,
+        requests=matrix([kernel for session in waiting for kernel in session.slots]),
+        tries=np.array([row["tries"] for row in queue_rows], dtype=np.int64),
+        held_back={position: why for position, row in enumerate(queue_rows) if (why := _held_back(row)) is not None},
+        wishes={
+            position: AgentWishes(avoided=tuple(agent_row[agent] for agent in row["failed_agents"] if agent in agent_row))
+            for position, row in enumerate(queue_rows)
+            if row["failed_agents"]
+        },
+    )
+    return Snapshot(agents, owners, queue, waiting)
+
+
+def _waiting(row: Mapping[str, Any]) -> Waiting:
+    kernels = row["kernels"]
+    return Waiting(
+        id=row["id"],
+        owner=row["owner"],
+        kernel_ids=tuple(uuid.UUID(kernel["id"]) for kernel in kernels),
+        hostnames=tuple(kernel["hostname"] for kernel in kernels),
+        slots=tuple(kernel["slots"] for kernel in kernels),
+        reason=row["reason"],
+        message=row["message"],
+    )
+
+
+def _held_back(row: Mapping[str, Any]) -> Explanation | None:
+    if row["clearing"]:
+        return Explanation(Tier.SYSTEM, "CLEARING", "what an earlier start left on its agents is being cleared away")
+    if row["delay"] > 0:
+        return Explanation(Tier.SYSTEM, "START_BACKOFF", f"its last start failed ({row['last_failure']}); it waits before the next try")
+    return None

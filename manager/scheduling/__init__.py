@@ -1,0 +1,1 @@
+"""The scheduler's pure core: which session comes next, and which agents it goes on."""

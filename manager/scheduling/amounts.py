@@ -1,0 +1,96 @@
+"""Amounts of slots as exact integers: `mem` in bytes, every other slot in thousandths.
+
+Text is what people write (`"2"`, `"0.5"`, `"4g"`); integers are what is stored, summed and compared, so no sum of claims is ever
+off by a rounding.
+"""
+
+from __future__ import annotations
+
+import re
+
+MEMORY = "mem"
+DEVICE_SUFFIX = ".device"
+THOUSANDTHS = 1000
+MAX_AMOUNT = 2**53
+MAX_SLOT_NAME = 63
+
+_SLOT = re.compile(r"[a-z][a-z0-9.-]*")
+_DECIMAL = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
+_MEMORY_TEXT = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE)
+_POWERS = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
+_PLACES = 3
+# Longer numbers are out of range whatever their digits say; this also bounds the work on a hostile text.
+_MAX_TEXT = 40
+
+
+class AmountError(ValueError):
+    """A slot's name or amount that cannot be accepted; the text says why."""
+
+
+def check_slot(slot: str) -> None:
+    """Raises AmountError unless `slot` is a name: a lower-case letter, then letters, digits, `.` and `-`, at most 63 in all."""
+    if len(slot) > MAX_SLOT_NAME or not _SLOT.fullmatch(slot):
+        raise AmountError(f"slot name must be a-z, 0-9, . and -, begin with a letter, and have at most {MAX_SLOT_NAME} characters")
+
+
+def parse_amount(slot: str, text: str) -> int:
+    """The amount that `text` says: bytes for `mem`, else thousandths; above 0 and at most 2**53. Raises AmountError.
+
+    `mem` takes the suffixes k, m, g, t, p (powers of 1,024) with an optional `b` or `ib`, in any case. Other slots take up to three
+    decimal places; slots named `….device` are whole.
+    """
+    check_slot(slot)
+    if not text:
+        raise AmountError("amount is empty")
+    if len(text) > _MAX_TEXT:
+        raise AmountError(f"amount is longer than {_MAX_TEXT} characters")
+    amount = _parse_memory(text) if slot == MEMORY else _parse_thousandths(slot, text)
+    if amount == 0:
+        raise AmountError("amount must be above 0; leave the slot out to ask for none")
+    if amount > MAX_AMOUNT:
+        raise AmountError(f"amount is larger than {format_amount(slot, MAX_AMOUNT - MAX_AMOUNT % _unit(slot))}")
+    return amount
+
+
+def format_amount(slot: str, amount: int) -> str:
+    """The canonical text of an amount, which `parse_amount` reads back to the same number; 0 and negative amounts (a lack, a
+    difference) have a text too. `mem` takes the largest suffix that leaves a whole number.
+    """
+    if amount < 0:
+        return "-" + format_amount(slot, -amount)
+    if slot == MEMORY:
+        for suffix, power in reversed(_POWERS.items()):
+            if amount and amount % (1 << power) == 0:
+                return f"{amount >> power}{suffix}"
+        return str(amount)
+    whole, rest = divmod(amount, THOUSANDTHS)
+    return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
+
+
+def _unit(slot: str) -> int:
+    return THOUSANDTHS if slot.endswith(DEVICE_SUFFIX) else 1
+
+
+def _parse_memory(text: str) -> int:
+    match = _MEMORY_TEXT.fullmatch(text)
+    if match is None or not text.isascii():
+        raise AmountError("amount of mem must be a positive number of bytes, or one with a suffix k, m, g, t or p, such as 512m or 4g")
+    whole, fraction, suffix = match[1], match[2] or "", match[3]
+    scale = 1 << _POWERS[suffix.lower()] if suffix else 1
+    scaled, rest = divmod(int(whole + fraction) * scale, 10 ** len(fraction))
+    if rest:
+        raise AmountError("amount of mem must come to a whole number of bytes")
+    return scaled
+
+
+def _parse_thousandths(slot: str, text: str) -> int:
+    match = _DECIMAL.fullmatch(text)
+    if match is None or not text.isascii():
+        raise AmountError("amount must be a positive decimal number, such as 2 or 0.5")
+    whole, fraction = match[1], (match[2] or "").rstrip("0")
+    if len(fraction) > _PLACES:
+        raise AmountError(f"amount must have at most {_PLACES} decimal places")
+    amount = int(whole) * THOUSANDTHS + int(fraction.ljust(_PLACES, "0"))
+    if amount % _unit(slot):
+        raise AmountError(f"amount of {slot} must be a whole number")
+    return amount

@@ -1,0 +1,161 @@
+"""What a scheduling pass reads and what it answers, as plain columns.
+
+A caller may keep these columns between passes and change single rows: an agent comes, goes or is drained (`schedulable`), a claim is
+released (`used`, `held`), a session is submitted or cancelled. A pass changes none of its inputs. All amounts are integers in a slot's
+smallest unit; column j of every amount matrix is the slot `Agents.slots[j]`. Agents, owners and sessions are named by their rows.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+Ratios: TypeAlias = NDArray[np.float64]
+
+UNPLACED = -1
+
+
+class Tier(enum.Enum):
+    """How far a reason for waiting is from being cured by waiting."""
+
+    CONFIGURATION = "CONFIGURATION"
+    POLICY = "POLICY"
+    CAPACITY = "CAPACITY"
+    SYSTEM = "SYSTEM"
+
+
+class Verdict(enum.IntEnum):
+    """What a pass made of a session. Only NO_ROOM counts as a try."""
+
+    # Agents were chosen.
+    PLACED = 0
+    # Tried in vain; whether it could ever fit is for its explanation to say.
+    NO_ROOM = 1
+    # No agent that it could run on takes sessions now.
+    NO_AGENT = 2
+    # Held back before the pass by a reason the caller gave.
+    HELD_BACK = 3
+    # Not looked at: order is strict, and a session before it found no room.
+    BEHIND = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """One slot of which an agent has too little free."""
+
+    slot: str
+    requested: int
+    free: int
+
+    @property
+    def short(self) -> int:
+        """What is lacking."""
+        return self.requested - self.free
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Why a kernel (its rank in the session), or with `kernel` None all kernels on one agent, found no place.
+
+    `agent` comes closest; `lacks` is what is short there, the binding slot (the one with the largest part of the request lacking) first.
+    """
+
+    kernel: int | None
+    agent: str
+    lacks: tuple[Lack, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A reason for waiting: an UPPER_SNAKE code, words with amounts, and what is short."""
+
+    tier: Tier
+    code: str
+    message: str
+    shortfalls: tuple[Shortfall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentWishes:
+    """Rows of agents that one session wants or does not want.
+
+    `designated` agents come first, or are the only ones when `strict`. Agents `avoided` (the session failed there before) come last,
+    unless they are designated.
+    """
+
+    designated: Sequence[int] = ()
+    strict: bool = False
+    avoided: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """The agents of one resource group: N rows, S slots. Those that are lost are not among them.
+
+    Agents that take nothing new (drained, suspect) have `schedulable` False; their capacity still counts in the owners' shares.
+    """
+
+    slots: tuple[str, ...]
+    ids: Sequence[str]
+    capacity: Integers
+    used: Integers
+    schedulable: Mask
+    architectures: Sequence[str]
+    # Live kernels on each agent.
+    kernels: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The owners that have or want something in the group: U rows. Between owners with equal shares the first row goes first."""
+
+    names: Sequence[str]
+    # From 1 to 1,000,000.
+    weights: Integers
+    # What live claims hold: U x S.
+    held: Integers
+    # Normalised decayed past usage, from 0, for `fair-share`; None means none.
+    past_usage: Ratios | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The waiting sessions: N rows in any order, and the requests of their K kernels by rank, one session after the other."""
+
+    ids: Sequence[str]
+    # Row in Owners.
+    owners: Integers
+    # Higher goes first.
+    priorities: Integers
+    # Sequence of arrival, unique.
+    orders: Integers
+    # All kernels must share one agent.
+    single_node: Mask
+    # Kernels of session i are rows offsets[i]:offsets[i + 1] of `requests`; N + 1 values.
+    offsets: Integers
+    # K x S; 0 where a kernel asks for none.
+    requests: Integers
+    # Passes that tried to place it before, for lack of room in vain.
+    tries: Integers
+    # Sessions not to be tried now, and why: dependency, start time, backoff, quota.
+    held_back: Mapping[int, Explanation] = field(default_factory=dict)
+    # Sessions that need a certain architecture.
+    architectures: Mapping[int, str] = field(default_factory=dict)
+    # Sessions that want or avoid certain agents.
+    wishes: Mapping[int, AgentWishes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a resource group schedules: names and options that `strategies.validate_policy` accepts."""
+
+    session_strategy: str = "drf"
+    agent_strategy: str = "concentrated"
+    options: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,108 @@
+"""What is free on each agent during a pass, once as columns for vector steps and once as packed integers for single picks.
+
+The packed form is authoritative where it exists; columns of agents that changed are written back before the next vector step. Packed
+integers are made only for agents that are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from manager.scheduling.columns import Agents, Integers, Mask
+from manager.scheduling.kinds import ANY_ARCHITECTURE, Shape
+from manager.scheduling.lanes import LIMIT, Lanes
+
+_UNKNOWN = -1
+
+
+class Free:
+    """Free amounts by agent; agents are numbered in order of their ids."""
+
+    def __init__(self, agents: Agents, columns: Sequence[int], lanes: Lanes, max_kernels: int) -> None:
+        """Lanes hold the slots in `columns`; when `max_kernels` is not 0, one more lane holds how many kernels an agent still takes."""
+        self.lanes = lanes
+        self.rows = np.array(sorted(range(len(agents.ids)), key=agents.ids.__getitem__), np.int64)
+        free = np.clip(agents.capacity - agents.used, 0, LIMIT - 1)[self.rows]
+        # One row a lane: vector steps run along the agents.
+        self._amounts = np.zeros((lanes.count, len(self.rows)), np.int64)
+        for lane, column in enumerate(columns):
+            self._amounts[lane] = free[:, column]
+        if max_kernels:
+            self._amounts[-1] = np.maximum(0, max_kernels - agents.kernels[self.rows])
+        self.schedulable = agents.schedulable[self.rows]
+        self._architectures = np.array([agents.architectures[row] for row in self.rows], dtype=object)
+        self._masks: dict[str, Mask] = {ANY_ARCHITECTURE: self.schedulable}
+        self.packed: list[int] = [_UNKNOWN] * len(self.rows)
+        self._stale: set[int] = set()
+        # Agents whose place in an order may have got better, each with the number of the move; the newest is last.
+        self.moved: dict[int, int] = {}
+        self.moves = 0
+
+    def __len__(self) -> int:
+        """Number of agents."""
+        return len(self.rows)
+
+    def takers(self, architecture: str) -> Mask:
+        """The agents of an architecture that take new kernels."""
+        mask = self._masks.get(architecture)
+        if mask is None:
+            mask = self.schedulable & (self._architectures == architecture)
+            self._masks[architecture] = mask
+        return mask
+
+    def amounts(self) -> Integers:
+        """Free amounts, lanes x agents. Valid until the next change."""
+        if self._stale:
+            stale = list(self._stale)
+            self._amounts[:, stale] = self.lanes.unpack_rows([self.packed[agent] for agent in stale]).T
+            self._stale.clear()
+        return self._amounts
+
+    def pack_all(self) -> None:
+        """Makes the packed form of every agent."""
+        packed = self.lanes.pack_rows(self.amounts().T)
+        self.packed = [new if old == _UNKNOWN else old for old, new in zip(self.packed, packed, strict=True)]
+
+    def take(self, agent: int, shape: Shape, rises: Callable[[int, int], bool]) -> int:
+        """Takes a shape that fits; returns what was free before, for `restore`. `rises(before, after)` says whether the agent may now
+        stand better in the order of agents.
+        """
+        before = self.packed[agent]
+        if before == _UNKNOWN:
+            before = self.lanes.pack(self.amounts()[:, agent].tolist())
+        after = before - shape.packed
+        self.packed[agent] = after
+        self._stale.add(agent)
+        if rises(before, after):
+            self._log(agent)
+        return before
+
+    def restore(self, agent: int, before: int) -> None:
+        """Undoes a `take`."""
+        self.packed[agent] = before
+        self._stale.add(agent)
+        self._log(agent)
+
+    def _log(self, agent: int) -> None:
+        self.moves += 1
+        self.moved.pop(agent, None)
+        self.moved[agent] = self.moves
+
+    def fitting(self, shape: Shape, mask: Mask) -> Integers:
+        """The agents of `mask` that fit a shape, in order of their ids."""
+        amounts = self.amounts()
+        fits = mask
+        for lane, amount in shape.amounts:
+            fits = fits & (amounts[lane] >= amount)
+        return np.flatnonzero(fits)
+
+    def room(self, shape: Shape, mask: Mask, enough: int) -> int:
+        """How many of a shape the agents of `mask` hold together; `enough` at most on one agent."""
+        agents = np.flatnonzero(mask)
+        amounts = self.amounts()
+        counts = np.full(len(agents), enough, np.int64)
+        for lane, amount in shape.amounts:
+            np.minimum(counts, amounts[lane, agents] // amount, out=counts)
+        return int(counts.sum())

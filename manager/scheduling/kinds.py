@@ -1,0 +1,202 @@
+"""Sessions that ask for the same are placed alike: their kinds, found in a few vector steps.
+
+A `Shape` is what one pick of an agent is about: amounts and an architecture. A `Kind` is what sessions with the same kernels, mode and
+architecture share; what fails for one of them fails for all, so all that a pass remembers hangs on shapes and kinds, and a queue of
+100,000 sessions of fifty kinds costs fifty times what one session costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from manager.scheduling.columns import Integers, Mask, Queue
+from manager.scheduling.lanes import Lanes
+
+ANY_ARCHITECTURE = ""
+UNBOUNDED = 1 << 62
+NEVER = -1
+
+
+@dataclass(slots=True, eq=False)
+class Shape:
+    """Amounts for one agent of `architecture`, in lanes, and what the pass has learned about them."""
+
+    packed: int
+    architecture: str
+    # (lane, amount) where the amount is not 0.
+    amounts: tuple[tuple[int, int], ...]
+    # Guards of the slots it leaves alone.
+    unrequested: int
+    # No agent fits it, and none will in this pass.
+    failed: bool = False
+    # So many of it may still be placed, at most.
+    room: int = UNBOUNDED
+    # Whether smaller shapes that failed were looked up.
+    compared: bool = False
+    # How far down the order of agents none fits it, and the newest move of an agent that this takes account of.
+    cursor: int = UNBOUNDED
+    seen: int = 0
+    # For rotation: agents passed over for good, each with the next one to look at.
+    passed: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Kind:
+    """Sessions with equal kernels, mode and architecture."""
+
+    kernels: tuple[Shape, ...]
+    # All kernels on one agent.
+    whole: Shape
+    single_node: bool
+    # Distinct shapes of the kernels with their numbers.
+    groups: tuple[tuple[Shape, int], ...]
+    # Amounts of all kernels, by lane.
+    total: tuple[int, ...]
+    failed: bool = False
+    # Number of placements after which it found no room.
+    failed_at: int = NEVER
+
+
+class Shapes:
+    """The shapes of a pass, each amount and architecture once."""
+
+    def __init__(self, lanes: Lanes, limited: bool) -> None:
+        """`limited` says that the last lane counts kernels; nobody can leave that one alone."""
+        self._lanes = lanes
+        self._counted = 1 if limited else 0
+        self._known: dict[tuple[int, str], Shape] = {}
+
+    def of(self, amounts: Sequence[int], architecture: str) -> Shape:
+        """The shape of `amounts`, by lane."""
+        packed = self._lanes.pack(amounts)
+        shape = self._known.get((packed, architecture))
+        if shape is None:
+            nonzero = tuple((lane, amount) for lane, amount in enumerate(amounts) if amount)
+            shape = Shape(packed, architecture, nonzero, self._lanes.zeros(packed) >> 0)
+            self._known[packed, architecture] = shape
+        return shape
+
+    def all(self) -> Iterable[Shape]:
+        """Every shape made so far."""
+        return self._known.values()
+
+
+def find_kinds(queue: Queue, rows: Integers, columns: Sequence[int], lanes: Lanes, shapes: Shapes) -> tuple[list[Kind], Integers]:
+    """The kinds of the sessions in `rows`, and the kind of each; lanes hold the slots in `columns`, then a count of kernels if there
+    is one more lane. Sessions with wishes get a kind of their own: they are placed by themselves.
+    """
+    sizes = queue.offsets[rows + 1] - queue.offsets[rows]
+    starts = np.cumsum(sizes) - sizes
+    owner_of_kernel = np.repeat(np.arange(len(rows)), sizes)
+    ranks = np.arange(len(owner_of_kernel)) - starts[owner_of_kernel]
+    requests = queue.requests[queue.offsets[rows][owner_of_kernel] + ranks]
+    first, shape_of = distinct_rows(requests)
+    amounts = [[row[column] for column in columns] + [1] * (lanes.count - len(columns)) for row in requests[first].tolist()]
+
+    architectures, architecture_of = _codes(queue, rows)
+    single = (queue.single_node[rows] | (sizes <= 1)).astype(np.int64)
+    wishes = np.zeros(len(rows), np.int64)
+    if queue.wishes:
+        wishes[:] = np.where(np.isin(rows, np.fromiter(queue.wishes, np.int64, len(queue.wishes))), rows + 1, 0)
+    sequence = _sequence_hash(shape_of, ranks, starts, sizes)
+    representative, kind_of = distinct_rows(np.column_stack((sizes, single, architecture_of, wishes, sequence)))
+    # Equal hashes are almost surely, but not surely, equal sequences.
+    if not np.array_equal(shape_of, shape_of[starts[representative[kind_of]][owner_of_kernel] + ranks]):
+        representative, kind_of = _distinct_sequences(sizes, single, architecture_of, wishes, shape_of, starts)
+
+    kinds = []
+    for session in representative.tolist():
+        start, size = int(starts[session]), int(sizes[session])
+        kinds.append(
+            _make_kind(
+                shape_of[start : start + size].tolist(), amounts, architectures[int(architecture_of[session])], bool(single[session]), shapes, lanes
+            )
+        )
+    return kinds, kind_of
+
+
+def distinct_rows(matrix: Integers) -> tuple[Integers, Integers]:
+    """Of n x m integers: the index of one row of each value, and for each row which of those it equals."""
+    if not len(matrix):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    mixed = np.zeros(len(matrix), np.uint64)
+    for column in range(matrix.shape[1]):
+        mixed = _mix(mixed ^ matrix[:, column].astype(np.uint64))
+    _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
+    if not np.array_equal(matrix, matrix[first[inverse]]):
+        _, first, inverse = np.unique(matrix, axis=0, return_index=True, return_inverse=True)
+    return first.astype(np.int64), inverse.reshape(-1).astype(np.int64)
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA'14): a bijection that spreads every bit."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _sequence_hash(shape_of: Integers, ranks: Integers, starts: Integers, sizes: Integers) -> Integers:
+    hashes = np.zeros(len(sizes), np.uint64)
+    filled = sizes > 0
+    if filled.any():
+        terms = _mix(_mix(shape_of.astype(np.uint64)) + ranks.astype(np.uint64))
+        hashes[filled] = np.add.reduceat(terms, starts[filled])
+    return hashes.view(np.int64)
+
+
+def _distinct_sequences(
+    sizes: Integers, single: Integers, architecture_of: Integers, wishes: Integers, shape_of: Integers, starts: Integers
+) -> tuple[Integers, Integers]:
+    known: dict[tuple[int, int, int, bytes], int] = {}
+    representative: list[int] = []
+    kind_of = np.zeros(len(sizes), np.int64)
+    for session, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+        key = (
+            int(single[session]),
+            int(architecture_of[session]),
+            int(wishes[session]),
+            shape_of[start : start + size].tobytes(),
+        )
+        kind_of[session] = known.setdefault(key, len(known))
+        if len(known) > len(representative):
+            representative.append(session)
+    return np.array(representative, np.int64), kind_of
+
+
+def _codes(queue: Queue, rows: Integers) -> tuple[list[str], Integers]:
+    names = [ANY_ARCHITECTURE, *sorted(set(queue.architectures.values()) - {ANY_ARCHITECTURE})]
+    codes = np.zeros(len(queue.owners), np.int64)
+    if queue.architectures:
+        number = {name: code for code, name in enumerate(names)}
+        codes[list(queue.architectures)] = [number[name] for name in queue.architectures.values()]
+    return names, codes[rows]
+
+
+def _make_kind(
+    sequence: list[int], amounts: list[list[int]], architecture: str, single_node: bool, shapes: Shapes, lanes: Lanes
+) -> Kind:
+    numbers: dict[int, int] = {}
+    for shape in sequence:
+        numbers[shape] = numbers.get(shape, 0) + 1
+    total = tuple(sum(amounts[shape][lane] * number for shape, number in numbers.items()) for lane in range(lanes.count))
+    made = {shape: shapes.of(amounts[shape], architecture) for shape in numbers}
+    return Kind(
+        kernels=tuple(made[shape] for shape in sequence),
+        whole=shapes.of(total, architecture),
+        single_node=single_node,
+        groups=tuple((made[shape], number) for shape, number in numbers.items()),
+        total=total,
+    )
+
+
+def active_rows(queue: Queue) -> tuple[Integers, Mask]:
+    """Rows of the sessions that nothing holds back, and the mask of those that something does."""
+    held_back = np.zeros(len(queue.owners), np.bool_)
+    if queue.held_back:
+        held_back[list(queue.held_back)] = True
+    return np.flatnonzero(~held_back), held_back

@@ -1,0 +1,121 @@
+"""Strategies by name, their options, and the check of a policy when it is configured.
+
+Nothing falls back silently: a name or an option that is not known here is refused, and so is an option that the chosen strategies do
+not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from manager.scheduling.amounts import AmountError, check_slot
+from manager.scheduling.columns import Policy
+
+FIFO, LIFO, DRF, FAIR_SHARE = "fifo", "lifo", "drf", "fair-share"
+CONCENTRATED, DISPERSED, ROUND_ROBIN = "concentrated", "dispersed", "round-robin"
+DEFAULT_SLOT_PRIORITY = ("cuda", "rocm", "tpu", "cpu", "mem")
+
+# Head-of-line avoidance: a session tried so many times in vain goes to the end of its priority band and blocks nobody. 0 is off.
+MAX_TRIES_BEFORE_SKIP = "max-tries-before-skip"
+# Comma-separated slots by which agents are compared, first one first; `cuda` also means every `cuda.…`.
+SLOT_PRIORITY = "slot-priority"
+# Most kernels on one agent. 0 is no limit.
+MAX_KERNELS_PER_AGENT = "max-kernels-per-agent"
+
+SESSION_STRATEGIES: dict[str, frozenset[str]] = {
+    FIFO: frozenset({MAX_TRIES_BEFORE_SKIP}),
+    LIFO: frozenset(),
+    DRF: frozenset(),
+    FAIR_SHARE: frozenset(),
+}
+AGENT_STRATEGIES: dict[str, frozenset[str]] = {
+    CONCENTRATED: frozenset({SLOT_PRIORITY, MAX_KERNELS_PER_AGENT}),
+    DISPERSED: frozenset({SLOT_PRIORITY, MAX_KERNELS_PER_AGENT}),
+    ROUND_ROBIN: frozenset({MAX_KERNELS_PER_AGENT}),
+}
+_MAX_COUNT = 1_000_000
+
+Value = TypeVar("Value")
+
+
+class PolicyError(ValueError):
+    """A policy that cannot be used; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A checked policy, its options read."""
+
+    session_strategy: str
+    agent_strategy: str
+    max_tries_before_skip: int = 0
+    slot_priority: tuple[str, ...] = DEFAULT_SLOT_PRIORITY
+    max_kernels_per_agent: int = 0
+
+
+def validate_policy(policy: Policy) -> Settings:
+    """The policy with its options read. Raises PolicyError on unknown strategies, unknown or unread options, and bad values."""
+    session_options = _known("session strategy", policy.session_strategy, SESSION_STRATEGIES)
+    agent_options = _known("agent strategy", policy.agent_strategy, AGENT_STRATEGIES)
+    allowed = session_options | agent_options
+    for option in sorted(policy.options):
+        if option not in allowed:
+            readable = ", ".join(sorted(allowed)) or "none"
+            raise PolicyError(
+                f"option {option[:64]!r} is not read by {policy.session_strategy} and {policy.agent_strategy}; options are: {readable}"
+            )
+    return Settings(
+        session_strategy=policy.session_strategy,
+        agent_strategy=policy.agent_strategy,
+        max_tries_before_skip=_read(policy, MAX_TRIES_BEFORE_SKIP, _count, 0),
+        slot_priority=_read(policy, SLOT_PRIORITY, _slots, DEFAULT_SLOT_PRIORITY),
+        max_kernels_per_agent=_read(policy, MAX_KERNELS_PER_AGENT, _count, 0),
+    )
+
+
+def slot_order(slots: Sequence[str], priority: Sequence[str]) -> list[int]:
+    """Columns of `slots` in the order in which agents are compared: by `priority`, where an entry also means every slot that it is
+    the first part of (`cuda` means `cuda.device`); the others by name.
+    """
+
+    def place(column: int) -> tuple[int, str]:
+        slot = slots[column]
+        ranks = (rank for rank, entry in enumerate(priority) if slot == entry or slot.startswith(entry + "."))
+        return next(ranks, len(priority)), slot
+
+    return sorted(range(len(slots)), key=place)
+
+
+def _known(what: str, name: str, registry: dict[str, frozenset[str]]) -> frozenset[str]:
+    if name not in registry:
+        raise PolicyError(f"unknown {what} {name[:64]!r}; known are: {', '.join(sorted(registry))}")
+    return registry[name]
+
+
+def _read(policy: Policy, option: str, read: Callable[[str], Value], default: Value) -> Value:
+    if option not in policy.options:
+        return default
+    try:
+        return read(policy.options[option])
+    except ValueError as error:
+        raise PolicyError(f"option {option}: {error}") from error
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_COUNT)) and int(text) <= _MAX_COUNT):
+        raise ValueError(f"must be a whole number from 0 to {_MAX_COUNT}")
+    return int(text)
+
+
+def _slots(text: str) -> tuple[str, ...]:
+    slots = tuple(slot.strip() for slot in text.split(","))
+    if len(set(slots)) != len(slots):
+        raise ValueError("names a slot twice")
+    for slot in slots:
+        try:
+            check_slot(slot)
+        except AmountError as error:
+            raise ValueError(f"{slot[:64]!r}: {error}") from error
+    return slots
