@@ -13,12 +13,14 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from agent.network.errors import NetworkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 DIRECTORY = Path("/run/netns")
 

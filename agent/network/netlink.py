@@ -10,19 +10,22 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl  # type: ignore[import-untyped]
 
 from agent.network import namespaces
 from agent.network.errors import NetworkError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
 _SOL_NETLINK, _NETLINK_EXT_ACK, _NETLINK_CAP_ACK, _NETLINK_GET_STRICT_CHECK = 270, 11, 10, 12
 _REQUEST, _ACK, _DUMP, _ACK_TEXTS = 0x1, 0x4, 0x300, 0x200
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
+_ERRNO = struct.Struct("=i")
 _ATTRIBUTE = struct.Struct("=HH")
 _TEXT_ATTRIBUTE = 1
 # One message of the kernel's answer takes about a kilobyte of the socket's buffer, and a batch must not fill it.
@@ -47,17 +50,13 @@ class Netlink:
     """One socket; use it in one thread at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Takes over the socket."""
+        """Uses the socket, and leaves it to the caller to close it: an open one keeps its namespace alive."""
         self._socket = connection
         self._sequence = 0
         connection.settimeout(_TIMEOUT)
         for option in (_NETLINK_EXT_ACK, _NETLINK_CAP_ACK, _NETLINK_GET_STRICT_CHECK):
             connection.setsockopt(_SOL_NETLINK, option, 1)
         connection.bind((0, 0))
-
-    def close(self) -> None:
-        """Closes the socket; an open one would keep its namespace alive."""
-        self._socket.close()
 
     def send(self, messages: Sequence[Message], failed: Callable[[int, RequestError], None]) -> None:
         """Sends all the messages in order and waits until all are done.
@@ -82,7 +81,7 @@ class Netlink:
                 for kind, flags, number, payload in self._read():
                     if kind == _ERROR and number in awaited:
                         awaited.discard(number)
-                        if (error := _refusal(flags, payload)) is not None:
+                        if (error := _refusal(kind, flags, payload)) is not None:
                             failures.append((start + number - first, error))
             for place, error in failures:
                 failed(place, error)
@@ -108,7 +107,7 @@ class Netlink:
                 if number != self._sequence:
                     continue
                 if kind in {_ERROR, _DONE}:
-                    if (error := _refusal(flags_set, payload)) is not None:
+                    if (error := _refusal(kind, flags_set, payload)) is not None:
                         raise error
                     yield from decoder.parse(bytes(answers))
                     return
@@ -138,28 +137,26 @@ class Netlink:
 def connected(descriptor: int | None = None) -> Iterator[Netlink]:
     """A socket inside the namespace of the descriptor, by default the process's own. Raises NetworkError."""
     try:
-        netlink = Netlink(_open() if descriptor is None else namespaces.run_inside(descriptor, _open))
+        connection = _open() if descriptor is None else namespaces.run_inside(descriptor, _open)
     except OSError as error:
         raise NetworkError(f"cannot open a netlink socket: {error}") from error
-    try:
-        yield netlink
-    finally:
-        netlink.close()
+    with connection:
+        yield Netlink(connection)
 
 
 def _open() -> socket.socket:
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
 
 
-def _refusal(flags: int, payload: bytes) -> RequestError | None:
-    """The error of an acknowledgement: an errno, the header of the request, then attributes with the kernel's words."""
-    code = -struct.unpack_from("=i", payload)[0] if len(payload) >= struct.calcsize("=i") else 0
+def _refusal(kind: int, flags: int, payload: bytes) -> RequestError | None:
+    """The error of an answer's last message: an errno; when it is an error, the request's header, then the kernel's words."""
+    code = -_ERRNO.unpack_from(payload)[0] if len(payload) >= _ERRNO.size else 0
     if not code:
         return None
-    text, position = "", 4 + _HEADER.size
+    text, position = "", _ERRNO.size + (_HEADER.size if kind == _ERROR else 0)
     while flags & _ACK_TEXTS and position + _ATTRIBUTE.size <= len(payload):
-        length, kind = _ATTRIBUTE.unpack_from(payload, position)
-        if kind == _TEXT_ATTRIBUTE:
+        length, attribute = _ATTRIBUTE.unpack_from(payload, position)
+        if attribute == _TEXT_ATTRIBUTE:
             text = payload[position + _ATTRIBUTE.size : position + length].rstrip(b"\0").decode(errors="replace")
         position += max(_ATTRIBUTE.size, length + -length % 4)
     return RequestError(code, text)

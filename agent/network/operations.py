@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from agent.network.observed import (
-    AddressEntry,
-    BridgeSettings,
-    NeighbourEntry,
-    PortSettings,
-    StationEntry,
-    TunnelEntry,
-    TunnelSettings,
-)
+if TYPE_CHECKING:
+    from agent.network.observed import (
+        AddressEntry,
+        BridgeSettings,
+        NeighbourEntry,
+        PortSettings,
+        StationEntry,
+        TunnelEntry,
+        TunnelSettings,
+    )
 
 
 @dataclass(frozen=True, slots=True)

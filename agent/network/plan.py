@@ -112,7 +112,9 @@ def plan_attachment(network: Network, member: Member, session: Observed, kernel:
     name = port_name(network, member)
     port, inner = session.links.get(name), kernel.links.get(KERNEL_LINK)
     if inner is not None and inner.kind != "veth":
-        raise NetworkError(f"the kernel's namespace has a {KERNEL_LINK} already, and it is not ours: {inner.kind or '?'}")
+        raise NetworkError(
+            f"the kernel's namespace has a {KERNEL_LINK} already, and it is not ours: {inner.kind or '?'}"
+        )
     if port is not None and inner is not None and _paired(port, inner) and inner.mac == member.mac:
         index = inner.index
         operations: list[Operation] = []
@@ -236,9 +238,7 @@ def _new_port(network: Network, member: Member, peer_index: int) -> list[Operati
     ]
 
 
-def _plan_inside(
-    network: Network, member: Member, index: int, inner: Link | None, kernel: Observed
-) -> list[Operation]:
+def _plan_inside(network: Network, member: Member, index: int, inner: Link | None, kernel: Observed) -> list[Operation]:
     """What the kernel's own end needs; `inner` is None when it has just been created, with the index `index`."""
     steps: list[Operation] = []
     loopback = kernel.links.get("lo")

@@ -8,12 +8,13 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
+from retinue.manager.v1 import session_pb2 as pb
+from retinue.manager.v1 import session_service_pb2 as service_pb
 
 from manager.lifecycle.spec import DEFAULT_GRACE_SECONDS, DEFAULT_PRIORITY, KernelSpec, SessionSpec
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import format_amount
 from manager.store.journal import Event
-from retinue.manager.v1 import session_pb2 as pb
 
 
 def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_project: str) -> SessionSpec:
@@ -21,7 +22,12 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
 
     Raises ValueError with a field path and a description.
     """
-    if message.type not in (pb.SESSION_TYPE_INTERACTIVE, pb.SESSION_TYPE_BATCH, pb.SESSION_TYPE_INFERENCE, pb.SESSION_TYPE_SYSTEM):
+    if message.type not in (
+        pb.SESSION_TYPE_INTERACTIVE,
+        pb.SESSION_TYPE_BATCH,
+        pb.SESSION_TYPE_INFERENCE,
+        pb.SESSION_TYPE_SYSTEM,
+    ):
         raise ValueError("spec.type", "is required and must be a known type")
     if message.cluster_mode not in pb.ClusterMode.values():
         raise ValueError("spec.cluster_mode", "must be a known mode")
@@ -42,7 +48,9 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         kernel=_kernel_spec(message.kernel),
         roles=roles,
         labels=dict(message.labels),
-        grace_seconds=grace.seconds + grace.nanos / 1e9 if message.HasField("termination_grace") else DEFAULT_GRACE_SECONDS,
+        grace_seconds=grace.seconds + grace.nanos / 1e9
+        if message.HasField("termination_grace")
+        else DEFAULT_GRACE_SECONDS,
     )
 
 
@@ -123,7 +131,9 @@ def _kernel_message(row: Mapping[str, Any]) -> pb.Kernel:
 
 def event_message(event: Event) -> pb.SessionEvent:
     """An entry of the journal."""
-    message = pb.SessionEvent(revision=event.revision, create_time=_time(event.create_time), session_id=str(event.session_id))
+    message = pb.SessionEvent(
+        revision=event.revision, create_time=_time(event.create_time), session_id=str(event.session_id)
+    )
     payload = event.payload
     if event.kind == "CREATED":
         created = {**payload["session"], "create_time": event.create_time}
@@ -152,9 +162,36 @@ def event_message(event: Event) -> pb.SessionEvent:
     return message
 
 
+def explanation_message(row: Mapping[str, Any], position: int) -> service_pb.ExplainSessionResponse:
+    """Why a session waits; little for one that does not."""
+    message = service_pb.ExplainSessionResponse(state=_session_state(row["state"]))
+    if row["state"] != "PENDING":
+        return message
+    explanation = row["explanation"]
+    message.reason, message.message = row["reason"], row["message"]
+    message.tier = service_pb.ReasonTier.Value(f"REASON_TIER_{explanation.get('tier', 'SYSTEM')}")
+    message.queue_position, message.tries = position, row["tries"]
+    for shortfall in explanation.get("shortfalls", []):
+        message.shortfalls.add(
+            hostname=shortfall["hostname"],
+            slot=shortfall["slot"],
+            requested=shortfall["requested"],
+            best_agent=shortfall["agent"],
+            free=shortfall["free"],
+            short=shortfall["short"],
+        )
+    if (evaluated := _time(row["evaluate_time"])) is not None:
+        message.evaluate_time.CopyFrom(evaluated)
+    if (next_try := _time(row["next_try_time"])) is not None:
+        message.next_try_time.CopyFrom(next_try)
+    return message
+
+
 def _conditions(stored: Sequence[Mapping[str, Any]]) -> list[pb.Condition]:
     return [
-        pb.Condition(type=item["type"], message=item["message"], since_time=_time(dt.datetime.fromisoformat(item["since"])))
+        pb.Condition(
+            type=item["type"], message=item["message"], since_time=_time(dt.datetime.fromisoformat(item["since"]))
+        )
         for item in stored
     ]
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
+from manager.api.filters import parse_filter
+from manager.api.interceptors import current_principal
+from manager.identity.principal import Principal
+from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import session_service_pb2_grpc
 from sqlalchemy.exc import IntegrityError
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.api import errors
-from manager.api.fields import Fields
-from manager.api.filters import parse_filter
-from manager.api.interceptors import current_principal
-from manager.api.pages import Pager
+from manager.api import errors, fields, pages
 from manager.api.session_convert import etag, event_message, explanation_message, session_message, spec_from_message
 from manager.fleet.dialer import Dialer
 from manager.fleet.output import OutputPastEndError, OutputUnavailableError
-from manager.identity.principal import Principal
 from manager.lifecycle import commands
 from manager.lifecycle.admission import admit
 from manager.lifecycle.outputs import read_output
@@ -29,11 +29,10 @@ from manager.lifecycle.states import ENDED_SESSION_STATES
 from manager.store import groups, journal, requests, sessions
 from manager.store.database import Database
 from manager.store.journal import JournalTail
-from retinue.manager.v1 import session_service_pb2 as pb
-from retinue.manager.v1 import session_service_pb2_grpc
+from manager.store.recordset import Row
 
 _FILTER_FIELDS = frozenset({"id", "name", "project", "owner", "state", "type", "result", "resource_group"})
-_MAX_EVENTS = 100
+_ENUM_PREFIXES = {"state": "SESSION_STATE_", "type": "SESSION_TYPE_", "result": "SESSION_RESULT_"}
 _BOOKMARK_SECONDS = 10.0
 
 
@@ -46,25 +45,281 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self._dialer = dialer
         self._stopping = stopping
 
-    async def CreateSession(self, request: pb.CreateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.CreateSessionResponse:
+    async def CreateSession(
+        self, request: pb.CreateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CreateSessionResponse:
         """See the proto."""
         principal = current_principal()
-        spec = self._admitted(request, principal)
+        spec = _admitted(request, principal)
         session_id = uuid.uuid4()
         row, kernels = commands.new_rows(session_id, principal.name, spec)
         async with self._database.transaction() as tx:
-            await self._check_references(tx, principal, spec)
+            await _check_group(tx, spec)
             if request.validate_only:
                 return pb.CreateSessionResponse(session=session_message(row, kernels))
-            async with requests.once(tx, principal.name, "CreateSession", request, pb.CreateSessionResponse) as repeated:
-                if repeated.answer is not None:
-                    return repeated.answer
+
+            async def create() -> pb.CreateSessionResponse:
                 try:
                     revision = await commands.create(tx, row, kernels)
                 except IntegrityError as error:
-                    raise errors.NameTakenError("session", spec.name) from error
-                stored = (await sessions.read(tx, [session_id]))[session_id]
-                repeated.record(pb.CreateSessionResponse(session=session_message(stored, kernels), revision=revision))
+                    raise errors.NameTaken("session", spec.name) from error
+                stored = await sessions.read(tx, [session_id])
+                return pb.CreateSessionResponse(session=session_message(stored[session_id], kernels), revision=revision)
+
+            response = await requests.once(
+                tx, principal.name, "CreateSession", request, pb.CreateSessionResponse, create
+            )
         self._tail.wake()
-        assert repeated.answer is not None
-        return repeated.answer
+        return response
+
+    async def GetSession(
+        self, request: pb.GetSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetSessionResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            revision, _ = await journal.head(tx)
+            session_id = await _find(tx, request.session)
+            row, kernels = await _read(tx, session_id)
+        return pb.GetSessionResponse(session=session_message(row, kernels), revision=revision)
+
+    async def ListSessions(
+        self, request: pb.ListSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListSessionsResponse:
+        """See the proto."""
+        terms = _terms(request.filter)
+        if request.order_by not in ("", "create_time", "create_time desc"):
+            raise errors.InvalidRequest([("order_by", "must be `create_time` or `create_time desc`")])
+        query = ["sessions", request.filter, request.order_by, request.show_ended]
+        page = pages.open_page(request.page_size, request.page_token, query)
+        async with self._database.transaction() as tx:
+            revision, _ = await journal.head(tx)
+            rows = await sessions.list_page(
+                tx,
+                _sight(),
+                terms=terms,
+                ended=request.show_ended,
+                newest_first=request.order_by != "create_time",
+                after=page.after,
+                limit=page.size + 1,
+            )
+            shown = rows[: page.size]
+            kernels = await sessions.read_kernels(tx, [row["id"] for row in shown])
+        token = ""
+        if len(rows) > page.size:
+            token = page.token_after([shown[-1]["create_time"].isoformat(), str(shown[-1]["id"])])
+        messages = [session_message(row, kernels.get(row["id"], [])) for row in shown]
+        return pb.ListSessionsResponse(sessions=messages, next_page_token=token, revision=revision)
+
+    async def TerminateSession(
+        self, request: pb.TerminateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.TerminateSessionResponse:
+        """See the proto."""
+        principal = current_principal()
+        async with self._database.transaction() as tx:
+            session_id = await _find(tx, request.session)
+            if request.etag:
+                locked = await sessions.read(tx, [session_id], lock=True)
+                if etag(locked[session_id]) != request.etag:
+                    raise errors.EtagMismatch(etag(locked[session_id]))
+            await commands.terminate(tx, session_id, by=principal.name, force=request.force)
+            row, kernels = await _read(tx, session_id)
+        self._tail.wake()
+        return pb.TerminateSessionResponse(session=session_message(row, kernels))
+
+    async def WatchSessions(
+        self, request: pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.WatchSessionsResponse]:
+        """See the proto."""
+        only = _session_id(request.session_id)
+        if request.until_ended and only is None:
+            raise errors.InvalidRequest([("until_ended", "needs session_id")])
+        after = request.after_revision if request.HasField("after_revision") else await self._tail.newest()
+        if after < 0:
+            raise errors.InvalidRequest([("after_revision", "must not be negative")])
+        sight = _sight()
+        if only is not None:
+            async with self._database.transaction() as tx:
+                seen = (await sessions.read(tx, [only])).get(only)
+                newest, oldest = await journal.head(tx)
+            if seen is None or not sight.sees(seen["owner"], seen["project"]):
+                raise errors.NotFound("session", request.session_id)
+            if request.after_revision == 0 and request.HasField("after_revision"):
+                after = oldest
+            if after > newest:
+                raise journal.RevisionInFuture(newest)
+        yield pb.WatchSessionsResponse(revision=after)
+        async for revision, events in self._portions(after, only):
+            visible = [event for event in events if sight.sees(event.owner, event.project)]
+            yield pb.WatchSessionsResponse(revision=revision, events=[event_message(event) for event in visible])
+            if request.until_ended and any(_ends_session(event) for event in visible):
+                return
+
+    async def _portions(self, after: int, only: uuid.UUID | None) -> AsyncIterator[tuple[int, Sequence[journal.Event]]]:
+        """Portions of the journal; without events it is a bookmark, after 10 s of silence at the latest."""
+        revision = after
+        following = aiter(self._tail.follow(after))
+        upcoming: asyncio.Future[Sequence[journal.Event]] | None = None
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        silent_since = asyncio.get_running_loop().time()
+        try:
+            while True:
+                upcoming = upcoming or asyncio.ensure_future(anext(following))
+                pause = max(0.0, silent_since + _BOOKMARK_SECONDS - asyncio.get_running_loop().time())
+                await asyncio.wait((upcoming, stopping), timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                events: Sequence[journal.Event] = ()
+                if upcoming.done():
+                    portion, upcoming = upcoming.result(), None
+                    revision = portion[-1].revision
+                    events = [event for event in portion if only is None or event.session_id == only]
+                elif stopping.done():
+                    raise errors.Unavailable("the server is stopping; resume the watch")
+                if events or asyncio.get_running_loop().time() - silent_since >= _BOOKMARK_SECONDS:
+                    silent_since = asyncio.get_running_loop().time()
+                    yield revision, events
+        finally:
+            stopping.cancel()
+            if upcoming is not None:
+                upcoming.cancel()
+                await asyncio.gather(upcoming, return_exceptions=True)
+            await following.aclose()
+
+    async def ExplainSession(
+        self, request: pb.ExplainSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ExplainSessionResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            session_id = await _find(tx, request.session)
+            row, _ = await _read(tx, session_id)
+            position = await sessions.queue_position(tx, session_id)
+        return explanation_message(row, position)
+
+    async def StreamLogs(
+        self, request: pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.StreamLogsResponse]:
+        """See the proto."""
+        if request.all and (request.hostname or request.offset):
+            raise errors.InvalidRequest([("all", "takes neither hostname nor offset")])
+        if request.offset < 0:
+            raise errors.InvalidRequest([("offset", "must not be negative")])
+        async with self._database.transaction() as tx:
+            _, kernels = await _read(tx, await _find(tx, request.session, owner_only=True))
+        wanted = {kernel["hostname"]: kernel["id"] for kernel in kernels}
+        if not request.all:
+            hostname = request.hostname or "main1"
+            if hostname not in wanted:
+                raise errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
+            wanted = {hostname: wanted[hostname]}
+        try:
+            async for piece in self._outputs(wanted, request.offset, request.follow):
+                yield piece
+        except OutputPastEndError as error:
+            raise errors.OffsetPastEnd(str(error)) from error
+        except OutputUnavailableError as error:
+            raise errors.Unavailable(str(error)) from error
+
+    async def _outputs(
+        self, wanted: Mapping[str, uuid.UUID], offset: int, follow: bool
+    ) -> AsyncIterator[pb.StreamLogsResponse]:
+        """Output of several kernels as it comes; ends early when the server stops."""
+        # Pieces; None when one kernel is done; what went wrong.
+        arrivals: asyncio.Queue[pb.StreamLogsResponse | Exception | None] = asyncio.Queue(maxsize=16)
+
+        async def pump(hostname: str, kernel_id: uuid.UUID) -> None:
+            try:
+                async for start, data in read_output(
+                    self._database, self._dialer, kernel_id, offset=offset, follow=follow
+                ):
+                    await arrivals.put(pb.StreamLogsResponse(hostname=hostname, offset=start, data=data))
+            except Exception as error:  # noqa: BLE001  # raised again by the reader of the queue
+                await arrivals.put(error)
+            else:
+                await arrivals.put(None)
+
+        async def stop() -> None:
+            await self._stopping.wait()
+            await arrivals.put(errors.Unavailable("the server is stopping; resume by offset"))
+
+        tasks = [asyncio.create_task(stop())]
+        tasks += [asyncio.create_task(pump(hostname, kernel_id)) for hostname, kernel_id in wanted.items()]
+        going = len(wanted)
+        try:
+            while going:
+                arrival = await arrivals.get()
+                if isinstance(arrival, Exception):
+                    raise arrival
+                if arrival is None:
+                    going -= 1
+                else:
+                    yield arrival
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _admitted(request: pb.CreateSessionRequest, principal: Principal) -> SessionSpec:
+    """The request as it would be accepted. Raises InvalidRequest with every wrong field, and ProjectDenied."""
+    own_projects = [membership.project for membership in principal.memberships]
+    try:
+        spec = spec_from_message(
+            request.spec,
+            default_name=f"s-{secrets.token_hex(4)}",
+            default_project=own_projects[0] if len(own_projects) == 1 else "",
+        )
+    except ValueError as error:
+        raise errors.InvalidRequest([(error.args[0], error.args[1])]) from error
+    if not spec.project:
+        raise errors.InvalidRequest([("spec.project", "is required: you are not a member of exactly one project")])
+    if spec.project not in own_projects:
+        raise errors.ProjectDenied(spec.project)
+    spec, violations = admit(spec)
+    if request.request_id and fields.parse_uuid(request.request_id) is None:
+        violations.append(("request_id", "must be a UUID"))
+    if violations:
+        raise errors.InvalidRequest(violations)
+    return spec
+
+
+async def _check_group(tx: AsyncSession, spec: SessionSpec) -> None:
+    if await groups.get(tx, spec.resource_group) is None:
+        raise errors.InvalidRequest([("spec.resource_group", "is not the name of a resource group")])
+
+
+def _sight(*, owner_only: bool = False) -> sessions.Sight:
+    principal = current_principal()
+    administered = () if owner_only else tuple(m.project for m in principal.memberships if m.role == "ADMIN")
+    return sessions.Sight(principal.is_admin, principal.name, administered)
+
+
+async def _find(tx: AsyncSession, reference: str, *, owner_only: bool = False) -> uuid.UUID:
+    found = await sessions.find(tx, reference, _sight(owner_only=owner_only), current_principal().name)
+    if found is None:
+        raise errors.NotFound("session", reference)
+    return found
+
+
+async def _read(tx: AsyncSession, session_id: uuid.UUID) -> tuple[Row, list[Row]]:
+    row = (await sessions.read(tx, [session_id]))[session_id]
+    return row, (await sessions.read_kernels(tx, [session_id]))[session_id]
+
+
+def _session_id(text: str) -> uuid.UUID | None:
+    if not text:
+        return None
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise errors.InvalidRequest([("session_id", "must be a UUID")]) from None
+
+
+def _terms(text: str) -> list[tuple[str, str, str]]:
+    """The filter's terms with the enum prefixes of the protos taken off, as the store has them."""
+    terms = []
+    for field, operator, value in parse_filter(text, _FILTER_FIELDS, prefixes=("labels.",)):
+        prefix = _ENUM_PREFIXES.get(field, "")
+        terms.append((field, operator, value.removeprefix(prefix)))
+    return terms
+
+
+def _ends_session(event: journal.Event) -> bool:
+    return event.kind == "SESSION_MOVED" and event.payload["to"] in ENDED_SESSION_STATES

@@ -1,4 +1,4 @@
-"""What the manager wants to exist on one agent, and what an agent says exists: plain values, and the difference of two wishes."""
+"""What the manager wants on one agent, and what the agent says there is: plain values, and the difference of two wishes."""
 
 from __future__ import annotations
 

@@ -24,5 +24,9 @@ class Dialer:
 
     def open(self, agent_id: str, address: str) -> grpc.aio.Channel:
         """A new channel of its own: a slow stream on one holds up nothing on another."""
-        options = (*_OPTIONS, ("grpc.ssl_target_name_override", f"{agent_id}.agent.retinue"), ("grpc.use_local_subchannel_pool", 1))
+        options = (
+            *_OPTIONS,
+            ("grpc.ssl_target_name_override", f"{agent_id}.agent.retinue"),
+            ("grpc.use_local_subchannel_pool", 1),
+        )
         return grpc.aio.secure_channel(address, self._credentials, options=options)

@@ -10,12 +10,12 @@ from typing import Protocol
 
 import grpc
 import grpc.aio
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
 from manager.fleet import messages
 from manager.fleet.desired import Desired, NodeFacts, NodeReport, difference
 from manager.fleet.dialer import Dialer
-from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Listener(Protocol):
 
 
 class AgentLink:
-    """Dials one agent until cancelled: tells it what is wanted, takes in what it reports, notes when it was last heard."""
+    """Dials one agent until cancelled: tells it what is wanted, takes in its reports, notes when it was last heard."""
 
     def __init__(
         self,
@@ -70,23 +70,30 @@ class AgentLink:
             opened = False
             channel = self._dialer.open(self.agent_id, self.address)
             try:
-                call = pb_grpc.AgentServiceStub(channel).Sync()  # type: ignore[no-untyped-call]
+                stub: pb_grpc.AgentServiceAsyncStub = pb_grpc.AgentServiceStub(channel)
+                call = stub.Sync()
                 await call.write(messages.hello(self._term, self.agent_id, self._heartbeat))
                 async with asyncio.timeout(self._heartbeat * 4):
                     first = await call.read()
-                if first is not grpc.aio.EOF and first.HasField("welcome"):
+                if isinstance(first, pb.SyncResponse) and first.HasField("welcome"):
                     opened = True
                     await self._converse(call, first.welcome)
                 _log.info("agent %s ended its stream", self.agent_id)
             except (grpc.aio.AioRpcError, TimeoutError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-                detail = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else repr(error)
+                detail = (
+                    f"{error.code().name}: {error.details()}"
+                    if isinstance(error, grpc.aio.AioRpcError)
+                    else repr(error)
+                )
                 _log.log(logging.WARNING if opened else logging.INFO, "link to agent %s: %s", self.agent_id, detail)
             finally:
                 await channel.close()
             backoff = _MIN_BACKOFF if opened else min(backoff * 2, _MAX_BACKOFF)
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311  # jitter, not a secret
 
-    async def _converse(self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], welcome: pb.Welcome) -> None:
+    async def _converse(
+        self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], welcome: pb.Welcome
+    ) -> None:
         self.heard = self._clock()
         await self._listener.welcomed(messages.node_facts(welcome))
         self._wanted.clear()
@@ -106,10 +113,12 @@ class AgentLink:
             teller.cancel()
             await asyncio.gather(reader, teller, return_exceptions=True)
 
-    async def _listen(self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], writing: asyncio.Lock) -> None:
+    async def _listen(
+        self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], writing: asyncio.Lock
+    ) -> None:
         while True:
             message = await call.read()
-            if message is grpc.aio.EOF:
+            if not isinstance(message, pb.SyncResponse):
                 return
             self.heard = self._clock()
             if message.HasField("report"):

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterable
 
 from google.protobuf.duration_pb2 import Duration
+from retinue.agent.v1 import agent_service_pb2 as pb
 
 from manager.fleet.desired import (
     AttemptReport,
@@ -16,7 +17,6 @@ from manager.fleet.desired import (
     NodeFacts,
     NodeReport,
 )
-from retinue.agent.v1 import agent_service_pb2 as pb
 
 _STATE_PREFIX = "ATTEMPT_STATE_"
 
@@ -31,7 +31,9 @@ def hello(term: int, agent_id: str, heartbeat_seconds: float) -> pb.SyncRequest:
 def snapshot(desired: Desired) -> pb.SyncRequest:
     """The whole desired set."""
     return pb.SyncRequest(
-        snapshot=pb.Snapshot(attempts=_attempts(desired.attempts.values()), networks=_networks(desired.networks.values()))
+        snapshot=pb.Snapshot(
+            attempts=_attempts(desired.attempts.values()), networks=_networks(desired.networks.values())
+        )
     )
 
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
-
-from manager.fleet.dialer import Dialer
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
+
+from manager.fleet.dialer import Dialer
 
 
 class OutputUnavailableError(Exception):

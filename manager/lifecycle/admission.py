@@ -45,7 +45,9 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     if not 0 <= spec.grace_seconds <= MAX_GRACE_SECONDS:
         violations.append(("spec.termination_grace", f"must be from 0 to {MAX_GRACE_SECONDS:.0f} s"))
     _check_labels(spec.labels, violations)
-    kernel = _admit_kernel(replace(spec.kernel, slots={**DEFAULT_SLOTS, **spec.kernel.slots}), "spec.kernel", violations)
+    kernel = _admit_kernel(
+        replace(spec.kernel, slots={**DEFAULT_SLOTS, **spec.kernel.slots}), "spec.kernel", violations
+    )
     roles = {}
     for position, (role, role_kernel) in enumerate(spec.roles.items()):
         if role not in ROLES:
@@ -61,7 +63,9 @@ def _admit_kernel(kernel: KernelSpec, path: str, violations: Violations) -> Kern
     if kernel.image and not _IMAGE.fullmatch(kernel.image):
         violations.append((f"{path}.image", "is not an image reference"))
     if len(kernel.command) > MAX_ARGUMENTS or sum(len(text.encode()) for text in kernel.command) > MAX_ARGUMENT_BYTES:
-        violations.append((f"{path}.command", f"must be at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT_BYTES} bytes in all"))
+        violations.append(
+            (f"{path}.command", f"must be at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT_BYTES} bytes in all")
+        )
     if any("\0" in text for text in kernel.command):
         violations.append((f"{path}.command", "must not hold NUL"))
     if kernel.command and not kernel.command[0]:
@@ -92,7 +96,9 @@ def _check_environment(environment: Mapping[str, str], path: str, violations: Vi
         if not _VARIABLE.fullmatch(name):
             violations.append((f"{path}[{name[:64]!r}]", "is not the name of a variable"))
         elif name.startswith(RESERVED_PREFIXES):
-            violations.append((f"{path}[{name[:64]!r}]", f"the prefixes {' and '.join(RESERVED_PREFIXES)} are reserved"))
+            violations.append(
+                (f"{path}[{name[:64]!r}]", f"the prefixes {' and '.join(RESERVED_PREFIXES)} are reserved")
+            )
         elif "\0" in value:
             violations.append((f"{path}[{name[:64]!r}]", "must not hold NUL"))
 

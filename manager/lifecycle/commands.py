@@ -35,7 +35,10 @@ def new_rows(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> tuple[dict
         "message": "no pass of the scheduler has looked at it yet",
         "version": 1,
     }
-    amounts = {role: {slot: parse_amount(slot, text) for slot, text in spec.of_role(role).slots.items()} for role in ("main", "sub")}
+    amounts = {
+        role: {slot: parse_amount(slot, text) for slot, text in spec.of_role(role).slots.items()}
+        for role in ("main", "sub")
+    }
     kernels = [
         {
             "id": plan.id,

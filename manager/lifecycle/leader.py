@@ -82,7 +82,11 @@ class Leader:
     async def _follow(self) -> None:
         """Finds out what any replica did to sessions: new ones are scheduled, ended ones are stopped."""
         async for batch in self._tail.follow(await self._tail.newest()):
-            ended = {event.session_id for event in batch if event.kind == "SESSION_MOVED" and event.payload["to"] != "SCHEDULED"}
+            ended = {
+                event.session_id
+                for event in batch
+                if event.kind == "SESSION_MOVED" and event.payload["to"] != "SCHEDULED"
+            }
             if any(event.kind == "CREATED" for event in batch):
                 self._scheduler.wake()
             if ended:

@@ -178,7 +178,9 @@ class SessionMachine:
         kernel.exit_code = observation.exit_code
         if kernel.state in STARTING_KERNEL_STATES:
             # It was let go and is over already, or it ends with a session that is being stopped.
-            self._move_kernel(kernel, KernelState.RUNNING if observation.exit_code is not None else KernelState.TERMINATING, "")
+            self._move_kernel(
+                kernel, KernelState.RUNNING if observation.exit_code is not None else KernelState.TERMINATING, ""
+            )
         self._move_kernel(kernel, KernelState.TERMINATED, observation.reason)
         if kernel is session.kernels[0] and observation.exit_code is not None:
             session.exit_code = observation.exit_code
@@ -229,7 +231,9 @@ class SessionMachine:
                 continue
             if kernel.state is KernelState.PENDING or kernel.attempt_ended:
                 self._move_kernel(
-                    kernel, KernelState.CANCELLED if kernel.state is KernelState.PENDING else KernelState.TERMINATING, reason
+                    kernel,
+                    KernelState.CANCELLED if kernel.state is KernelState.PENDING else KernelState.TERMINATING,
+                    reason,
                 )
                 if kernel.state is KernelState.TERMINATING:
                     self._move_kernel(kernel, KernelState.TERMINATED, reason)
@@ -261,7 +265,14 @@ class SessionMachine:
         kernel.reason = reason
         self.moves.append(
             KernelMoved(
-                kernel.id, kernel.hostname, from_state, to_state, kernel.agent_id, kernel.epoch, kernel.exit_code, reason
+                kernel.id,
+                kernel.hostname,
+                from_state,
+                to_state,
+                kernel.agent_id,
+                kernel.epoch,
+                kernel.exit_code,
+                reason,
             )
         )
         if to_state is KernelState.PENDING:

@@ -27,7 +27,9 @@ _FETCH_SECONDS = 30.0
 class OutputCollector:
     """Fetches the tail of every ended attempt's output, so that its agent may forget it."""
 
-    def __init__(self, database: Database, term: int, dialer: Dialer, committed: Callable[[Collection[str]], None]) -> None:
+    def __init__(
+        self, database: Database, term: int, dialer: Dialer, committed: Callable[[Collection[str]], None]
+    ) -> None:
         self._database = database
         self._term = term
         self._dialer = dialer
@@ -61,7 +63,12 @@ class OutputCollector:
             try:
                 async with asyncio.timeout(_FETCH_SECONDS):
                     pieces = stream_output(
-                        self._dialer, row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]), offset=start, follow=False
+                        self._dialer,
+                        row["agent_id"],
+                        row["address"],
+                        attempt_id(row["kernel_id"], row["epoch"]),
+                        offset=start,
+                        follow=False,
                     )
                     async for offset, piece in pieces:
                         if offset != start + len(data):

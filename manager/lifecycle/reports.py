@@ -60,10 +60,19 @@ class Reports:
                 await shares.refresh_group(tx, changed_group)
             await conditions.set_agent_lost(tx, facts.agent_id, lost=False)
             live = await attempts.read_live(tx, facts.agent_id)
-            absent = await attempts.read_sites(tx, facts.agent_id) - {uuid.UUID(text) for text in facts.network_session_ids}
+            absent = await attempts.read_sites(tx, facts.agent_id) - {
+                uuid.UUID(text) for text in facts.network_session_ids
+            }
         known = {parse_attempt_id(report.attempt_id) for report in facts.attempts}
         forgotten = [
-            AttemptReport(f"{row['kernel_id']}.{row['epoch']}", Observed.EXITED, None, "RECORD_LOST", "the agent has no record of it", 0)
+            AttemptReport(
+                f"{row['kernel_id']}.{row['epoch']}",
+                Observed.EXITED,
+                None,
+                "RECORD_LOST",
+                "the agent has no record of it",
+                0,
+            )
             for row in live
             if row["observed"] and (row["kernel_id"], row["epoch"]) not in known
         ]

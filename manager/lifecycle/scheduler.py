@@ -93,7 +93,9 @@ class Scheduler:
             entries = []
             for session in kept:
                 facts = {"session_id": session.id, "owner": session.owner, "project": waiting[session.id]["project"]}
-                for kernel_id, hostname, agent in zip(session.kernel_ids, session.hostnames, chosen[session.id], strict=True):
+                for kernel_id, hostname, agent in zip(
+                    session.kernel_ids, session.hostnames, chosen[session.id], strict=True
+                ):
                     payload = {
                         "kernel_id": str(kernel_id),
                         "hostname": hostname,
@@ -129,8 +131,10 @@ class Scheduler:
         if clusters:
             subnets, vnis = await placements.read_taken_addresses(tx)
             pool = SubnetPool(subnets)
-            mtus = await placements.read_underlay_mtus(tx, sorted({agent for session in clusters for agent in chosen[session.id]}))
-        for session in kept:
+            mtus = await placements.read_underlay_mtus(
+                tx, sorted({agent for session in clusters for agent in chosen[session.id]})
+            )
+        for session in list(kept):
             agents = chosen[session.id]
             sites = sorted(set(agents))
             subnet, network = "", ""
@@ -145,7 +149,9 @@ class Scheduler:
                 vnis.add(vni)
                 network = "VXLAN" if vni else "BRIDGE"
                 mtu = inner_mtu([mtus[agent] for agent in sites], vxlan=bool(vni))
-                rows["networks"].append({"session_id": session.id, "vni": vni, "subnet": subnet, "mtu": mtu, "agents": sites})
+                rows["networks"].append(
+                    {"session_id": session.id, "vni": vni, "subnet": subnet, "mtu": mtu, "agents": sites}
+                )
             rows["sessions"].append({"id": session.id, "network": network})
             for rank, (kernel_id, agent) in enumerate(zip(session.kernel_ids, agents, strict=True)):
                 rows["kernels"].append(
@@ -172,7 +178,13 @@ class Scheduler:
             tried = outcome.was_tried(row)
             if tried or (why.code, why.message) != (session.reason, session.message):
                 rows.append(
-                    {"id": session.id, "reason": why.code, "message": why.message, "explanation": _stored(session, why), "tried": int(tried)}
+                    {
+                        "id": session.id,
+                        "reason": why.code,
+                        "message": why.message,
+                        "explanation": _stored(session, why),
+                        "tried": int(tried),
+                    }
                 )
         if not rows:
             return

@@ -43,7 +43,12 @@ def build(
 ) -> Snapshot:
     """The columns of one group. Owners with equal shares are served in the order in which their first session arrived."""
     waiting = tuple(_waiting(row) for row in queue_rows)
-    slots = tuple(sorted({slot for row in agent_rows for slot in row["capacity"]} | {s for w in waiting for kernel in w.slots for s in kernel}))
+    slots = tuple(
+        sorted(
+            {slot for row in agent_rows for slot in row["capacity"]}
+            | {s for w in waiting for kernel in w.slots for s in kernel}
+        )
+    )
     column = {slot: position for position, slot in enumerate(slots)}
     # First those who wait, by arrival, then those who only hold: their order decides ties.
     names = list(dict.fromkeys([*(session.owner for session in waiting), *sorted(held)]))
@@ -85,7 +90,9 @@ def build(
         tries=np.array([row["tries"] for row in queue_rows], dtype=np.int64),
         held_back={position: why for position, row in enumerate(queue_rows) if (why := _held_back(row)) is not None},
         wishes={
-            position: AgentWishes(avoided=tuple(agent_row[agent] for agent in row["failed_agents"] if agent in agent_row))
+            position: AgentWishes(
+                avoided=tuple(agent_row[agent] for agent in row["failed_agents"] if agent in agent_row)
+            )
             for position, row in enumerate(queue_rows)
             if row["failed_agents"]
         },
@@ -110,5 +117,7 @@ def _held_back(row: Mapping[str, Any]) -> Explanation | None:
     if row["clearing"]:
         return Explanation(Tier.SYSTEM, "CLEARING", "what an earlier start left on its agents is being cleared away")
     if row["delay"] > 0:
-        return Explanation(Tier.SYSTEM, "START_BACKOFF", f"its last start failed ({row['last_failure']}); it waits before the next try")
+        return Explanation(
+            Tier.SYSTEM, "START_BACKOFF", f"its last start failed ({row['last_failure']}); it waits before the next try"
+        )
     return None

@@ -76,7 +76,9 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
     for session_id, machine in taken.machines.items():
         session, row = machine.session, taken.rows[session_id]
         moved_kernels = {move.kernel_id for move in machine.moves if isinstance(move, KernelMoved)}
-        rolled_back = any(isinstance(move, SessionMoved) and move.to_state is SessionState.PENDING for move in machine.moves)
+        rolled_back = any(
+            isinstance(move, SessionMoved) and move.to_state is SessionState.PENDING for move in machine.moves
+        )
         if machine.moves or session_id in taken.forced:
             session_rows.append(
                 {
@@ -88,7 +90,9 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
                     "message": session.message,
                     "failed_starts": session.failed_starts,
                     "failed_agents": session.failed_agents,
-                    "delay": _BACKOFF_SECONDS[min(session.failed_starts, len(_BACKOFF_SECONDS)) - 1] if rolled_back else None,
+                    "delay": _BACKOFF_SECONDS[min(session.failed_starts, len(_BACKOFF_SECONDS)) - 1]
+                    if rolled_back
+                    else None,
                     "force": session_id in taken.forced,
                 }
             )

@@ -6,7 +6,7 @@ integers are made only for agents that are looked at one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,9 +20,13 @@ _UNKNOWN = -1
 class Free:
     """Free amounts by agent; agents are numbered in order of their ids."""
 
-    def __init__(self, agents: Agents, columns: Sequence[int], lanes: Lanes, max_kernels: int) -> None:
-        """Lanes hold the slots in `columns`; when `max_kernels` is not 0, one more lane holds how many kernels an agent still takes."""
+    def __init__(self, agents: Agents, columns: Sequence[int], lanes: Lanes, max_kernels: int, *, every_move: bool) -> None:
+        """Lanes hold the slots in `columns`; when `max_kernels` is not 0, one more lane holds how many kernels an agent still takes.
+
+        `every_move` says that any taking may better an agent's place in the order of agents; else only using up a slot may.
+        """
         self.lanes = lanes
+        self._every_move = every_move
         self.rows = np.array(sorted(range(len(agents.ids)), key=agents.ids.__getitem__), np.int64)
         free = np.clip(agents.capacity - agents.used, 0, LIMIT - 1)[self.rows]
         # One row a lane: vector steps run along the agents.
@@ -39,6 +43,7 @@ class Free:
         # Agents whose place in an order may have got better, each with the number of the move; the newest is last.
         self.moved: dict[int, int] = {}
         self.moves = 0
+        self._last_moved = _UNKNOWN
 
     def __len__(self) -> int:
         """Number of agents."""
@@ -65,17 +70,15 @@ class Free:
         packed = self.lanes.pack_rows(self.amounts().T)
         self.packed = [new if old == _UNKNOWN else old for old, new in zip(self.packed, packed, strict=True)]
 
-    def take(self, agent: int, shape: Shape, rises: Callable[[int, int], bool]) -> int:
-        """Takes a shape that fits; returns what was free before, for `restore`. `rises(before, after)` says whether the agent may now
-        stand better in the order of agents.
-        """
+    def take(self, agent: int, request: int) -> int:
+        """Takes a packed request that fits; returns what was free before, for `restore`."""
         before = self.packed[agent]
         if before == _UNKNOWN:
             before = self.lanes.pack(self.amounts()[:, agent].tolist())
-        after = before - shape.packed
+        after = before - request
         self.packed[agent] = after
         self._stale.add(agent)
-        if rises(before, after):
+        if self._every_move or self.lanes.zeros(before) != self.lanes.zeros(after):
             self._log(agent)
         return before
 
@@ -87,7 +90,10 @@ class Free:
 
     def _log(self, agent: int) -> None:
         self.moves += 1
-        self.moved.pop(agent, None)
+        # An agent that moves again and again stays where it is: at the end.
+        if agent != self._last_moved:
+            self.moved.pop(agent, None)
+            self._last_moved = agent
         self.moved[agent] = self.moves
 
     def fitting(self, shape: Shape, mask: Mask) -> Integers:

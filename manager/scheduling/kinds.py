@@ -38,7 +38,7 @@ class Shape:
     # Whether smaller shapes that failed were looked up.
     compared: bool = False
     # How far down the order of agents none fits it, and the newest move of an agent that this takes account of.
-    cursor: int = UNBOUNDED
+    cursor: int = NEVER
     seen: int = 0
     # For rotation: agents passed over for good, each with the next one to look at.
     passed: dict[int, int] = field(default_factory=dict)
@@ -64,10 +64,9 @@ class Kind:
 class Shapes:
     """The shapes of a pass, each amount and architecture once."""
 
-    def __init__(self, lanes: Lanes, limited: bool) -> None:
-        """`limited` says that the last lane counts kernels; nobody can leave that one alone."""
+    def __init__(self, lanes: Lanes) -> None:
+        """No shape yet; amounts come in these lanes."""
         self._lanes = lanes
-        self._counted = 1 if limited else 0
         self._known: dict[tuple[int, str], Shape] = {}
 
     def of(self, amounts: Sequence[int], architecture: str) -> Shape:
@@ -76,7 +75,7 @@ class Shapes:
         shape = self._known.get((packed, architecture))
         if shape is None:
             nonzero = tuple((lane, amount) for lane, amount in enumerate(amounts) if amount)
-            shape = Shape(packed, architecture, nonzero, self._lanes.zeros(packed) >> 0)
+            shape = Shape(packed, architecture, nonzero, self._lanes.zeros(packed))
             self._known[packed, architecture] = shape
         return shape
 

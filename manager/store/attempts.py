@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.recordset import recordset
+from manager.store.recordset import Row, fetched, recordset
 
 
-async def read_desired(tx: AsyncSession, agent_id: str) -> list[RowMapping]:
+async def read_desired(tx: AsyncSession, agent_id: str) -> list[Row]:
     """Attempts that an agent should know of, with all that goes into them."""
     rows = await tx.execute(
         text("""
@@ -23,10 +23,10 @@ async def read_desired(tx: AsyncSession, agent_id: str) -> list[RowMapping]:
         """),
         {"agent": agent_id},
     )
-    return list(rows.mappings())
+    return fetched(rows)
 
 
-async def read_desired_networks(tx: AsyncSession, agent_id: str) -> list[RowMapping]:
+async def read_desired_networks(tx: AsyncSession, agent_id: str) -> list[Row]:
     """Networks an agent should have: those of sessions with a live attempt anywhere; one row per member."""
     rows = await tx.execute(
         text("""
@@ -46,19 +46,23 @@ async def read_desired_networks(tx: AsyncSession, agent_id: str) -> list[RowMapp
         """),
         {"agent": agent_id},
     )
-    return list(rows.mappings())
+    return fetched(rows)
 
 
-async def read_live(tx: AsyncSession, agent_id: str) -> list[RowMapping]:
+async def read_live(tx: AsyncSession, agent_id: str) -> list[Row]:
     """An agent's attempts that are not over: kernel, epoch, session, goal and what was last observed."""
     rows = await tx.execute(
-        text("SELECT kernel_id, epoch, session_id, goal, observed FROM attempt WHERE agent_id = :agent AND end_time IS NULL"),
+        text(
+            "SELECT kernel_id, epoch, session_id, goal, observed FROM attempt WHERE agent_id = :agent AND end_time IS NULL"
+        ),
         {"agent": agent_id},
     )
-    return list(rows.mappings())
+    return fetched(rows)
 
 
-async def sessions_of(tx: AsyncSession, keys: Collection[tuple[uuid.UUID, int]]) -> dict[tuple[uuid.UUID, int], uuid.UUID]:
+async def sessions_of(
+    tx: AsyncSession, keys: Collection[tuple[uuid.UUID, int]]
+) -> dict[tuple[uuid.UUID, int], uuid.UUID]:
     """The session of each live attempt among `keys` (kernel id, epoch)."""
     rows = await tx.execute(
         text("""
@@ -122,7 +126,9 @@ async def drop_sites(tx: AsyncSession, agent_id: str, session_ids: Collection[uu
 
 async def drop_networks(tx: AsyncSession) -> None:
     """Removes networks that no agent has."""
-    await tx.execute(text("DELETE FROM network n WHERE NOT EXISTS (SELECT FROM network_site site WHERE site.network_id = n.id)"))
+    await tx.execute(
+        text("DELETE FROM network n WHERE NOT EXISTS (SELECT FROM network_site site WHERE site.network_id = n.id)")
+    )
 
 
 async def read_sites(tx: AsyncSession, agent_id: str) -> set[uuid.UUID]:

@@ -63,4 +63,6 @@ async def read_lost_agents_with_leftovers(tx: AsyncSession) -> list[str]:
 
 async def give_up_output(tx: AsyncSession, agent_id: str) -> None:
     """Output of ended attempts on a lost agent is waited for no longer."""
-    await tx.execute(text("UPDATE attempt SET log_pending = FALSE WHERE agent_id = :agent AND log_pending"), {"agent": agent_id})
+    await tx.execute(
+        text("UPDATE attempt SET log_pending = FALSE WHERE agent_id = :agent AND log_pending"), {"agent": agent_id}
+    )

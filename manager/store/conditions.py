@@ -38,7 +38,11 @@ async def set_agent_lost(tx: AsyncSession, agent_id: str, *, lost: bool) -> None
         if conditions != row["conditions"]:
             changed.append({"id": row["id"], "conditions": conditions})
             payload = {"reason": row["reason"], "message": row["message"], "conditions": conditions}
-            entries.append(journal.Entry(session_id=row["id"], owner=row["owner"], project=row["project"], kind="NOTED", payload=payload))
+            entries.append(
+                journal.Entry(
+                    session_id=row["id"], owner=row["owner"], project=row["project"], kind="NOTED", payload=payload
+                )
+            )
     if changed:
         await sessions.set_conditions(tx, changed)
         await journal.append(tx, entries)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import sqlalchemy.exc
+from sqlalchemy import Executable, Result
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession as SqlAlchemySession
 from sqlmodel.ext.asyncio.session import AsyncSession
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
 
 _DRIVER = "postgresql+psycopg"
 _CONNECT_SECONDS = 5
@@ -23,11 +27,15 @@ _LIVENESS: Mapping[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-# SQLSTATE classes and codes that say nothing about the statement: connection, resources, operator, system, a standby after a failover.
+# What says nothing about the statement: connection, resources, operator, system; a standby after a failover.
 _PASSING_CLASSES = ("08", "53", "57", "58")
 _PASSING_CODES = ("25006",)
 # Serialization failure, deadlock, lock not available: the same transaction may pass when it is tried again.
 _CONFLICTS = ("40001", "40P01", "55P03")
+
+
+def _options(**settings: Any) -> str:
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
 class StoreUnavailable(Exception):  # noqa: N818  # a condition of the store that passes, not a mistake
@@ -52,6 +60,17 @@ def parse_url(url: str) -> URL:
     return parsed.set(drivername=_DRIVER)
 
 
+class Transaction(AsyncSession):
+    """A session of SQLModel that also takes SQL as text.
+
+    SQLModel's `execute` does the same and warns against itself, in favour of `exec`, which takes no text.
+    """
+
+    async def execute(self, statement: Executable, params: Any = None, **options: Any) -> Result[*tuple[Any, ...]]:
+        """Executes any statement; `params` is one mapping, or a sequence of them."""
+        return await SqlAlchemySession.execute(self, statement, params, **options)
+
+
 class Database:
     """One database, through a bounded pool of connections. Transactions are READ COMMITTED."""
 
@@ -67,7 +86,9 @@ class Database:
             connect_args={
                 **_LIVENESS,
                 "application_name": "retinue-manager",
-                "options": f"-c statement_timeout={milliseconds} -c idle_in_transaction_session_timeout={3 * milliseconds} -c timezone=UTC",
+                "options": _options(
+                    statement_timeout=milliseconds, idle_in_transaction_session_timeout=3 * milliseconds, timezone="UTC"
+                ),
             },
         )
 
@@ -77,13 +98,13 @@ class Database:
         return self._url
 
     @contextlib.asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncSession]:
+    async def transaction(self) -> AsyncIterator[Transaction]:
         """One transaction: committed at the end of the block, rolled back when it raises.
 
         Raises StoreUnavailable, StoreConflict for what passes; other errors of the database as SQLAlchemy raises them.
         """
         try:
-            async with AsyncSession(self._engine, expire_on_commit=False) as session, session.begin():
+            async with Transaction(self._engine, expire_on_commit=False) as session, session.begin():
                 yield session
         except (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.OperationalError, OSError) as error:
             raised = translate(error)
@@ -92,7 +113,7 @@ class Database:
             raise raised from error
 
     async def connect(self, purpose: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-        """A connection of its own outside the pool, in autocommit mode and without a statement timeout; the caller closes it.
+        """A connection outside the pool, in autocommit mode and without a statement timeout; the caller closes it.
 
         `purpose` is shown in `pg_stat_activity`. Raises StoreUnavailable.
         """
@@ -102,7 +123,7 @@ class Database:
             **keywords,
             **_LIVENESS,
             "application_name": f"retinue-{purpose}",
-            "options": "-c statement_timeout=0 -c client_connection_check_interval=2s -c timezone=UTC",
+            "options": _options(statement_timeout=0, client_connection_check_interval="2s", timezone="UTC"),
         }
         try:
             return await psycopg.AsyncConnection.connect(*positional, autocommit=True, **keywords)

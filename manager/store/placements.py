@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.recordset import recordset
+from manager.store.recordset import Row, fetched, recordset
 
 
-async def read_groups(tx: AsyncSession) -> list[RowMapping]:
+async def read_groups(tx: AsyncSession) -> list[Row]:
     """Groups that have something waiting, with their policies."""
     rows = await tx.execute(
         text("""
@@ -20,10 +20,10 @@ async def read_groups(tx: AsyncSession) -> list[RowMapping]:
             WHERE EXISTS (SELECT FROM session s WHERE s.state = 'PENDING' AND s.resource_group = g.name) ORDER BY g.name
         """)
     )
-    return list(rows.mappings())
+    return fetched(rows)
 
 
-async def read_agents(tx: AsyncSession, group: str) -> list[RowMapping]:
+async def read_agents(tx: AsyncSession, group: str) -> list[Row]:
     """Agents of a group that count: heard of and not lost, with what live claims hold of each."""
     rows = await tx.execute(
         text("""
@@ -39,7 +39,7 @@ async def read_agents(tx: AsyncSession, group: str) -> list[RowMapping]:
         """),
         {"group": group},
     )
-    return list(rows.mappings())
+    return fetched(rows)
 
 
 async def read_held(tx: AsyncSession, group: str) -> dict[str, dict[str, int]]:
@@ -57,7 +57,7 @@ async def read_held(tx: AsyncSession, group: str) -> dict[str, dict[str, int]]:
     return held
 
 
-async def read_queue(tx: AsyncSession, group: str) -> list[RowMapping]:
+async def read_queue(tx: AsyncSession, group: str) -> list[Row]:
     """Sessions that wait in a group, in order of arrival: with their kernels' amounts by rank, the seconds until the next try, and
     whether attempts or networks of an earlier placement are still being cleared away.
     """
@@ -73,16 +73,18 @@ async def read_queue(tx: AsyncSession, group: str) -> list[RowMapping]:
         """),
         {"group": group},
     )
-    return list(rows.mappings())
+    return fetched(rows)
 
 
-async def lock_waiting(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, RowMapping]:
+async def lock_waiting(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Row]:
     """Those of the sessions that still wait, locked."""
     rows = await tx.execute(
-        text("SELECT id, owner, project, resource_group, version FROM session WHERE id = ANY(:ids) AND state = 'PENDING' ORDER BY id FOR UPDATE"),
+        text(
+            "SELECT id, owner, project, resource_group, version FROM session WHERE id = ANY(:ids) AND state = 'PENDING' ORDER BY id FOR UPDATE"
+        ),
         {"ids": list(session_ids)},
     )
-    return {row["id"]: row for row in rows.mappings()}
+    return {row["id"]: row for row in fetched(rows)}
 
 
 async def lock_free(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, dict[str, int]]:
@@ -93,7 +95,7 @@ async def lock_free(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, d
         """),
         {"ids": list(agent_ids)},
     )
-    free = {row["id"]: dict(row["capacity"]) for row in agents.mappings()}
+    free = {row["id"]: dict(row["capacity"]) for row in fetched(agents)}
     used = await tx.execute(
         text("""
             SELECT agent_id, slot, sum(amount)::bigint AS amount FROM claim
@@ -110,7 +112,7 @@ async def lock_free(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, d
 async def read_underlay_mtus(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, int]:
     """MTU of each agent's underlay link."""
     rows = await tx.execute(text("SELECT id, underlay_mtu FROM agent WHERE id = ANY(:ids)"), {"ids": list(agent_ids)})
-    return {row["id"]: row["underlay_mtu"] for row in rows.mappings()}
+    return {row["id"]: row["underlay_mtu"] for row in fetched(rows)}
 
 
 async def read_taken_addresses(tx: AsyncSession) -> tuple[list[str], set[int]]:

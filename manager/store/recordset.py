@@ -1,4 +1,4 @@
-"""Rows as one parameter: sets of rows travel to the database as JSON and are unfolded there by `jsonb_to_recordset`."""
+"""Sets of rows in both directions: as one JSON parameter, unfolded by `jsonb_to_recordset`, and as plain mappings from a result."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import datetime as dt
 import json
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+from sqlalchemy import Result
+
+Row: TypeAlias = Mapping[str, Any]
 
 
 def recordset(rows: Iterable[Mapping[str, Any]]) -> str:
     """The text for a parameter used as `jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(column type, …)`."""
     return json.dumps(list(rows), default=_plain, separators=(",", ":"))
+
+
+def fetched(result: Result[Any]) -> list[Row]:
+    """All rows of a result, by column name."""
+    return [dict(row._mapping) for row in result]  # noqa: SLF001  # public in spite of its name: documented as the row's mapping
 
 
 def _plain(value: object) -> str:

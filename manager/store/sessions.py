@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.recordset import recordset
+from manager.store.recordset import Row, fetched, recordset
 
 _SESSION_COLUMNS = """
     s.id, s.sequence, s.name, s.owner, s.project, s.resource_group, s.type, s.cluster_mode, s.cluster_size, s.priority, s.spec, s.state,
@@ -32,7 +32,9 @@ class Sight:
 
     def condition(self, table: str) -> str:
         """As SQL over the parameters of `parameters`."""
-        return "TRUE" if self.everything else f"({table}.owner = :sight_owner OR {table}.project = ANY(:sight_projects))"
+        return (
+            "TRUE" if self.everything else f"({table}.owner = :sight_owner OR {table}.project = ANY(:sight_projects))"
+        )
 
     def parameters(self) -> dict[str, Any]:
         """The values that `condition` needs."""
@@ -98,16 +100,18 @@ def _id_range(reference: str) -> dict[str, Any]:
     return {"id": whole, "prefix": prefix, "low": low, "high": high}
 
 
-async def read(tx: AsyncSession, session_ids: Collection[uuid.UUID], *, lock: bool = False) -> dict[uuid.UUID, RowMapping]:
+async def read(tx: AsyncSession, session_ids: Collection[uuid.UUID], *, lock: bool = False) -> dict[uuid.UUID, Row]:
     """Sessions by id; with `lock`, held in the order of their ids until the commit."""
     rows = await tx.execute(
-        text(f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) ORDER BY s.id {'FOR UPDATE' if lock else ''}"),  # noqa: S608
+        text(
+            f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) ORDER BY s.id {'FOR UPDATE' if lock else ''}"
+        ),
         {"ids": list(session_ids)},
     )
-    return {row["id"]: row for row in rows.mappings()}
+    return {row["id"]: row for row in fetched(rows)}
 
 
-async def read_kernels(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[RowMapping]]:
+async def read_kernels(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[Row]]:
     """Kernels by session, in the order of their rank, each with the goal, the observed state and the end of its newest attempt."""
     rows = await tx.execute(
         text(f"""
@@ -117,8 +121,8 @@ async def read_kernels(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> 
         """),  # noqa: S608
         {"ids": list(session_ids)},
     )
-    kernels: dict[uuid.UUID, list[RowMapping]] = {}
-    for row in rows.mappings():
+    kernels: dict[uuid.UUID, list[Row]] = {}
+    for row in fetched(rows):
         kernels.setdefault(row["session_id"], []).append(row)
     return kernels
 
@@ -132,7 +136,7 @@ async def list_page(
     newest_first: bool,
     after: tuple[str, str] | None,
     limit: int,
-) -> list[RowMapping]:
+) -> list[Row]:
     """One page by creation time and id. `terms` are (field, `=` or `!=`, value); `after` is the last row of the page before."""
     conditions, values = [sight.condition("s")], dict[str, Any](sight.parameters())
     if not ended:
@@ -157,7 +161,7 @@ async def list_page(
         """),  # noqa: S608  # conditions are made of our own words, all values are parameters
         {**values, "limit": limit},
     )
-    return list(rows.mappings())
+    return fetched(rows)
 
 
 async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> None:
@@ -194,7 +198,7 @@ async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels
     )
 
 
-async def note(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[RowMapping]:
+async def note(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
     """Writes why sessions wait (id, reason, message, explanation, tried); returns those whose reason changed. Only PENDING ones are touched."""
     changed = await tx.execute(
         text("""
@@ -213,7 +217,7 @@ async def note(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[RowM
         """),
         {"rows": recordset(rows)},
     )
-    return list(changed.mappings())
+    return fetched(changed)
 
 
 async def set_conditions(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -18,7 +18,7 @@ from sqlmodel import Field, SQLModel
 def _time(*, nullable: bool = True, default_now: bool = False) -> Any:
     return Field(
         default=None,
-        sa_type=DateTime(timezone=True),  # type: ignore[call-overload]  # SQLModel types sa_type as a class, an instance is documented to work
+        sa_type=DateTime(timezone=True),
         nullable=nullable,
         sa_column_kwargs={"server_default": text("now()")} if default_now else {},
     )

@@ -1,1 +1,58 @@
-"""The public Python client library and the `retinue` command line."""
+"""The public Python client library, beside the `retinue` command line that is built on it."""
+
+from retinue.client.backoff import Patience
+from retinue.client.client import Client
+from retinue.client.errors import (
+    Aborted,
+    AlreadyExists,
+    CallError,
+    DeadlineExceeded,
+    FailedPrecondition,
+    FieldViolation,
+    InvalidRequest,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    ResourceExhausted,
+    RetinueError,
+    ServerFault,
+    SessionEnded,
+    Unauthenticated,
+    Unavailable,
+    UsageError,
+    WaitTimeout,
+)
+from retinue.client.logs import LogChunk
+from retinue.client.session import Session
+from retinue.client.session_view import fold
+from retinue.client.settings import Settings
+from retinue.client.spec import SessionOptions, session_spec
+
+__all__ = [
+    "Aborted",
+    "AlreadyExists",
+    "CallError",
+    "Client",
+    "DeadlineExceeded",
+    "FailedPrecondition",
+    "FieldViolation",
+    "InvalidRequest",
+    "LogChunk",
+    "NotFound",
+    "OutOfRange",
+    "Patience",
+    "PermissionDenied",
+    "ResourceExhausted",
+    "RetinueError",
+    "ServerFault",
+    "Session",
+    "SessionEnded",
+    "SessionOptions",
+    "Settings",
+    "Unauthenticated",
+    "Unavailable",
+    "UsageError",
+    "WaitTimeout",
+    "fold",
+    "session_spec",
+]

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds: the first wait is up to `first`, waits double up to `longest`, and without any progress for `total` it is over."""
+    """Seconds: the first wait is up to `first`, waits double up to `longest`, and without any progress for `total` it
+    is over.
+    """
 
     first: float = 0.2
     longest: float = 5.0
@@ -32,7 +34,8 @@ class Backoff:
     def next_wait(self, now: float, at_least: float | None = None) -> float | None:
         """Seconds to wait before the next try after a failure at `now`; None when patience is used up.
 
-        `at_least` is what the server asked for. Full jitter: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+        `at_least` is what the server asked for. Full jitter:
+        https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
         """
         if self._since is None:
             self._since = now

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
-
 from retinue.client.backoff import Backoff, Patience
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
     from grpc.aio import UnaryStreamMultiCallable, UnaryUnaryMultiCallable
 
 CALL_SECONDS = 30.0
@@ -45,8 +45,9 @@ async def resumed(
 ) -> AsyncGenerator[_Response, None]:
     """The responses of a stream that is opened again whenever it breaks.
 
-    `request` is asked each time for what is still wanted, after everything yielded so far was taken in. An `endless` stream is also opened
-    again when the server ends it. Raises CallError: at once when trying again is of no use, else when patience is used up.
+    `request` is asked each time for what is still wanted, after everything yielded so far was taken in. An `endless`
+    stream is also opened again when the server ends it. Raises CallError: at once when trying again is of no use, else
+    when patience is used up.
     """
     backoff = Backoff(patience)
     while True:

@@ -1,4 +1,4 @@
-"""The connection to a manager: TLS always, the token as call credentials, keepalive, and which calls are tried again."""
+"""The connection to a manager: TLS always, the token as call credentials, keepalive, which calls are tried again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 
 import grpc
 import grpc.aio
-
 from retinue.client.errors import UsageError
 
 DEFAULT_PORT = 7440
@@ -23,8 +22,8 @@ _RETRY_POLICY = {
 }
 
 RETRIED_METHODS = {
-    # Reads, calls that say so, and creating calls, which carry a request_id. A repetition of any other could do its work twice, or answer
-    # that the work is done already as if it were an error.
+    # Reads, calls that say so, and creating calls, which carry a request_id. A repetition of any other could do its
+    # work twice, or answer that the work is done already as if it were an error.
     "retinue.manager.v1.SessionService": (
         "CreateSession",
         "GetSession",
@@ -59,7 +58,9 @@ RETRIED_METHODS = {
 
 def service_config() -> str:
     """The gRPC service config in JSON: UNAVAILABLE is tried again, for the calls of `RETRIED_METHODS` only."""
-    names = [{"service": service, "method": method} for service, methods in RETRIED_METHODS.items() for method in methods]
+    names = [
+        {"service": service, "method": method} for service, methods in RETRIED_METHODS.items() for method in methods
+    ]
     throttling = {"maxTokens": 10, "tokenRatio": 0.1}
     return json.dumps({"methodConfig": [{"name": names, "retryPolicy": _RETRY_POLICY}], "retryThrottling": throttling})
 
@@ -73,7 +74,7 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
         port = rest.removeprefix(":") or port
     elif text.count(":") == 1:
         host, port = text.split(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:  # noqa: PLR2004  # ports
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:  # ports
         raise UsageError(f"{endpoint!r} is not an endpoint: write HOST:PORT")
     return host, int(port)
 
@@ -81,7 +82,8 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
 def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> grpc.aio.Channel:
     """A channel to the manager at `endpoint`; nothing is sent yet.
 
-    `ca` is the PEM of the CA that signed the manager's certificate; None trusts the machine's usual ones. Raises UsageError.
+    `ca` is the PEM of the CA that signed the manager's certificate; None trusts the machine's usual ones. Raises
+    UsageError.
     """
     host, port = parse_endpoint(endpoint)
     options: list[tuple[str, str | int]] = [

@@ -1,28 +1,28 @@
 """What can go wrong, as one tree.
 
-    RetinueError
-    ├── UsageError              a value given to the library makes no sense; nothing was sent
-    ├── CallError               the server, or the way to it, refused a call
-    │   ├── InvalidRequest      INVALID_ARGUMENT; `violations` name the fields
-    │   ├── Unauthenticated     UNAUTHENTICATED
-    │   ├── PermissionDenied    PERMISSION_DENIED
-    │   ├── NotFound            NOT_FOUND
-    │   ├── AlreadyExists       ALREADY_EXISTS
-    │   ├── FailedPrecondition  FAILED_PRECONDITION
-    │   ├── Aborted             ABORTED, for instance a changed etag
-    │   ├── OutOfRange          OUT_OF_RANGE: a revision or an offset that is not there
-    │   ├── ResourceExhausted   RESOURCE_EXHAUSTED: a quota, or a reader that was too slow
-    │   ├── Unavailable         UNAVAILABLE: try again later
-    │   ├── DeadlineExceeded    DEADLINE_EXCEEDED
-    │   └── ServerFault         INTERNAL, UNKNOWN and all others
-    ├── SessionEnded            a session was over before it came to what was waited for
-    └── WaitTimeout             what was waited for did not come in time
+RetinueError
+├── UsageError              a value given to the library makes no sense; nothing was sent
+├── CallError               the server, or the way to it, refused a call
+│   ├── InvalidRequest      INVALID_ARGUMENT; `violations` name the fields
+│   ├── Unauthenticated     UNAUTHENTICATED
+│   ├── PermissionDenied    PERMISSION_DENIED
+│   ├── NotFound            NOT_FOUND
+│   ├── AlreadyExists       ALREADY_EXISTS
+│   ├── FailedPrecondition  FAILED_PRECONDITION
+│   ├── Aborted             ABORTED, for instance a changed etag
+│   ├── OutOfRange          OUT_OF_RANGE: a revision or an offset that is not there
+│   ├── ResourceExhausted   RESOURCE_EXHAUSTED: a quota, or a reader that was too slow
+│   ├── Unavailable         UNAVAILABLE: try again later
+│   ├── DeadlineExceeded    DEADLINE_EXCEEDED
+│   └── ServerFault         INTERNAL, UNKNOWN and all others
+├── SessionEnded            a session was over before it came to what was waited for
+└── WaitTimeout             what was waited for did not come in time
 """
 
+# the names say what happened, as those of the status codes do
 # ruff: noqa: N818  # the names say what happened, as those of the status codes do
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,8 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from retinue.manager.v1 import session_pb2
 
 REQUEST_ID_KEY = "x-request-id"
@@ -52,9 +54,10 @@ class WaitTimeout(RetinueError):
 
 
 class SessionEnded(RetinueError):
-    """A session was over before it came to what was waited for. `session` is as it was at the end."""
+    """A session was over before it came to what was waited for."""
 
     def __init__(self, message: str, session: session_pb2.Session) -> None:
+        """`session` is as it was at the end."""
         super().__init__(message)
         self.session = session
 
@@ -70,11 +73,12 @@ class FieldViolation:
 class CallError(RetinueError):
     """The server, or the way to it, refused a call.
 
-    `code` is the gRPC status code, `reason` an UPPER_SNAKE word of the server (empty when the answer came from elsewhere), `metadata` its
-    details, `violations` the wrong fields, `request_id` what to look for in the server's log, `retry_after` seconds to wait or None.
+    `code` is the gRPC status code, `reason` an UPPER_SNAKE word of the server (empty when the answer came from
+    elsewhere), `metadata` its details, `violations` the wrong fields, `request_id` what to look for in the server's
+    log, `retry_after` seconds to wait or None.
     """
 
-    def __init__(  # noqa: PLR0913  # plain values of one answer
+    def __init__(  # noqa: PLR0913  # the plain values of one answer
         self,
         message: str,
         *,
@@ -85,6 +89,7 @@ class CallError(RetinueError):
         request_id: str = "",
         retry_after: float | None = None,
     ) -> None:
+        """The values of one answer; what it did not say is empty."""
         super().__init__(message)
         self.message = message
         self.code = code

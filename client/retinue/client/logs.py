@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retinue.client.backoff import Patience
 from retinue.client.calls import resumed
 from retinue.manager.v1 import session_service_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from retinue.client.backoff import Patience
     from retinue.manager.v1 import session_service_pb2_grpc
 
 
@@ -25,7 +26,7 @@ class LogChunk:
     dropped: int = 0
 
 
-async def stream_logs(
+async def stream_logs(  # noqa: PLR0913  # the fields of the request
     stub: session_service_pb2_grpc.SessionServiceAsyncStub,
     session: str,
     *,
@@ -42,7 +43,8 @@ async def stream_logs(
     positions: dict[str, int] = {}
 
     def request() -> session_service_pb2.StreamLogsRequest:
-        # All kernels together cannot be had from an offset: after a break they come from the start, and what is known is left out.
+        # All kernels together cannot be had from an offset: after a break they come from the start, and what is known
+        # is left out.
         start = 0 if all_kernels else max(positions.values(), default=offset)
         return session_service_pb2.StreamLogsRequest(
             session=session, hostname=hostname, all=all_kernels, offset=start, follow=follow

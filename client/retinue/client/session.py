@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from retinue.client import words
 from retinue.client.errors import SessionEnded, WaitTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from retinue.client.logs import LogChunk
     from retinue.client.sessions import Sessions
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 class Session:
     """A session as last seen (`view`, at journal position `revision`), and what can be done with it."""
 
-    def __init__(self, sessions: Sessions, view: session_pb2.Session, revision: int) -> None:
-        """`revision` is the journal position that `view` is true at."""
+    def __init__(self, sessions: Sessions, view: session_pb2.Session, revision: int | None) -> None:
+        """`revision` is the journal position that `view` is true at; None when that is not known."""
         self._sessions = sessions
         self.view = view
         self.revision = revision
@@ -82,7 +81,7 @@ class Session:
                 self.view, self.revision = view, revision
                 yield self
 
-    async def wait(self, *states: str, timeout: float | None = None) -> Session:  # noqa: ASYNC109  # part of the promise
+    async def wait(self, *states: str, timeout: float | None = None) -> Session:  # noqa: ASYNC109  # callers count on the message
         """Waits until it is, or has been since last seen, in one of `states`.
 
         Raises SessionEnded when it is over without that, and WaitTimeout after `timeout` seconds.
@@ -94,10 +93,11 @@ class Session:
                     if step.state in wanted:
                         return self
         except TimeoutError:
-            raise WaitTimeout(f"{self.name} is {self.state} and not {' or '.join(sorted(wanted))} after {timeout:g} s") from None
+            message = f"{self.name} is {self.state} and not {' or '.join(sorted(wanted))} after {timeout} s"
+            raise WaitTimeout(message) from None
         raise SessionEnded(f"{self.name} is over ({self.state}) and was not {' or '.join(sorted(wanted))}", self.view)
 
-    async def wait_ended(self, timeout: float | None = None) -> Session:  # noqa: ASYNC109  # part of the promise
+    async def wait_ended(self, timeout: float | None = None) -> Session:  # noqa: ASYNC109  # callers count on the message
         """Waits until it is over. Raises WaitTimeout after `timeout` seconds."""
         return await self.wait("TERMINATED", "CANCELLED", timeout=timeout)
 
@@ -108,9 +108,9 @@ class Session:
         return self._sessions.logs(self.id, hostname, all_kernels=all_kernels, offset=offset, follow=follow)
 
     async def terminate(self, *, force: bool = False) -> Session:
-        """Ends it; returns before it is over. `force` kills without grace."""
-        ended = await self._sessions.terminate(self.id, force=force)
-        self.view = ended.view
+        """Ends it; returns itself as last seen, before it is over. `force` kills without grace."""
+        # The answer has no revision: what was last seen stays what events are folded into.
+        await self._sessions.terminate(self.id, force=force)
         return self
 
     async def explain(self) -> session_service_pb2.ExplainSessionResponse:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Unpack
 
@@ -20,6 +20,8 @@ from retinue.client.watching import watch
 from retinue.manager.v1 import session_pb2, session_service_pb2, session_service_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
     import grpc.aio
 
 _COMPACTED = "REVISION_COMPACTED"
@@ -30,13 +32,16 @@ class Sessions:
 
     def __init__(self, channel: grpc.aio.Channel, patience: Patience | None = None) -> None:
         """`patience` bounds how long streams are tried again."""
-        self._stub: session_service_pb2_grpc.SessionServiceAsyncStub = session_service_pb2_grpc.SessionServiceStub(channel)
+        self._stub: session_service_pb2_grpc.SessionServiceAsyncStub = session_service_pb2_grpc.SessionServiceStub(
+            channel
+        )
         self._patience = patience or Patience()
 
     async def create(
         self, *, request_id: str = "", validate_only: bool = False, **options: Unpack[SessionOptions]
     ) -> Session:
-        """Asks for a session, with the options of `retinue.client.spec.SessionOptions`; returns while it is still pending.
+        """Asks for a session, with the options of `retinue.client.spec.SessionOptions`; returns while it is still
+        pending.
 
         `request_id` is a UUID: the same one again answers with the same session. `validate_only` only checks.
         """
@@ -58,7 +63,12 @@ class Sessions:
         return Session(self, response.session, response.revision)
 
     async def list(
-        self, *, filter: str = "", order_by: str = "", show_ended: bool = False, limit: int | None = None  # noqa: A002  # as in the contract
+        self,
+        *,
+        filter: str = "",  # noqa: A002  # as in the contract
+        order_by: str = "",
+        show_ended: bool = False,
+        limit: int | None = None,
     ) -> AsyncGenerator[Session, None]:
         """Sessions, newest first; `filter` is in the language of ListSessionsRequest."""
 
@@ -78,7 +88,7 @@ class Sessions:
         """Ends a session; returns it as it is then, before it is over."""
         request = session_service_pb2.TerminateSessionRequest(session=session, etag=etag, force=force)
         response = await call(self._stub.TerminateSession, request)
-        return Session(self, response.session, 0)
+        return Session(self, response.session, None)
 
     async def explain(self, session: str) -> session_service_pb2.ExplainSessionResponse:
         """Why a session waits."""
@@ -92,7 +102,11 @@ class Sessions:
         `session_id` leaves out those of other sessions; with `until_ended` the stream ends with that session.
         """
         return watch(
-            self._stub, after_revision=after_revision, session_id=session_id, until_ended=until_ended, patience=self._patience
+            self._stub,
+            after_revision=after_revision,
+            session_id=session_id,
+            until_ended=until_ended,
+            patience=self._patience,
         )
 
     def logs(
@@ -116,6 +130,12 @@ class Sessions:
         """
         view, revision = session.view, session.revision
         while True:
+            if revision is None:
+                fresh = await self.get(view.id)
+                view, revision = fresh.view, fresh.revision or 0
+                yield view, revision
+                if words.is_ended(view):
+                    return
             try:
                 events = self.watch(after_revision=revision, session_id=view.id, until_ended=True)
                 async with aclosing(events):
@@ -127,9 +147,6 @@ class Sessions:
             except OutOfRange as error:
                 if error.reason != _COMPACTED:
                     raise
-            # Compacted, or ended without its last event having been seen: what counts is how it is now.
-            fresh = await self.get(view.id)
-            view, revision = fresh.view, fresh.revision
-            yield view, revision
-            if words.is_ended(view):
-                return
+            # Compacted, or over before what was last seen: what counts is how it is now.
+            revision = None
+            await asyncio.sleep(self._patience.first)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from retinue.client import words
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import session_pb2
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 
 class SessionOptions(TypedDict, total=False):
     """What can be asked for; everything but `type` and, for batch, `command` has a default.
 
-    `type`: `batch`, `interactive`, …. `name`, `project`, `resource_group`: by name. `cluster_mode`: `single-node` or `multi-node`.
-    `priority`: 0 to 100. `command`: argument vector of `main1`. `environment`, `slots`, `image`: of every kernel; slots are amounts as text,
-    such as `{"cpu": "2", "mem": "4g"}`. The same with `main_` and `sub_` in front: of one role, in place of the above. `labels`: free.
-    `termination_grace`: seconds.
+    `type`: `batch`, `interactive`, …. `name`, `project`, `resource_group`: by name. `cluster_mode`: `single-node` or
+    `multi-node`. `priority`: 0 to 100. `command`: argument vector of `main1`. `environment`, `slots`, `image`: of every
+    kernel; slots are amounts as text, such as `{"cpu": "2", "mem": "4g"}`. The same with `main_` and `sub_` in front:
+    of one role, in place of the above. `labels`: free. `termination_grace`: seconds.
     """
 
     type: str
@@ -42,7 +44,9 @@ class SessionOptions(TypedDict, total=False):
 
 
 def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
-    """The request for a session. Raises UsageError on values that no request can hold; the server checks everything else."""
+    """The request for a session. Raises UsageError on values that no request can hold; the server checks everything
+    else.
+    """
     unknown = options.keys() - SessionOptions.__annotations__.keys()
     if unknown:
         raise UsageError(f"unknown options: {', '.join(sorted(unknown))}")
@@ -51,9 +55,7 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         project=options.get("project", ""),
         resource_group=options.get("resource_group", ""),
         cluster_size=options.get("cluster_size", 1),
-        kernel=_kernel(
-            options.get("image"), options.get("command"), options.get("environment"), options.get("slots")
-        ),
+        kernel=_kernel(options.get("image"), options.get("command"), options.get("environment"), options.get("slots")),
         labels=options.get("labels", {}),
     )
     spec.type = session_pb2.SessionType.ValueType(words.number(words.SESSION_TYPE, options.get("type", "")))
@@ -74,8 +76,13 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
 
 
 def _kernel(
-    image: str | None, command: Sequence[str] | None, environment: Mapping[str, str] | None, slots: Mapping[str, str] | None
+    image: str | None,
+    command: Sequence[str] | None,
+    environment: Mapping[str, str] | None,
+    slots: Mapping[str, str] | None,
 ) -> session_pb2.KernelSpec:
     if isinstance(command, str):
         raise UsageError("a command is a list of arguments, not one text; for a shell write ['sh', '-c', …]")
-    return session_pb2.KernelSpec(image=image or "", command=command or (), environment=environment or {}, slots=slots or {})
+    return session_pb2.KernelSpec(
+        image=image or "", command=command or (), environment=environment or {}, slots=slots or {}
+    )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from retinue.client.backoff import Patience
 from retinue.client.calls import resumed
 from retinue.manager.v1 import session_service_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from retinue.client.backoff import Patience
     from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 
 
@@ -24,8 +25,8 @@ async def watch(
 ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
     """Events after `after_revision` (None: from now on), in order of revision, each exactly once.
 
-    With `until_ended` it ends after the last event of `session_id`. Raises CallError; OutOfRange with reason `REVISION_COMPACTED` when the
-    journal does not go back that far.
+    With `until_ended` it ends after the last event of `session_id`. Raises CallError; OutOfRange with reason
+    `REVISION_COMPACTED` when the journal does not go back that far.
     """
     position = after_revision
 

@@ -1,16 +1,17 @@
-"""Enum values as the short words that people use: `RUNNING` for `SESSION_STATE_RUNNING`, `multi-node` for `CLUSTER_MODE_MULTI_NODE`."""
+"""Enum values as the short words that people use: `RUNNING` for `SESSION_STATE_RUNNING`, `multi-node` for
+`CLUSTER_MODE_MULTI_NODE`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-from google.protobuf.message import Message
 
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import account_service_pb2, fleet_service_pb2, session_pb2, session_service_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import EnumDescriptor
+    from google.protobuf.message import Message
 
 
 def word(enum: EnumDescriptor, number: int) -> str:
@@ -22,7 +23,7 @@ def word(enum: EnumDescriptor, number: int) -> str:
 
 
 def number(enum: EnumDescriptor, text: str) -> int:
-    """The inverse of `word`; case does not matter and `-` is as good as `_`. Raises UsageError that lists the choices."""
+    """The inverse of `word`; case does not matter, `-` is as good as `_`. Raises UsageError with the choices."""
     name = text.strip().upper().replace("-", "_")
     value = enum.values_by_name.get(_prefix(enum) + name) or enum.values_by_name.get(name)
     if value is None or value.number == 0:

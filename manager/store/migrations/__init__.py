@@ -37,7 +37,9 @@ def configuration() -> Config:
 
 
 def _migrate(url: str) -> None:
-    engine = sqlalchemy.create_engine(parse_url(url), poolclass=sqlalchemy.NullPool, connect_args={"connect_timeout": 5})
+    engine = sqlalchemy.create_engine(
+        parse_url(url), poolclass=sqlalchemy.NullPool, connect_args={"connect_timeout": 5}
+    )
     try:
         with engine.connect() as connection:
             # Held by the session, not by a transaction: it spans the commits of all revisions.
@@ -49,8 +51,8 @@ def _migrate(url: str) -> None:
             known = {revision.revision for revision in script.walk_revisions()}
             if current is not None and current not in known:
                 raise SchemaTooNewError(
-                    f"the database's schema is at revision {current}, which this program (at {script.get_current_head()}) does not know: "
-                    "start a program at least as new as the one that migrated it"
+                    f"the database's schema is at revision {current}, which this program does not know (it ends at "
+                    f"{script.get_current_head()}): start a program at least as new as the one that migrated it"
                 )
             connection.rollback()
             config.attributes["connection"] = connection

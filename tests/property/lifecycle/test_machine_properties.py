@@ -8,7 +8,14 @@ import uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manager.lifecycle.machine import KernelMoved, KernelRecord, Observation, SessionMachine, SessionMoved, SessionRecord
+from manager.lifecycle.machine import (
+    KernelMoved,
+    KernelRecord,
+    Observation,
+    SessionMachine,
+    SessionMoved,
+    SessionRecord,
+)
 from manager.lifecycle.spec import kernel_plans
 from manager.lifecycle.states import (
     ENDED_SESSION_STATES,
@@ -41,7 +48,9 @@ steps = st.lists(
 
 def gang(size: int, session_type: SessionType) -> SessionMachine:
     kernels = [
-        KernelRecord(plan.id, plan.role, plan.hostname, KernelState.SCHEDULED, agent_id="n", epoch=1, attempt_ended=False)
+        KernelRecord(
+            plan.id, plan.role, plan.hostname, KernelState.SCHEDULED, agent_id="n", epoch=1, attempt_ended=False
+        )
         for plan in kernel_plans(uuid.UUID(int=7), size)
     ]
     return SessionMachine(SessionRecord(uuid.UUID(int=7), session_type, SessionState.SCHEDULED, kernels))
@@ -77,14 +86,23 @@ def test_any_history(size: int, session_type: SessionType, history: list[tuple[o
         # Nothing is let go before all are held, and nothing is left going on in a session that is over.
         let_go = {kernel.id for kernel in session.kernels if kernel.goal is Goal.RUNNING}
         if let_go - {kernel.id for kernel in before.kernels if kernel.goal is Goal.RUNNING}:
-            assert all(kernel.observed in (Observed.HELD, Observed.RUNNING, Observed.EXITED) for kernel in session.kernels)
-        if session.state in (SessionState.CANCELLED, SessionState.TERMINATED, SessionState.TERMINATING, SessionState.PENDING):
+            assert all(
+                kernel.observed in (Observed.HELD, Observed.RUNNING, Observed.EXITED) for kernel in session.kernels
+            )
+        if session.state in (
+            SessionState.CANCELLED,
+            SessionState.TERMINATED,
+            SessionState.TERMINATING,
+            SessionState.PENDING,
+        ):
             assert all(kernel.goal is Goal.STOPPED or kernel.attempt_ended for kernel in session.kernels)
     sessions = [move for move in machine.moves if isinstance(move, SessionMoved)]
     for earlier, later in zip(sessions, sessions[1:], strict=False):
         assert earlier.to_state is later.from_state
     assert all(move.to_state in SESSION_MOVES[move.from_state] for move in sessions)
-    assert all(move.to_state in KERNEL_MOVES[move.from_state] for move in machine.moves if isinstance(move, KernelMoved))
+    assert all(
+        move.to_state in KERNEL_MOVES[move.from_state] for move in machine.moves if isinstance(move, KernelMoved)
+    )
     # The way out: its owner ends it and every attempt stops.
     machine.terminate("TERMINATED_BY_USER")
     for kernel in machine.session.kernels:

@@ -15,7 +15,13 @@ def placed(size: int = 3, session_type: SessionType = SessionType.BATCH) -> Sess
     session_id = uuid.UUID(int=1)
     kernels = [
         KernelRecord(
-            plan.id, plan.role, plan.hostname, KernelState.SCHEDULED, agent_id=f"n{plan.local_rank % 2}", epoch=1, attempt_ended=False
+            plan.id,
+            plan.role,
+            plan.hostname,
+            KernelState.SCHEDULED,
+            agent_id=f"n{plan.local_rank % 2}",
+            epoch=1,
+            attempt_ended=False,
         )
         for plan in kernel_plans(session_id, size)
     ]
@@ -56,7 +62,11 @@ def test_nothing_is_let_go_before_every_kernel_is_held() -> None:
 def test_main_exit_decides_result_and_stops_subs() -> None:
     machine = running()
     tell(machine, 0, Observed.EXITED, 0, "EXITED")
-    assert (machine.session.state, machine.session.result, machine.session.exit_code) == (SessionState.TERMINATING, Result.SUCCESS, 0)
+    assert (machine.session.state, machine.session.result, machine.session.exit_code) == (
+        SessionState.TERMINATING,
+        Result.SUCCESS,
+        0,
+    )
     assert goals(machine)[1:] == [Goal.STOPPED] * 2
     tell(machine, 1, Observed.EXITED, 143, "STOPPED")
     tell(machine, 2, Observed.EXITED, 143, "STOPPED")
@@ -70,7 +80,11 @@ def test_main_exit_decides_result_and_stops_subs() -> None:
 def test_main_failure_keeps_its_exit_code() -> None:
     machine = running(1)
     tell(machine, 0, Observed.EXITED, 3, "EXITED")
-    assert (machine.session.state, machine.session.result, machine.session.exit_code) == (SessionState.TERMINATED, Result.FAILURE, 3)
+    assert (machine.session.state, machine.session.result, machine.session.exit_code) == (
+        SessionState.TERMINATED,
+        Result.FAILURE,
+        3,
+    )
 
 
 def test_exit_straight_after_the_gate_counts_as_having_run() -> None:

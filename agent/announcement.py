@@ -1,0 +1,130 @@
+"""What an agent says to the manager by itself: where it listens, and that its certificate is to be renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+
+from agent.enrollment import channel_options, endpoint
+from agent.identity import new_key
+from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from agent.api.sync import SyncService
+    from agent.identity import IdentityStore
+
+log = logging.getLogger(__name__)
+
+ANNOUNCE_INTERVAL = 30.0
+"""Seconds between two announcements while no manager is connected."""
+RENEWAL_INTERVAL = 60.0
+"""Seconds between two looks at the certificate's age."""
+FIRST_DELAY = 0.2
+"""Seconds before an announcement that failed is tried again, the first time."""
+TIMEOUT = 10.0
+"""Seconds for one call."""
+
+
+def now_utc() -> datetime.datetime:
+    """The time now, in UTC."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What is announced: `address` is where the manager dials this agent."""
+
+    manager: str
+    address: str
+    instance: str
+    version: str
+
+
+class Announcer:
+    """Announces an agent and renews its certificate."""
+
+    def __init__(
+        self,
+        announcement: Announcement,
+        identities: IdentityStore,
+        random_numbers: random.Random,
+        now: Callable[[], datetime.datetime] = now_utc,
+    ) -> None:
+        """`now` is the wall clock, by which certificates are judged."""
+        self._announcement = announcement
+        self._identities = identities
+        self._random = random_numbers
+        self._now = now
+
+    async def announce_always(self, sync: SyncService) -> None:
+        """Announces now, and again while no manager is connected, until cancelled."""
+        delay = FIRST_DELAY
+        while True:
+            try:
+                await self.announce()
+                delay, pause = FIRST_DELAY, ANNOUNCE_INTERVAL
+            except (grpc.aio.AioRpcError, ValueError) as error:
+                log.warning("cannot announce this agent: %s", _in_words(error))
+                pause, delay = delay, min(ANNOUNCE_INTERVAL, delay * 2)
+            await asyncio.sleep(pause * self._random.uniform(0.8, 1.2))
+            await sync.wait_idle()
+
+    async def renew_always(self) -> None:
+        """Renews the certificate when two thirds of its life are over, until cancelled."""
+        while True:
+            if self._identities.current().due(self._now()):
+                try:
+                    await self.renew()
+                    log.info("the certificate was renewed")
+                except (grpc.aio.AioRpcError, ValueError, OSError) as error:
+                    log.warning("cannot renew the certificate: %s", _in_words(error))
+            await asyncio.sleep(RENEWAL_INTERVAL * self._random.uniform(0.8, 1.2))
+
+    async def announce(self) -> None:
+        """Announces once. Raises grpc.aio.AioRpcError."""
+        about = self._announcement
+        request = enrollment_service_pb2.AnnounceRequest(
+            agent_id=self._identities.current().agent_id,
+            address=about.address,
+            instance=about.instance,
+            version=about.version,
+        )
+        async with self._channel() as channel:
+            stub = enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
+            await stub.Announce(request, timeout=TIMEOUT)
+
+    async def renew(self) -> None:
+        """Renews once, with a new key. Raises grpc.aio.AioRpcError, and OSError when it cannot be stored."""
+        agent_id = self._identities.current().agent_id
+        key = new_key(agent_id)
+        request = enrollment_service_pb2.RenewCertificateRequest(
+            agent_id=agent_id, certificate_request=key.certificate_request
+        )
+        async with self._channel() as channel:
+            stub = enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
+            response = await stub.RenewCertificate(request, timeout=TIMEOUT)
+        await asyncio.to_thread(self._identities.renew, key, response.certificate)
+
+    def _channel(self) -> grpc.aio.Channel:
+        identity = self._identities.current()
+        credentials = grpc.ssl_channel_credentials(
+            identity.ca_certificate.encode(), identity.private_key.encode(), identity.certificate.encode()
+        )
+        address = endpoint(identity.agent_endpoint, self._announcement.manager)
+        return grpc.aio.secure_channel(address, credentials, options=channel_options())
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        with contextlib.suppress(AttributeError):
+            return f"{error.code().name}: {error.details()}"
+    return str(error)

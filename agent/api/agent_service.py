@@ -1,0 +1,54 @@
+"""The AgentService: translates and calls; decides nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from agent.api.errors import ApiError, invalid
+from agent.backends.backend import UnknownAttemptError
+from agent.backends.output import OffsetPastEndError
+from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from agent.api.sync import SyncService
+    from agent.backends.backend import Backend
+
+
+class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
+    """What a manager asks of this node."""
+
+    def __init__(self, sync: SyncService, backend: Backend) -> None:
+        """Serves what these two do."""
+        self._sync = sync
+        self._backend = backend
+
+    async def Sync(  # noqa: N802
+        self, request_iterator: Any, context: Any
+    ) -> AsyncIterator[agent_service_pb2.SyncResponse]:
+        """Keeps what runs on the node as the manager wants it."""
+        del context
+        async for response in self._sync.serve(aiter(request_iterator)):
+            yield response
+
+    async def StreamLogs(  # noqa: N802
+        self, request: agent_service_pb2.StreamLogsRequest, context: Any
+    ) -> AsyncIterator[agent_service_pb2.StreamLogsResponse]:
+        """Streams the output of an attempt."""
+        del context
+        if request.offset < 0:
+            raise invalid("offset", "is negative")
+        try:
+            output = self._backend.output(request.attempt_id)
+            async for piece in output.stream(request.offset, request.follow):
+                yield agent_service_pb2.StreamLogsResponse(offset=piece.offset, data=piece.data)
+        except UnknownAttemptError as error:
+            message, about = f"there is no attempt {request.attempt_id} here", request.attempt_id
+            raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=about) from error
+        except OffsetPastEndError as error:
+            size = str(error.size)
+            message = f"the output ends at {size}"
+            raise ApiError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", message, size=size) from error

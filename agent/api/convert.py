@@ -1,0 +1,101 @@
+"""Between the wire's messages and the plain values of attempts; the one place that knows both."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from agent.api.errors import invalid
+from agent.attempts import ATTEMPT_ID, AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
+from google.protobuf import timestamp_pb2
+from retinue.agent.v1 import agent_service_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GOALS = {
+    agent_service_pb2.GOAL_HELD: Goal.HELD,
+    agent_service_pb2.GOAL_RUNNING: Goal.RUNNING,
+    agent_service_pb2.GOAL_STOPPED: Goal.STOPPED,
+}
+STATES = {
+    Phase.CREATING: agent_service_pb2.ATTEMPT_STATE_CREATING,
+    Phase.CREATED: agent_service_pb2.ATTEMPT_STATE_CREATING,
+    Phase.RUNNING: agent_service_pb2.ATTEMPT_STATE_RUNNING,
+    Phase.STOPPING: agent_service_pb2.ATTEMPT_STATE_STOPPING,
+    Phase.EXITED: agent_service_pb2.ATTEMPT_STATE_EXITED,
+    Phase.FAILED: agent_service_pb2.ATTEMPT_STATE_FAILED,
+}
+HOSTNAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
+
+
+def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
+    """The attempt of a message. Raises ApiError on one that could not even be recorded."""
+    if ATTEMPT_ID.fullmatch(message.id) is None or message.id != f"{message.kernel_id}.{message.epoch}":
+        raise invalid("attempts.id", f"{message.id!r} is not KERNEL_ID.EPOCH")
+    if (goal := GOALS.get(message.goal)) is None:
+        raise invalid("attempts.goal", f"of attempt {message.id} is not set")
+    if HOSTNAME.fullmatch(message.hostname) is None:
+        raise invalid("attempts.hostname", f"{message.hostname!r} of attempt {message.id} is not a host name")
+    if any(amount < 0 for amount in message.slots.values()):
+        raise invalid("attempts.slots", f"of attempt {message.id} is negative")
+    spec = AttemptSpec(
+        id=message.id,
+        session_id=message.session_id,
+        kernel_id=message.kernel_id,
+        epoch=message.epoch,
+        hostname=message.hostname,
+        image=message.image,
+        command=tuple(message.command),
+        environment=dict(message.environment),
+        slots=dict(message.slots),
+        networked=message.networked,
+    )
+    grace = message.stop_grace.seconds + message.stop_grace.nanos / 1e9
+    return DesiredAttempt(spec, goal, max(0.0, grace))
+
+
+def attempt_status(
+    attempt_id: str, attempt: ObservedAttempt | None, trouble: str = ""
+) -> agent_service_pb2.AttemptStatus:
+    """The status of an attempt; None for one of which nothing was done yet. `trouble` is what last failed on it."""
+    if attempt is None:
+        state = agent_service_pb2.ATTEMPT_STATE_ACCEPTED
+        return agent_service_pb2.AttemptStatus(attempt_id=attempt_id, state=state, message=trouble)
+    state = agent_service_pb2.ATTEMPT_STATE_HELD if attempt.held else STATES[attempt.phase]
+    return agent_service_pb2.AttemptStatus(
+        attempt_id=attempt_id,
+        state=state,
+        exit_code=attempt.exit_code,
+        reason=attempt.reason,
+        message=attempt.message or trouble,
+        start_time=_timestamp(attempt.start_time),
+        end_time=_timestamp(attempt.end_time),
+        log_size=attempt.log_size,
+    )
+
+
+def same_but_size(one: agent_service_pb2.AttemptStatus, other: agent_service_pb2.AttemptStatus) -> bool:
+    """Whether two statuses differ in the size of the output at most."""
+    if one == other:
+        return True
+    first, second = agent_service_pb2.AttemptStatus(), agent_service_pb2.AttemptStatus()
+    first.CopyFrom(one)
+    second.CopyFrom(other)
+    first.log_size = second.log_size = 0
+    return first == second
+
+
+def attempt_statuses(
+    attempts: Mapping[str, ObservedAttempt | None], troubles: Mapping[str, str]
+) -> dict[str, agent_service_pb2.AttemptStatus]:
+    """The statuses of all attempts by id."""
+    return {key: attempt_status(key, attempt, troubles.get(key, "")) for key, attempt in attempts.items()}
+
+
+def _timestamp(seconds: float | None) -> timestamp_pb2.Timestamp | None:
+    if seconds is None:
+        return None
+    whole = math.floor(seconds)
+    return timestamp_pb2.Timestamp(seconds=whole, nanos=min(999_999_999, int((seconds - whole) * 1e9)))

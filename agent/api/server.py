@@ -1,0 +1,83 @@
+"""The agent's gRPC server: TLS on both sides, health, and nothing for anybody but a manager."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from agent.api.agent_service import AgentService
+from agent.api.errors import Guard
+from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.api.sync import SyncService
+    from agent.backends.backend import Backend
+    from agent.identity import Identity
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    # Two processes on one port would each get some of the calls.
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    # Without it, megabytes pile up for a reader of logs that does not read.
+    ("grpc.http2.bdp_probe", 0),
+    # A snapshot of a whole node comes in one message.
+    ("grpc.max_receive_message_length", 64 << 20),
+)
+SERVICE = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
+STOP_GRACE = 0.5
+"""Seconds that calls under way are given when the server stops."""
+
+
+class Server:
+    """The server of one agent."""
+
+    def __init__(self, sync: SyncService, backend: Backend, identity: Callable[[], Identity]) -> None:
+        """`identity` gives the current one; a renewed certificate counts from the next handshake."""
+        self._sync = sync
+        self._server = grpc.aio.server(interceptors=(Guard(),), options=OPTIONS)
+        self._credentials = _credentials(identity)
+        self._health = health.aio.HealthServicer()
+        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(sync, backend), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    async def start(self, address: str) -> int:
+        """Listens at `host:port` and returns the port, which the node chose if it was 0. Raises OSError."""
+        try:
+            port = self._server.add_secure_port(address, self._credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen at {address}") from error
+        await self._server.start()
+        for name in ("", SERVICE):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    async def stop(self) -> None:
+        """Stops serving; streams end first, so that this takes no longer than it must."""
+        await self._health.enter_graceful_shutdown()
+        self._sync.stop()
+        await self._server.stop(STOP_GRACE)
+
+
+def _credentials(identity: Callable[[], Identity]) -> grpc.ServerCredentials:
+    def configuration(current: Identity) -> grpc.ServerCertificateConfiguration:
+        pair = (current.private_key.encode(), current.certificate.encode())
+        return grpc.ssl_server_certificate_configuration([pair], current.ca_certificate.encode())
+
+    shown = identity()
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        # Called by gRPC before every handshake, in a thread of its own; None says that nothing changed.
+        nonlocal shown
+        if (current := identity()) == shown:
+            return None
+        shown = current
+        return configuration(current)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(shown), fetch, require_client_authentication=True)

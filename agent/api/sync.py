@@ -1,0 +1,245 @@
+"""The Sync stream: desired sets come down, reports go up, and one stream at a time is listened to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+import grpc
+
+from agent.api.convert import attempt_statuses, desired_attempt, same_but_size
+from agent.api.errors import ApiError, internal, invalid
+from agent.api.terms import StaleTermError
+from agent.network.convert import network_from_message
+from agent.network.errors import InvalidNetworkError
+from retinue.agent.v1 import agent_service_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from agent.api.terms import Terms
+    from agent.network.topology import Network
+    from agent.reconcile.loop import Reconciler
+
+log = logging.getLogger(__name__)
+
+SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT = 0.05, 60.0
+"""Seconds between two messages that a manager may ask for; what is outside is brought to the nearest."""
+SILENT_INTERVALS = 4
+"""A manager that was silent for so many heartbeat intervals is taken for gone."""
+HELLO_TIMEOUT = 10.0
+"""Seconds to wait for the first step."""
+
+
+class SyncService:
+    """All Sync streams of an agent: at most one is open, the newest."""
+
+    def __init__(
+        self, reconciler: Reconciler[Network], terms: Terms, welcome: Callable[[], agent_service_pb2.Welcome]
+    ) -> None:
+        """`welcome` gives a Welcome with all that is known of the node, less attempts and networks."""
+        self.reconciler = reconciler
+        self.terms = terms
+        self.welcome = welcome
+        self._current: _Stream | None = None
+        self._stopping = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Returns when no stream is open."""
+        await self._idle.wait()
+
+    @property
+    def connected(self) -> bool:
+        """Whether a stream is open."""
+        return self._current is not None
+
+    def stop(self) -> None:
+        """Ends the open stream and lets no other begin."""
+        self._stopping = True
+        if self._current is not None:
+            self._current.cut(_unavailable())
+
+    async def serve(
+        self, requests: AsyncIterator[agent_service_pb2.SyncRequest]
+    ) -> AsyncIterator[agent_service_pb2.SyncResponse]:
+        """Serves one stream to its end."""
+        hello = await _first(requests)
+        agent_id = self.welcome().agent_id
+        if hello.agent_id != agent_id:
+            message = f"this is agent {agent_id}"
+            raise ApiError(grpc.StatusCode.PERMISSION_DENIED, "METHOD_DENIED", message, agent_id=agent_id)
+        try:
+            await self.terms.accept(hello.term)
+        except StaleTermError as error:
+            term = str(error.highest)
+            message = f"a leader of term {term} was here before"
+            raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "STALE_TERM", message, term=term) from error
+        if self._stopping:
+            raise _unavailable()
+        stream = _Stream(self, hello)
+        if self._current is not None:
+            self._current.cut(ApiError(grpc.StatusCode.ABORTED, "UNAVAILABLE", "another stream took this one's place"))
+        self._current = stream
+        self._idle.clear()
+        log.info("a manager of term %d is connected", hello.term)
+        try:
+            async for response in stream.run(requests):
+                yield response
+        finally:
+            if self._current is stream:
+                self._current = None
+                self._idle.set()
+            log.info("a manager of term %d is gone", hello.term)
+
+
+class _Stream:
+    """One Sync stream: a reader that applies what comes, and a generator of what goes."""
+
+    def __init__(self, service: SyncService, hello: agent_service_pb2.Hello) -> None:
+        self._service = service
+        self._reconciler = service.reconciler
+        seconds = hello.heartbeat_interval.seconds + hello.heartbeat_interval.nanos / 1e9
+        self._interval = min(LONGEST_HEARTBEAT, max(SHORTEST_HEARTBEAT, seconds))
+        self._wake = asyncio.Event()
+        self._end: ApiError | None = None
+        self._closed = False
+        self._complete = False
+        self._sequence = 0
+        self._unacked: deque[tuple[int, list[str]]] = deque()
+        self._sent: dict[str, agent_service_pb2.AttemptStatus] = {}
+        self._sent_ends: set[str] = set()
+        self._sent_networks: frozenset[str] = frozenset()
+
+    def cut(self, error: ApiError) -> None:
+        """Ends the stream; whatever the manager still says on it is not heard."""
+        self._end = self._end or error
+        self._wake.set()
+
+    async def run(
+        self, requests: AsyncIterator[agent_service_pb2.SyncRequest]
+    ) -> AsyncIterator[agent_service_pb2.SyncResponse]:
+        stop_listening = self._reconciler.listen(self._wake.set)
+        reader = asyncio.create_task(self._read(requests), name="sync reader")
+        try:
+            yield self._welcome()
+            while self._end is None and not self._closed:
+                self._wake.clear()
+                report = self._report()
+                if report is not None:
+                    yield agent_service_pb2.SyncResponse(report=report)
+                    continue
+                try:
+                    async with asyncio.timeout(self._interval):
+                        await self._wake.wait()
+                except TimeoutError:
+                    yield agent_service_pb2.SyncResponse(heartbeat=agent_service_pb2.Heartbeat())
+            if self._end is not None:
+                raise self._end
+        finally:
+            stop_listening()
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _read(self, requests: AsyncIterator[agent_service_pb2.SyncRequest]) -> None:
+        try:
+            while True:
+                async with asyncio.timeout(self._interval * SILENT_INTERVALS):
+                    request = await anext(requests)
+                if self._end is not None:
+                    return
+                self._apply(request)
+        except StopAsyncIteration:
+            self._closed = True
+            self._wake.set()
+        except TimeoutError:
+            self.cut(ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "nothing was heard for too long"))
+        except ApiError as error:
+            self.cut(error)
+        except InvalidNetworkError as error:
+            self.cut(invalid("networks", str(error)))
+        except Exception:  # noqa: BLE001 - logged by internal()
+            self.cut(internal())
+
+    def _apply(self, request: agent_service_pb2.SyncRequest) -> None:
+        step = request.WhichOneof("step")
+        if step == "snapshot" and not self._complete:
+            attempts = [desired_attempt(attempt) for attempt in request.snapshot.attempts]
+            networks = [network_from_message(network) for network in request.snapshot.networks]
+            self._reconciler.set_desired(attempts, networks)
+            self._complete = True
+        elif step == "change" and self._complete:
+            change = request.change
+            self._reconciler.change_desired(
+                [desired_attempt(attempt) for attempt in change.attempts],
+                change.removed_attempt_ids,
+                [network_from_message(network) for network in change.networks],
+                change.removed_network_session_ids,
+            )
+        elif step == "ack" and self._complete:
+            self._acknowledge(request.ack.sequence)
+        elif step != "heartbeat":
+            raise invalid("step", f"{step} is out of place here")
+
+    def _acknowledge(self, sequence: int) -> None:
+        if sequence > self._sequence:
+            raise invalid("ack.sequence", f"{sequence} was not sent yet")
+        while self._unacked and self._unacked[0][0] <= sequence:
+            self._reconciler.settle(self._unacked.popleft()[1])
+
+    def _statuses(self) -> dict[str, agent_service_pb2.AttemptStatus]:
+        attempts = self._reconciler.attempts()
+        troubles = {attempt_id: self._reconciler.trouble(attempt_id) for attempt_id in attempts}
+        return attempt_statuses(attempts, troubles)
+
+    def _welcome(self) -> agent_service_pb2.SyncResponse:
+        welcome = self._service.welcome()
+        self._sent, self._sent_networks = self._statuses(), self._reconciler.networks()
+        welcome.attempts.extend(self._sent.values())
+        welcome.network_session_ids.extend(sorted(self._sent_networks))
+        return agent_service_pb2.SyncResponse(welcome=welcome)
+
+    def _report(self) -> agent_service_pb2.Report | None:
+        """What changed since the last report; None when nothing did. The ends of attempts are in some report at least."""
+        statuses, networks = self._statuses(), self._reconciler.networks()
+        attempts = self._reconciler.attempts()
+        ends = {key for key, attempt in attempts.items() if attempt is not None and attempt.phase.ended}
+        new_ends = ends - self._sent_ends - self._reconciler.settled
+        changed = [
+            status
+            for key, status in statuses.items()
+            if key in new_ends or key not in self._sent or not same_but_size(status, self._sent[key])
+        ]
+        removed = sorted(self._sent.keys() - statuses.keys())
+        removed_networks = sorted(self._sent_networks - networks)
+        self._sent_networks = networks
+        if not changed and not removed and not removed_networks:
+            return None
+        self._sequence += 1
+        self._sent = statuses
+        self._sent_ends = (self._sent_ends | new_ends) & ends
+        self._unacked.append((self._sequence, sorted(new_ends)))
+        return agent_service_pb2.Report(
+            sequence=self._sequence,
+            attempts=changed,
+            removed_attempt_ids=removed,
+            removed_network_session_ids=removed_networks,
+        )
+
+
+async def _first(requests: AsyncIterator[agent_service_pb2.SyncRequest]) -> agent_service_pb2.Hello:
+    try:
+        async with asyncio.timeout(HELLO_TIMEOUT):
+            request = await anext(requests)
+    except (StopAsyncIteration, TimeoutError) as error:
+        raise invalid("hello", "did not come") from error
+    if request.WhichOneof("step") != "hello":
+        raise invalid("step", "the first one is not hello")
+    return request.hello
+
+
+def _unavailable() -> ApiError:
+    return ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "the agent is stopping")

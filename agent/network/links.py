@@ -1,0 +1,207 @@
+"""The private networks that one agent keeps on its node.
+
+Each session's network is a network namespace of its own, named after the agent and the session. What is asked for is
+compared with what is there and only the difference is applied, so that every call may be repeated after a crash at any
+point, and calls for one session wait for each other. Nothing here blocks the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import itertools
+import logging
+import re
+import uuid
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
+
+from agent.network import namespaces, netlink
+from agent.network.errors import InvalidNetworkError, NetworkError
+from agent.network.observation import observe_kernel, observe_port, observe_session
+from agent.network.operations import BringUp, CreateTunnel, CreateVeth, DeleteLink, DropEntry, Place
+from agent.network.plan import BRIDGE, plan_attachment, plan_network, port_name
+from agent.network.requests import delete_group, encode
+from agent.network.topology import check, session_key
+from agent.network.underlay import find_uplink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from agent.network.operations import Operation, Step
+    from agent.network.topology import Network
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+_AGENT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_LABEL_LENGTH = 20
+_DIGEST_LENGTH = 8
+_PROCESS_NAMESPACE = "/proc/self/ns/net"
+
+# A session's namespace has no addresses of its own and no business with IP: it only switches frames.
+_SESSION_SETTINGS = {
+    "ipv6/conf/all/disable_ipv6": "1",
+    "ipv6/conf/default/disable_ipv6": "1",
+    "bridge/bridge-nf-call-iptables": "0",
+    "bridge/bridge-nf-call-ip6tables": "0",
+    "bridge/bridge-nf-call-arptables": "0",
+}
+# A session's network is IPv4; an interface with a link-local IPv6 address would speak unasked. The loopback keeps its ::1.
+_KERNEL_SETTINGS = {"ipv6/conf/default/disable_ipv6": "1"}
+
+_ALREADY_GONE = {errno.ENODEV, errno.ENOENT, errno.EADDRNOTAVAIL, errno.ESRCH}
+
+
+class SessionNetworks:
+    """All session networks of one agent; agents of other names on the same host are not touched."""
+
+    def __init__(self, agent_id: str, underlay_address: str | None) -> None:
+        """`underlay_address` is where other nodes send VXLAN to; None leaves the choice to `find_uplink`."""
+        label = agent_label(agent_id)
+        self._prefix = f"rt-{label}-"
+        self._pattern = re.compile(rf"rt-{re.escape(label)}-([0-9a-f]{{32}})")
+        self._underlay_address = underlay_address
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def namespace(self, session_id: str) -> str:
+        """Name of the session's namespace, as `ip netns` lists it. Raises InvalidNetworkError unless the id is a UUID."""
+        return self._prefix + session_key(session_id)
+
+    async def ensure(self, network: Network) -> int:
+        """Makes the session's network what it should be; the answer is how many steps that took, 0 when it was.
+
+        Kernels are attached one by one, later. Raises NetworkError.
+        """
+        check(network)
+        return await self._exclusively(network.session_id, lambda: self._ensure(network))
+
+    async def attach(self, network: Network, kernel_id: str, netns_path: str) -> int:
+        """Gives a kernel its place in a network that was ensured; `netns_path` is its network namespace, /proc/PID/ns/net.
+
+        The answer is how many steps that took. Raises NetworkError, also when the kernel is gone already.
+        """
+        check(network)
+        return await self._exclusively(network.session_id, lambda: self._attach(network, kernel_id, netns_path))
+
+    async def detach(self, network: Network, kernel_id: str) -> None:
+        """Takes a kernel's place away, if it has one. Raises NetworkError."""
+        check(network)
+        await self._exclusively(network.session_id, lambda: self._detach(network, kernel_id))
+
+    async def remove(self, session_id: str) -> None:
+        """Removes the session's network, whatever is left of it; kernels that are still dying do not hold it up.
+
+        When it is done no packet passes any more and the VNI may be used again. Raises NetworkError.
+        """
+        await self._exclusively(session_id, lambda: self._remove(session_id))
+
+    async def observed(self) -> set[str]:
+        """Sessions of which there is a network here, half-made ones included. Raises NetworkError."""
+        found = await asyncio.to_thread(namespaces.names)
+        return {str(uuid.UUID(match[1])) for name in found if (match := self._pattern.fullmatch(name))}
+
+    async def _exclusively(self, session_id: str, function: Callable[[], _Result]) -> _Result:
+        lock = self._locks.setdefault(session_id, asyncio.Lock())
+        async with lock:
+            work = asyncio.ensure_future(asyncio.to_thread(function))
+            try:
+                return await asyncio.shield(work)
+            finally:
+                # A thread cannot be cancelled, and the next one must not start before it is done.
+                while not work.done():
+                    await asyncio.wait([work])
+
+    def _ensure(self, network: Network) -> int:
+        name = self.namespace(network.session_id)
+        uplink = find_uplink(self._underlay_address) if network.vni else None
+        namespaces.create(name, _SESSION_SETTINGS)
+        with namespaces.opened_name(name) as session, netlink.connected(session) as connection:
+            assert session is not None  # noqa: S101 - it has just been made, and nobody else may remove it
+            steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
+            with netlink.connected() as node:
+                _apply(steps, {Place.SESSION: connection, Place.NODE: node}, session, session)
+        return len(steps)
+
+    def _attach(self, network: Network, kernel_id: str, netns_path: str) -> int:
+        member = network.member(kernel_id)
+        with (
+            namespaces.opened_name(self.namespace(network.session_id)) as session,
+            namespaces.opened(netns_path) as kernel,
+        ):
+            if session is None:
+                raise NetworkError(f"there is no network yet for session {network.session_id}")
+            if namespaces.same(kernel, _PROCESS_NAMESPACE) or namespaces.same(kernel, session):
+                raise InvalidNetworkError(f"{netns_path} is not a namespace of a kernel's own")
+            namespaces.run_inside(kernel, lambda: namespaces.write_settings(_KERNEL_SETTINGS))
+            with netlink.connected(session) as outside, netlink.connected(kernel) as inside:
+                port = observe_port(outside, BRIDGE, port_name(network, member))
+                steps = plan_attachment(network, member, port, observe_kernel(inside))
+                _apply(steps, {Place.SESSION: outside, Place.KERNEL: inside}, session, kernel)
+        return len(steps)
+
+    def _detach(self, network: Network, kernel_id: str) -> None:
+        name = port_name(network, network.member(kernel_id))
+        with namespaces.opened_name(self.namespace(network.session_id)) as session:
+            if session is None:
+                return
+            with netlink.connected(session) as connection:
+                port = observe_port(connection, BRIDGE, name).links.get(name)
+                if port is not None:
+                    _send([DeleteLink(port.index)], connection, session, session)
+
+    def _remove(self, session_id: str) -> None:
+        name = self.namespace(session_id)
+        with namespaces.opened_name(name) as session:
+            if session is not None:
+                # A namespace ends some time after its last user; its interfaces, and with them the VNI, end here.
+                with netlink.connected(session) as connection:
+                    connection.send([delete_group()], _tolerate_absence)
+        namespaces.delete(name)
+
+
+def agent_label(agent_id: str) -> str:
+    """The agent's part of the names it gives, of 20 characters at most; what is longer ends in a digest of the whole.
+
+    Raises InvalidNetworkError unless the id is made of a-z, 0-9 and inner dashes.
+    """
+    if not _AGENT_ID.fullmatch(agent_id):
+        raise InvalidNetworkError(f"agent id {agent_id!r} is not made of a-z, 0-9 and inner dashes")
+    if len(agent_id) <= _LABEL_LENGTH:
+        return agent_id
+    digest = hashlib.sha256(agent_id.encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{agent_id[: _LABEL_LENGTH - _DIGEST_LENGTH - 1]}-{digest}"
+
+
+def _apply(steps: Iterable[Step], sockets: Mapping[Place, netlink.Netlink], session: int, kernel: int) -> None:
+    """Sends each run of steps for one place as one batch, in order."""
+    for place, run in itertools.groupby(steps, key=lambda step: step.place):
+        _send([step.operation for step in run], sockets[place], session, kernel)
+
+
+def _send(operations: list[Operation], connection: netlink.Netlink, session: int, kernel: int) -> None:
+    def failed(place: int, error: netlink.RequestError) -> None:
+        operation = operations[place]
+        if isinstance(operation, DeleteLink | DropEntry) and error.code in _ALREADY_GONE:
+            return
+        raise NetworkError(f"{_purpose(operation)}: {error}") from error
+
+    connection.send([encode(operation, session=session, kernel=kernel) for operation in operations], failed)
+
+
+def _purpose(operation: Operation) -> str:
+    match operation:
+        case CreateTunnel(settings=settings):
+            return f"cannot make the VXLAN device with VNI {settings.vni}"
+        case CreateVeth(name=name):
+            return f"cannot make the kernel's interface behind {name}"
+        case BringUp(index=index):
+            return f"cannot bring up interface {index}"
+        case _:
+            return f"cannot apply {operation}"
+
+
+def _tolerate_absence(_: int, error: netlink.RequestError) -> None:
+    if error.code not in _ALREADY_GONE:
+        raise error

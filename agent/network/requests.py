@@ -1,0 +1,208 @@
+"""Operations as netlink messages."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
+
+from pyroute2.netlink import rtnl  # type: ignore[import-untyped]
+from pyroute2.netlink.rtnl import ndmsg as neighbour_flags
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # type: ignore[import-untyped]
+from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg  # type: ignore[import-untyped]
+from pyroute2.netlink.rtnl.ndmsg import ndmsg  # type: ignore[import-untyped]
+
+from agent.network.netlink import Message
+from agent.network.observed import AddressEntry, BridgeSettings, NeighbourEntry, PortSettings, StationEntry, TunnelEntry
+from agent.network.operations import (
+    BringUp,
+    CreateBridge,
+    CreateTunnel,
+    CreateVeth,
+    DeleteLink,
+    DropEntry,
+    Operation,
+    PutEntry,
+    SetBridge,
+    SetLink,
+    SetPort,
+)
+
+LINK_GROUP = 0x5254
+"""Group of all interfaces made here: one request removes the group, with one wait for all of them."""
+
+_CREATE, _REPLACE, _EXCLUSIVE = 0x400, 0x100, 0x200
+_SELF, _MASTER = neighbour_flags.flags["self"], neighbour_flags.flags["master"]
+_PERMANENT, _NO_ARP, _REACHABLE = (neighbour_flags.states[name] for name in ("permanent", "noarp", "reachable"))
+# In a bridge's table "permanent" means the bridge's own address, and frames to it would be swallowed.
+STATION_STATE = _NO_ARP | _REACHABLE
+_TUNNEL_STATE = _PERMANENT | _NO_ARP
+
+
+def delete_group() -> Message:
+    """The request that removes every interface made here from a namespace; ENODEV when there is none."""
+    return _link(rtnl.RTM_DELLINK, 0, attributes=[("IFLA_GROUP", LINK_GROUP)])
+
+
+@singledispatch
+def encode(operation: Operation, *, session: int, kernel: int) -> Message:
+    """The message of an operation; `session` and `kernel` are descriptors of namespaces to create interfaces in."""
+    raise TypeError(f"no message for {operation!r}")
+
+
+@encode.register
+def _(operation: CreateBridge, *, session: int, kernel: int) -> Message:
+    attributes = [
+        ("IFLA_IFNAME", operation.name),
+        ("IFLA_ADDRESS", operation.mac),
+        ("IFLA_MTU", operation.mtu),
+        ("IFLA_GROUP", LINK_GROUP),
+        _kind("bridge", _bridge(operation.settings)),
+    ]
+    return _link(rtnl.RTM_NEWLINK, operation.index, up=True, flags=_CREATE | _EXCLUSIVE, attributes=attributes)
+
+
+@encode.register
+def _(operation: SetBridge, *, session: int, kernel: int) -> Message:
+    return _link(rtnl.RTM_NEWLINK, operation.index, attributes=[_kind("bridge", _bridge(operation.settings))])
+
+
+@encode.register
+def _(operation: CreateTunnel, *, session: int, kernel: int) -> Message:
+    settings = operation.settings
+    version = ipaddress.ip_address(settings.local).version
+    attributes = [
+        ("IFLA_IFNAME", operation.name),
+        ("IFLA_MTU", operation.mtu),
+        ("IFLA_GROUP", LINK_GROUP),
+        ("IFLA_NET_NS_FD", session),
+        _kind(
+            "vxlan",
+            [
+                ("IFLA_VXLAN_ID", settings.vni),
+                ("IFLA_VXLAN_LOCAL" if version == 4 else "IFLA_VXLAN_LOCAL6", settings.local),  # noqa: PLR2004 - IPv4
+                ("IFLA_VXLAN_LINK", settings.uplink),
+                ("IFLA_VXLAN_PORT", settings.port),
+                ("IFLA_VXLAN_LEARNING", int(settings.learning)),
+                ("IFLA_VXLAN_TTL", settings.ttl),
+            ],
+        ),
+    ]
+    return _link(rtnl.RTM_NEWLINK, operation.index, flags=_CREATE | _EXCLUSIVE, attributes=attributes)
+
+
+@encode.register
+def _(operation: CreateVeth, *, session: int, kernel: int) -> Message:
+    inner = {
+        "index": operation.peer_index,
+        "attrs": [
+            ("IFLA_IFNAME", operation.peer_name),
+            ("IFLA_ADDRESS", operation.peer_mac),
+            ("IFLA_MTU", operation.mtu),
+            ("IFLA_NET_NS_FD", kernel),
+        ],
+    }
+    attributes = [
+        ("IFLA_IFNAME", operation.name),
+        ("IFLA_MTU", operation.mtu),
+        ("IFLA_GROUP", LINK_GROUP),
+        ("IFLA_MASTER", operation.master),
+        _kind("veth", [("VETH_INFO_PEER", inner)]),
+    ]
+    return _link(rtnl.RTM_NEWLINK, operation.index, up=True, flags=_CREATE | _EXCLUSIVE, attributes=attributes)
+
+
+@encode.register
+def _(operation: SetLink, *, session: int, kernel: int) -> Message:
+    attributes = [("IFLA_MTU", operation.mtu), ("IFLA_MASTER", operation.master)]
+    return _link(rtnl.RTM_NEWLINK, operation.index, up=True, attributes=attributes)
+
+
+@encode.register
+def _(operation: BringUp, *, session: int, kernel: int) -> Message:
+    return _link(rtnl.RTM_NEWLINK, operation.index, up=True)
+
+
+@encode.register
+def _(operation: SetPort, *, session: int, kernel: int) -> Message:
+    data = {"attrs": _port(operation.settings)}
+    slave = {"attrs": [("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", data)]}
+    return _link(rtnl.RTM_NEWLINK, operation.index, attributes=[("IFLA_LINKINFO", slave)])
+
+
+@encode.register
+def _(operation: DeleteLink, *, session: int, kernel: int) -> Message:
+    return _link(rtnl.RTM_DELLINK, operation.index)
+
+
+@encode.register
+def _(operation: PutEntry, *, session: int, kernel: int) -> Message:
+    return _entry(operation, rtnl.RTM_NEWADDR, rtnl.RTM_NEWNEIGH, _CREATE | _REPLACE)
+
+
+@encode.register
+def _(operation: DropEntry, *, session: int, kernel: int) -> Message:
+    return _entry(operation, rtnl.RTM_DELADDR, rtnl.RTM_DELNEIGH, 0)
+
+
+def _entry(operation: PutEntry | DropEntry, address_kind: int, neighbour_kind: int, flags: int) -> Message:
+    message = ndmsg()
+    message["ifindex"] = operation.link
+    match operation.entry:
+        case TunnelEntry(mac, destination):
+            message["family"], message["flags"], message["state"] = socket.AF_BRIDGE, _SELF, _TUNNEL_STATE
+            message["attrs"] = [("NDA_LLADDR", mac), ("NDA_DST", destination)]
+        case StationEntry(_, mac):
+            message["family"], message["flags"], message["state"] = socket.AF_BRIDGE, _MASTER, STATION_STATE
+            message["attrs"] = [("NDA_LLADDR", mac)]
+        case NeighbourEntry(address, mac):
+            message["family"], message["state"] = socket.AF_INET, _PERMANENT
+            message["attrs"] = [("NDA_DST", address), ("NDA_LLADDR", mac)]
+        case AddressEntry(link, address, prefix_length):
+            message = ifaddrmsg()
+            message["family"], message["index"], message["prefixlen"] = socket.AF_INET, link, prefix_length
+            broadcast = ipaddress.IPv4Network((address, prefix_length), strict=False).broadcast_address
+            message["attrs"] = [("IFA_LOCAL", address), ("IFA_ADDRESS", address), ("IFA_BROADCAST", str(broadcast))]
+            return _typed(message, address_kind, flags)
+    return _typed(message, neighbour_kind, flags)
+
+
+def _link(
+    kind: int, index: int, *, up: bool = False, flags: int = 0, attributes: list[tuple[str, Any]] | None = None
+) -> Message:
+    message = ifinfmsg()
+    message["index"] = index
+    if up:
+        message["flags"] = message["change"] = IFF_UP
+    message["attrs"] = attributes or []
+    return _typed(message, kind, flags)
+
+
+def _typed(message: Message, kind: int, flags: int) -> Message:
+    message["header"]["type"] = kind
+    message["header"]["flags"] = flags
+    return message
+
+
+def _kind(name: str, settings: list[tuple[str, Any]]) -> tuple[str, Any]:
+    return "IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", name), ("IFLA_INFO_DATA", {"attrs": settings})]}
+
+
+def _bridge(settings: BridgeSettings) -> list[tuple[str, Any]]:
+    return [
+        ("IFLA_BR_STP_STATE", int(settings.spanning_tree)),
+        ("IFLA_BR_MCAST_SNOOPING", int(settings.multicast_snooping)),
+    ]
+
+
+def _port(settings: PortSettings) -> list[tuple[str, Any]]:
+    values = [
+        ("IFLA_BRPORT_LEARNING", settings.learning),
+        ("IFLA_BRPORT_UNICAST_FLOOD", settings.unicast_flood),
+        ("IFLA_BRPORT_MCAST_FLOOD", settings.multicast_flood),
+        ("IFLA_BRPORT_BCAST_FLOOD", settings.broadcast_flood),
+        ("IFLA_BRPORT_NEIGH_SUPPRESS", settings.neighbour_suppression),
+        ("IFLA_BRPORT_LOCKED", settings.locked),
+    ]
+    return [(name, int(value)) for name, value in values if value is not None]

@@ -1,0 +1,86 @@
+"""Which of the node's addresses and interfaces carries the traffic between nodes. Blocking."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING
+
+from pyroute2.netlink import rtnl  # type: ignore[import-untyped]
+from pyroute2.netlink.rtnl.rtmsg import rtmsg  # type: ignore[import-untyped]
+
+from agent.network import netlink as route_netlink
+from agent.network.errors import NetworkError
+from agent.network.observation import observe_addresses, observe_link
+from agent.network.observed import AddressEntry, Uplink
+from agent.network.plan import overhead
+from agent.network.topology import MIN_MTU
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from agent.network.netlink import Netlink
+
+_MAIN_TABLE = 254
+
+
+def find_uplink(address: str | None = None) -> Uplink:
+    """The interface that has `address`, in the process's own network namespace.
+
+    Without an address: the first one of the default route's interface; with no default route, the first one that can be
+    reached from outside. Raises NetworkError when there is none, its interface is down, or its MTU is too small for VXLAN.
+    """
+    with route_netlink.connected() as netlink:
+        entry = _default(netlink) if address is None else _given(netlink, address)
+        link = observe_link(netlink, entry.link)
+    if not link.up:
+        raise NetworkError(f"interface {link.name} with the underlay address {entry.address} is down")
+    uplink = Uplink(link.index, link.name, str(ipaddress.ip_address(entry.address)), link.mtu)
+    least = MIN_MTU + overhead(uplink.address)
+    if uplink.mtu < least:
+        raise NetworkError(f"interface {link.name} has an MTU of {link.mtu}; VXLAN needs {least} or more")
+    return uplink
+
+
+def _given(netlink: Netlink, address: str) -> AddressEntry:
+    try:
+        wanted = ipaddress.ip_address(address)
+    except ValueError as error:
+        raise NetworkError(f"underlay address: {error}") from error
+    family = socket.AF_INET if isinstance(wanted, ipaddress.IPv4Address) else socket.AF_INET6
+    for entry in observe_addresses(netlink, family):
+        if ipaddress.ip_address(entry.address) == wanted:
+            return entry
+    raise NetworkError(f"no interface of this node has the underlay address {address}")
+
+
+def _default(netlink: Netlink) -> AddressEntry:
+    entries = sorted(
+        (entry for entry in observe_addresses(netlink) if _reachable(entry.address)), key=lambda entry: entry.link
+    )
+    for index, source in _default_routes(netlink):
+        for entry in entries:
+            if entry.link == index and source in {"", entry.address}:
+                return entry
+    if not entries:
+        raise NetworkError("this node has no address that other nodes can reach; give it an underlay address")
+    return entries[0]
+
+
+def _default_routes(netlink: Netlink) -> Collection[tuple[int, str]]:
+    """Interface and preferred source, if any, of the default routes, the best one first."""
+    question = rtmsg()
+    question["header"]["type"] = rtnl.RTM_GETROUTE
+    question["family"] = socket.AF_INET
+    found = []
+    for route in netlink.dump(question):
+        if route["dst_len"] == 0 and route["table"] == _MAIN_TABLE and route.get_attr("RTA_OIF"):
+            found.append(
+                (route.get_attr("RTA_PRIORITY") or 0, route.get_attr("RTA_OIF"), route.get_attr("RTA_PREFSRC"))
+            )
+    return [(index, source or "") for _, index, source in sorted(found, key=lambda route: route[:2])]
+
+
+def _reachable(address: str) -> bool:
+    parsed = ipaddress.ip_address(address)
+    return not (parsed.is_loopback or parsed.is_link_local)

@@ -1,0 +1,122 @@
+"""Projects, users and tokens of a manager."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from retinue.client import words
+from retinue.client.calls import call
+from retinue.client.pages import paged
+from retinue.manager.v1 import account_service_pb2 as pb
+from retinue.manager.v1 import account_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+    from datetime import timedelta
+
+    import grpc.aio
+
+
+class Projects:
+    """What sessions are accounted to. All methods raise CallError."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        """Nothing is sent yet."""
+        self._stub: account_service_pb2_grpc.AccountServiceAsyncStub = account_service_pb2_grpc.AccountServiceStub(
+            channel
+        )
+
+    async def create(self, name: str, *, request_id: str = "") -> pb.Project:
+        """Makes a project."""
+        request = pb.CreateProjectRequest(project=pb.Project(name=name), request_id=request_id or str(uuid.uuid4()))
+        return (await call(self._stub.CreateProject, request)).project
+
+    async def list(self, *, limit: int | None = None) -> AsyncGenerator[pb.Project, None]:
+        """Projects by name."""
+
+        async def fetch(token: str, size: int) -> pb.ListProjectsResponse:
+            return await call(self._stub.ListProjects, pb.ListProjectsRequest(page_size=size, page_token=token))
+
+        async for project in paged(fetch, lambda page: page.projects, limit):
+            yield project
+
+    async def delete(self, name: str) -> None:
+        """Removes a project without live sessions."""
+        await call(self._stub.DeleteProject, pb.DeleteProjectRequest(name=name))
+
+    async def set_member(self, project: str, user: str, role: str | None = "member") -> pb.User:
+        """Makes a user `member` or `admin` of a project; None ends the membership."""
+        value = 0 if role is None else words.number(words.PROJECT_ROLE, role)
+        request = pb.SetMembershipRequest(user=user, project=project, role=pb.ProjectRole.ValueType(value))
+        return (await call(self._stub.SetMembership, request)).user
+
+
+class Users:
+    """People and services. All methods raise CallError."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        """Nothing is sent yet."""
+        self._stub: account_service_pb2_grpc.AccountServiceAsyncStub = account_service_pb2_grpc.AccountServiceStub(
+            channel
+        )
+
+    async def caller(self) -> pb.User:
+        """Who we are."""
+        return (await call(self._stub.GetCaller, pb.GetCallerRequest())).user
+
+    async def create(
+        self, name: str, *, role: str = "user", projects: Mapping[str, str] | None = None, request_id: str = ""
+    ) -> pb.User:
+        """Makes a user, with a role (`user` or `admin`) and, by project, the role there (`member` or `admin`)."""
+        user = pb.User(name=name, role=pb.UserRole.ValueType(words.number(words.USER_ROLE, role)))
+        for project, project_role in (projects or {}).items():
+            value = words.number(words.PROJECT_ROLE, project_role)
+            user.memberships.add(project=project, role=pb.ProjectRole.ValueType(value))
+        request = pb.CreateUserRequest(user=user, request_id=request_id or str(uuid.uuid4()))
+        return (await call(self._stub.CreateUser, request)).user
+
+    async def list(self, *, limit: int | None = None) -> AsyncGenerator[pb.User, None]:
+        """Users by name."""
+
+        async def fetch(token: str, size: int) -> pb.ListUsersResponse:
+            return await call(self._stub.ListUsers, pb.ListUsersRequest(page_size=size, page_token=token))
+
+        async for user in paged(fetch, lambda page: page.users, limit):
+            yield user
+
+    async def delete(self, name: str) -> None:
+        """Removes a user without live sessions, and the user's tokens."""
+        await call(self._stub.DeleteUser, pb.DeleteUserRequest(name=name))
+
+
+class Tokens:
+    """Bearer tokens. All methods raise CallError."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        """Nothing is sent yet."""
+        self._stub: account_service_pb2_grpc.AccountServiceAsyncStub = account_service_pb2_grpc.AccountServiceStub(
+            channel
+        )
+
+    async def create(
+        self, *, user: str = "", description: str = "", ttl: timedelta | None = None
+    ) -> pb.CreateTokenResponse:
+        """Makes a token for a user (default: the caller); the answer's `secret` is shown once."""
+        request = pb.CreateTokenRequest(user=user, description=description)
+        if ttl is not None:
+            request.ttl.FromTimedelta(ttl)
+        return await call(self._stub.CreateToken, request)
+
+    async def list(self, *, user: str = "", limit: int | None = None) -> AsyncGenerator[pb.Token, None]:
+        """Tokens of a user (default: the caller), newest first, without secrets."""
+
+        async def fetch(token: str, size: int) -> pb.ListTokensResponse:
+            return await call(self._stub.ListTokens, pb.ListTokensRequest(user=user, page_size=size, page_token=token))
+
+        async for token in paged(fetch, lambda page: page.tokens, limit):
+            yield token
+
+    async def revoke(self, token_id: str) -> pb.Token:
+        """Revokes a token."""
+        return (await call(self._stub.RevokeToken, pb.RevokeTokenRequest(token_id=token_id))).token

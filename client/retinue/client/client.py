@@ -1,0 +1,76 @@
+"""The way into the library: a connection to a manager and what it offers."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Self
+
+from retinue.client.accounts import Projects, Tokens, Users
+from retinue.client.channel import open_channel
+from retinue.client.fleet import Agents, ResourceGroups
+from retinue.client.sessions import Sessions
+from retinue.client.settings import Settings, read_ca, resolve
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import grpc.aio
+    from retinue.client.backoff import Patience
+
+
+class Client:
+    """A connection to a manager; one serves any number of tasks of one event loop.
+
+    async with Client.connect("127.0.0.1:7440", token=token, ca="ca.pem") as client:
+        session = await client.sessions.create(type="batch", command=["echo", "hello"])
+        async for chunk in session.logs(follow=True):
+            print(chunk.data.decode(), end="")
+        await session.wait_ended()
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, *, patience: Patience | None = None) -> None:
+        """Takes over an open channel; `patience` bounds how long broken streams are tried again."""
+        self._channel = channel
+        self.sessions = Sessions(channel, patience)
+        self.agents = Agents(channel)
+        self.resource_groups = ResourceGroups(channel)
+        self.projects = Projects(channel)
+        self.users = Users(channel)
+        self.tokens = Tokens(channel)
+
+    @classmethod
+    def connect(
+        cls,
+        endpoint: str,
+        *,
+        token: str | None = None,
+        ca: str | bytes | os.PathLike[str] | None = None,
+        patience: Patience | None = None,
+    ) -> Self:
+        """A client of the manager at `HOST:PORT`; the connection is made by the first call, inside a running event
+        loop.
+
+        `ca` is the CA that signed the manager's certificate: PEM, or the path of a PEM file; None trusts the machine's
+        usual CAs. Raises UsageError.
+        """
+        return cls(open_channel(endpoint, token, read_ca(ca)), patience=patience)
+
+    @classmethod
+    def from_settings(cls, settings: Settings | None = None, *, patience: Patience | None = None) -> Self:
+        """A client by settings; by default those of the environment and of the current context. Raises UsageError."""
+        settings = settings or resolve(os.environ)
+        return cls.connect(settings.endpoint, token=settings.token, ca=settings.ca, patience=patience)
+
+    async def close(self) -> None:
+        """Closes the connection; what is under way is cancelled."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        """The client itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the connection."""
+        await self.close()

@@ -1,0 +1,133 @@
+"""Agents and resource groups of a manager."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from google.protobuf.field_mask_pb2 import FieldMask
+from retinue.client.calls import call
+from retinue.client.pages import paged
+from retinue.manager.v1 import fleet_service_pb2 as pb
+from retinue.manager.v1 import fleet_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from datetime import timedelta
+
+    import grpc.aio
+
+
+class GroupPolicy(TypedDict, total=False):
+    """How a group schedules; see ResourceGroup in the contract."""
+
+    session_strategy: str
+    agent_strategy: str
+    options: Mapping[str, str]
+    owner_weights: Mapping[str, int]
+    start_timeout: timedelta
+
+
+class Agents:
+    """The nodes. All methods raise CallError."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        """Nothing is sent yet."""
+        self._stub: fleet_service_pb2_grpc.FleetServiceAsyncStub = fleet_service_pb2_grpc.FleetServiceStub(channel)
+
+    async def get(self, agent_id: str) -> pb.Agent:
+        """One agent."""
+        return (await call(self._stub.GetAgent, pb.GetAgentRequest(agent_id=agent_id))).agent
+
+    async def list(
+        self,
+        *,
+        filter: str = "",  # noqa: A002  # as in the contract
+        limit: int | None = None,
+    ) -> AsyncGenerator[pb.Agent, None]:
+        """Agents by id; `filter` is in the language of ListAgentsRequest."""
+
+        async def fetch(token: str, size: int) -> pb.ListAgentsResponse:
+            return await call(
+                self._stub.ListAgents, pb.ListAgentsRequest(page_size=size, page_token=token, filter=filter)
+            )
+
+        async for agent in paged(fetch, lambda page: page.agents, limit):
+            yield agent
+
+    async def drain(self, agent_id: str, *, etag: str = "") -> pb.Agent:
+        """Takes an agent out of scheduling; what runs there stays."""
+        return (await call(self._stub.DrainAgent, pb.DrainAgentRequest(agent_id=agent_id, etag=etag))).agent
+
+    async def undrain(self, agent_id: str, *, etag: str = "") -> pb.Agent:
+        """Puts an agent back into scheduling."""
+        return (await call(self._stub.UndrainAgent, pb.UndrainAgentRequest(agent_id=agent_id, etag=etag))).agent
+
+    async def create_join_token(
+        self, *, resource_group: str = "", agent_id: str = "", ttl: timedelta | None = None, uses: int = 1
+    ) -> pb.CreateJoinTokenResponse:
+        """A token with which nodes enrol as agents of a group; it is shown once."""
+        request = pb.CreateJoinTokenRequest(resource_group=resource_group, agent_id=agent_id, uses=uses)
+        if ttl is not None:
+            request.ttl.FromTimedelta(ttl)
+        return await call(self._stub.CreateJoinToken, request)
+
+
+class ResourceGroups:
+    """The pools of agents and their scheduling policies. All methods raise CallError."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        """Nothing is sent yet."""
+        self._stub: fleet_service_pb2_grpc.FleetServiceAsyncStub = fleet_service_pb2_grpc.FleetServiceStub(channel)
+
+    async def get(self, name: str) -> pb.ResourceGroup:
+        """One group."""
+        return (await call(self._stub.GetResourceGroup, pb.GetResourceGroupRequest(name=name))).resource_group
+
+    async def list(self, *, limit: int | None = None) -> AsyncGenerator[pb.ResourceGroup, None]:
+        """Groups by name."""
+
+        async def fetch(token: str, size: int) -> pb.ListResourceGroupsResponse:
+            return await call(
+                self._stub.ListResourceGroups, pb.ListResourceGroupsRequest(page_size=size, page_token=token)
+            )
+
+        async for group in paged(fetch, lambda page: page.resource_groups, limit):
+            yield group
+
+    async def create(
+        self, name: str, *, request_id: str = "", validate_only: bool = False, **policy: Unpack[GroupPolicy]
+    ) -> pb.ResourceGroup:
+        """Makes a group; what is not given gets the server's default."""
+        request = pb.CreateResourceGroupRequest(
+            resource_group=_group(name, policy), request_id=request_id or str(uuid.uuid4()), validate_only=validate_only
+        )
+        return (await call(self._stub.CreateResourceGroup, request)).resource_group
+
+    async def update(self, name: str, *, etag: str = "", **policy: Unpack[GroupPolicy]) -> pb.ResourceGroup:
+        """Changes what is given, to an empty value too."""
+        group = _group(name, policy)
+        group.etag = etag
+        request = pb.UpdateResourceGroupRequest(resource_group=group, update_mask=FieldMask(paths=sorted(policy)))
+        return (await call(self._stub.UpdateResourceGroup, request)).resource_group
+
+    async def delete(self, name: str, *, etag: str = "") -> None:
+        """Removes a group without agents and live sessions."""
+        await call(self._stub.DeleteResourceGroup, pb.DeleteResourceGroupRequest(name=name, etag=etag))
+
+    async def shares(self, resource_group: str = "") -> Sequence[pb.Share]:
+        """The owners' dominant shares in a group (default: `default`), largest first."""
+        return (await call(self._stub.ListShares, pb.ListSharesRequest(resource_group=resource_group))).shares
+
+
+def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
+    group = pb.ResourceGroup(
+        name=name,
+        session_strategy=policy.get("session_strategy", ""),
+        agent_strategy=policy.get("agent_strategy", ""),
+        options=policy.get("options", {}),
+        owner_weights=policy.get("owner_weights", {}),
+    )
+    if (start_timeout := policy.get("start_timeout")) is not None:
+        group.start_timeout.FromTimedelta(start_timeout)
+    return group

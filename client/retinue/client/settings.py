@@ -1,0 +1,158 @@
+"""Where the manager is and who we are: from flags, from the environment, from a file of contexts.
+
+The file, `~/.config/retinue/contexts.yaml`, may be read by its owner only:
+
+    current: dev
+    contexts:
+      dev: {endpoint: "127.0.0.1:7440", token: rtn_…, ca: /path/of/ca.pem}
+
+A flag goes before `RETINUE_ENDPOINT`, `RETINUE_TOKEN` and `RETINUE_CA`, and these before the context, which is the one
+of the flag, of `RETINUE_CONTEXT` or the current one. The token of a context is only ever sent to the endpoint of that
+context.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from retinue.client.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_FIELDS = frozenset({"endpoint", "token", "ca"})
+PEM_START = "-----BEGIN"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to reach a manager. `ca` is the path of a PEM file, or the PEM itself; None trusts the usual CAs."""
+
+    endpoint: str
+    token: str | None = None
+    ca: str | None = None
+
+    def read_ca(self) -> bytes | None:
+        """The CA's certificate in PEM. Raises UsageError when the file cannot be read."""
+        return read_ca(self.ca)
+
+
+def read_ca(ca: str | bytes | os.PathLike[str] | None) -> bytes | None:
+    """The PEM of a CA given as PEM or as a path; None stays None. Raises UsageError when the file cannot be read."""
+    if ca is None or isinstance(ca, bytes):
+        return ca
+    if isinstance(ca, str) and ca.startswith(PEM_START):
+        return ca.encode()
+    try:
+        return Path(ca).expanduser().read_bytes()
+    except OSError as error:
+        raise UsageError(f"the CA's certificate cannot be read: {error}") from error
+
+
+def contexts_path(environment: Mapping[str, str]) -> Path:
+    """Where the contexts are: `RETINUE_CONTEXTS`, else beneath `XDG_CONFIG_HOME` or `~/.config`."""
+    if path := environment.get("RETINUE_CONTEXTS"):
+        return Path(path)
+    base = environment.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "retinue" / "contexts.yaml"
+
+
+def resolve(
+    environment: Mapping[str, str],
+    *,
+    context: str | None = None,
+    endpoint: str | None = None,
+    token: str | None = None,
+    ca: str | None = None,
+) -> Settings:
+    """The settings in force; arguments are those of flags. Raises UsageError when no manager is known or the file is
+    not as it should be.
+    """
+    named = context or environment.get("RETINUE_CONTEXT")
+    endpoint = endpoint or environment.get("RETINUE_ENDPOINT")
+    token = token or environment.get("RETINUE_TOKEN")
+    ca = ca or environment.get("RETINUE_CA")
+    if endpoint and not context:
+        return Settings(endpoint, token, ca)
+    path = contexts_path(environment)
+    current, contexts = read_contexts(path)
+    name = named or current
+    if name is None:
+        raise UsageError(
+            "no manager is known: set RETINUE_ENDPOINT, RETINUE_TOKEN and RETINUE_CA, "
+            f"add a context to {path}, or run `retinue dev`"
+        )
+    found = contexts.get(name)
+    if found is None:
+        raise UsageError(f"there is no context {name!r} in {path}; there is {', '.join(sorted(contexts)) or 'none'}")
+    if endpoint and endpoint != found.endpoint:
+        return Settings(endpoint, token, ca)
+    return Settings(found.endpoint, token or found.token, ca or found.ca)
+
+
+def read_contexts(path: Path) -> tuple[str | None, dict[str, Settings]]:
+    """The current context's name and all contexts; a missing file has none. Raises UsageError."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise UsageError(f"{path} holds secrets and others may read it: chmod 600 {path}")
+            content = yaml.safe_load(file)
+    except FileNotFoundError:
+        return None, {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    if content is None:
+        return None, {}
+    if not isinstance(content, dict) or not isinstance(content.get("contexts", {}), dict):
+        raise UsageError(f"{path} must hold `current` and `contexts`")
+    contexts = {str(name): _context(path, str(name), entry) for name, entry in (content.get("contexts") or {}).items()}
+    current = content.get("current")
+    return (str(current) if current is not None else None), contexts
+
+
+def _context(path: Path, name: str, entry: Any) -> Settings:
+    if not isinstance(entry, dict) or not isinstance(entry.get("endpoint"), str):
+        raise UsageError(f"context {name!r} in {path} has no endpoint")
+    unknown = entry.keys() - _FIELDS
+    if unknown:
+        raise UsageError(f"context {name!r} in {path} has unknown keys: {', '.join(sorted(map(str, unknown)))}")
+    return Settings(entry["endpoint"], entry.get("token"), entry.get("ca"))
+
+
+def write_context(path: Path, name: str, settings: Settings | None, *, make_current: bool = False) -> None:
+    """Adds, replaces or (None) removes a context; the file is replaced at once and readable by its owner only. Raises
+    UsageError, OSError.
+    """
+    current, contexts = read_contexts(path)
+    if settings is None:
+        contexts.pop(name, None)
+        current = None if current == name else current
+    else:
+        contexts[name] = settings
+        current = name if make_current or current is None else current
+    content = {
+        "current": current,
+        "contexts": {
+            key: {
+                field: getattr(entry, field)
+                for field in ("endpoint", "token", "ca")
+                if getattr(entry, field) is not None
+            }
+            for key, entry in contexts.items()
+        },
+    }
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            yaml.safe_dump(content, file, sort_keys=False)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

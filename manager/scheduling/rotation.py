@@ -1,0 +1,80 @@
+"""Round robin without a scan: the next agent in order of ids that fits, starting after the one chosen last.
+
+Agents that do not fit a shape never will in the same pass, so each shape links them out of its circle: union-find along a line, with
+path halving (Tarjan, van Leeuwen, JACM 1984), almost constant per pick.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from manager.scheduling.columns import UNPLACED
+from manager.scheduling.free import Free
+from manager.scheduling.kinds import Shape
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What to undo: where the rotation stood, and the agents passed over since."""
+
+    position: int
+    passed: list[tuple[Shape, int]] = field(default_factory=list)
+
+
+class RotatingPicker:
+    """Picks in rotation over the ids."""
+
+    def __init__(self, free: Free, position: int) -> None:
+        """A picker over `free` that begins at agent `position`."""
+        self._free = free
+        self.position = position
+        self._circles: dict[str, list[int]] = {}
+        self._attempt: _Attempt | None = None
+
+    def best(self, shape: Shape) -> int:
+        """The agent for a shape, or UNPLACED; the rotation goes on after it."""
+        circle = self._circles.get(shape.architecture)
+        if circle is None:
+            self._free.pack_all()
+            circle = self._circles[shape.architecture] = self._free.takers(shape.architecture).nonzero()[0].tolist()
+        start = bisect_left(circle, self.position)
+        place = self._next(shape, circle, start)
+        if place == len(circle):
+            place = self._next(shape, circle, 0)
+        if place == len(circle):
+            return UNPLACED
+        self.position = circle[place] + 1
+        return circle[place]
+
+    def checkpoint(self, _shapes: Iterable[Shape]) -> _Attempt:
+        """Begins an attempt; `rollback` undoes it, `keep` ends it."""
+        self._attempt = _Attempt(self.position)
+        return self._attempt
+
+    def rollback(self, attempt: _Attempt) -> None:
+        """Forgets what picks since the checkpoint have taught."""
+        for shape, place in attempt.passed:
+            del shape.passed[place]
+        self.position = attempt.position
+        self._attempt = None
+
+    def keep(self) -> None:
+        """Ends an attempt for good."""
+        self._attempt = None
+
+    def _next(self, shape: Shape, circle: list[int], place: int) -> int:
+        passed, fits, packed, request = shape.passed, self._free.lanes.fits, self._free.packed, shape.packed
+        while place < len(circle):
+            following = passed.get(place)
+            if following is None:
+                if fits(request, packed[circle[place]]):
+                    return place
+                passed[place] = following = place + 1
+                if self._attempt is not None:
+                    self._attempt.passed.append((shape, place))
+            elif self._attempt is None:
+                passed[place] = following = passed.get(following, following)
+            place = following
+        return place
