@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
+import datetime as dt
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
+from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
 
 from agent.enrollment import channel_options, endpoint
 from agent.identity import new_key
-from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
 
 if TYPE_CHECKING:
     import random
@@ -34,9 +34,9 @@ TIMEOUT = 10.0
 """Seconds for one call."""
 
 
-def now_utc() -> datetime.datetime:
+def now_utc() -> dt.datetime:
     """The time now, in UTC."""
-    return datetime.datetime.now(datetime.UTC)
+    return dt.datetime.now(dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Announcer:
         announcement: Announcement,
         identities: IdentityStore,
         random_numbers: random.Random,
-        now: Callable[[], datetime.datetime] = now_utc,
+        now: Callable[[], dt.datetime] = now_utc,
     ) -> None:
         """`now` is the wall clock, by which certificates are judged."""
         self._announcement = announcement

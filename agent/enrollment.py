@@ -14,9 +14,9 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
 
 from agent.identity import Identity, IdentityError, new_key
-from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,7 +72,8 @@ def fetch_chain(host: str, port: int) -> list[bytes]:
         if hasattr(secure, "get_unverified_chain"):
             # Python 3.13 and later.
             return list(secure.get_unverified_chain())
-        inner: Any = secure._sslobj  # noqa: SLF001 - the only way to the chain before Python 3.13
+        # The only way to the chain before Python 3.13.
+        inner: Any = getattr(secure, "_sslobj")  # noqa: B009
         return [certificate.public_bytes(2) for certificate in inner.get_unverified_chain()]
 
 

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 from agent.files import write_lasting
 
 if TYPE_CHECKING:
-    import datetime
+    import datetime as dt
     from pathlib import Path
 
 
@@ -32,16 +32,16 @@ class Identity:
     ca_certificate: str
     agent_endpoint: str
 
-    def life(self) -> tuple[datetime.datetime, datetime.datetime]:
+    def life(self) -> tuple[dt.datetime, dt.datetime]:
         """When the certificate begins and ends to be valid, in UTC."""
         certificate = x509.load_pem_x509_certificate(self.certificate.encode())
         return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
-    def expired(self, now: datetime.datetime) -> bool:
+    def expired(self, now: dt.datetime) -> bool:
         """Whether the certificate is no longer valid."""
         return now >= self.life()[1]
 
-    def due(self, now: datetime.datetime) -> bool:
+    def due(self, now: dt.datetime) -> bool:
         """Whether two thirds of the certificate's life are over: time to renew it."""
         begin, end = self.life()
         return now >= begin + (end - begin) * 2 / 3

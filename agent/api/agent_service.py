@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 from agent.api.errors import ApiError, invalid
 from agent.backends.backend import UnknownAttemptError
 from agent.backends.output import OffsetPastEndError
-from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,15 +26,13 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         self._sync = sync
         self._backend = backend
 
-    async def Sync(  # noqa: N802
-        self, request_iterator: Any, context: Any
-    ) -> AsyncIterator[agent_service_pb2.SyncResponse]:
+    async def Sync(self, request_iterator: Any, context: Any) -> AsyncIterator[agent_service_pb2.SyncResponse]:
         """Keeps what runs on the node as the manager wants it."""
         del context
         async for response in self._sync.serve(aiter(request_iterator)):
             yield response
 
-    async def StreamLogs(  # noqa: N802
+    async def StreamLogs(
         self, request: agent_service_pb2.StreamLogsRequest, context: Any
     ) -> AsyncIterator[agent_service_pb2.StreamLogsResponse]:
         """Streams the output of an attempt."""

@@ -6,10 +6,11 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from agent.api.errors import invalid
-from agent.attempts import ATTEMPT_ID, AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
 from google.protobuf import timestamp_pb2
 from retinue.agent.v1 import agent_service_pb2
+
+from agent.api.errors import invalid
+from agent.attempts import ATTEMPT_ID, AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

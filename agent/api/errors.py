@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2
-from grpc_status import rpc_status
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped, unused-ignore]
+from grpc_status import rpc_status  # type: ignore[import-untyped, unused-ignore]
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -40,7 +40,8 @@ class ApiError(Exception):
         detail = any_pb2.Any()
         detail.Pack(error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=self.metadata))
         number = self.code.value[0]
-        return rpc_status.to_status(status_pb2.Status(code=number, message=str(self), details=[detail]))
+        status: grpc.Status = rpc_status.to_status(status_pb2.Status(code=number, message=str(self), details=[detail]))
+        return status
 
 
 def invalid(field: str, message: str) -> ApiError:
@@ -56,14 +57,14 @@ def internal() -> ApiError:
     return ApiError(grpc.StatusCode.INTERNAL, "INTERNAL", message, incident=incident)
 
 
-class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class Guard(grpc.aio.ServerInterceptor):
     """Lets managers in, and turns every exception into an answer that says no more than it should."""
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Called by gRPC for every call."""
         handler = await continuation(handler_call_details)
         if handler is None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import (  # type: ignore[import-untyped, unused-ignore]
+    health,
+    health_pb2,
+    health_pb2_grpc,
+)
+from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 from agent.api.agent_service import AgentService
 from agent.api.errors import Guard
-from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,4 +84,6 @@ def _credentials(identity: Callable[[], Identity]) -> grpc.ServerCredentials:
         shown = current
         return configuration(current)
 
-    return grpc.dynamic_ssl_server_credentials(configuration(shown), fetch, require_client_authentication=True)
+    # The stubs do not know that None is an answer: https://grpc.github.io/grpc/python/grpc.html says so.
+    fetcher: Any = fetch
+    return grpc.dynamic_ssl_server_credentials(configuration(shown), fetcher, require_client_authentication=True)

@@ -48,7 +48,7 @@ _SESSION_SETTINGS = {
     "bridge/bridge-nf-call-ip6tables": "0",
     "bridge/bridge-nf-call-arptables": "0",
 }
-# A session's network is IPv4; an interface with a link-local IPv6 address would speak unasked. The loopback keeps its ::1.
+# A session's network is IPv4; an interface with a link-local IPv6 address would speak unasked. The loopback keeps ::1.
 _KERNEL_SETTINGS = {"ipv6/conf/default/disable_ipv6": "1"}
 
 _ALREADY_GONE = {errno.ENODEV, errno.ENOENT, errno.EADDRNOTAVAIL, errno.ESRCH}
@@ -66,7 +66,7 @@ class SessionNetworks:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def namespace(self, session_id: str) -> str:
-        """Name of the session's namespace, as `ip netns` lists it. Raises InvalidNetworkError unless the id is a UUID."""
+        """Name of the session's namespace, as `ip netns` lists it. Raises InvalidNetworkError if the id is no UUID."""
         return self._prefix + session_key(session_id)
 
     async def ensure(self, network: Network) -> int:
@@ -78,9 +78,10 @@ class SessionNetworks:
         return await self._exclusively(network.session_id, lambda: self._ensure(network))
 
     async def attach(self, network: Network, kernel_id: str, netns_path: str) -> int:
-        """Gives a kernel its place in a network that was ensured; `netns_path` is its network namespace, /proc/PID/ns/net.
+        """Gives a kernel its place in a network that was ensured.
 
-        The answer is how many steps that took. Raises NetworkError, also when the kernel is gone already.
+        `netns_path` is the kernel's network namespace, /proc/PID/ns/net. The answer is how many steps that took.
+        Raises NetworkError, also when the kernel is gone already.
         """
         check(network)
         return await self._exclusively(network.session_id, lambda: self._attach(network, kernel_id, netns_path))
@@ -106,12 +107,18 @@ class SessionNetworks:
         lock = self._locks.setdefault(session_id, asyncio.Lock())
         async with lock:
             work = asyncio.ensure_future(asyncio.to_thread(function))
-            try:
-                return await asyncio.shield(work)
-            finally:
-                # A thread cannot be cancelled, and the next one must not start before it is done.
-                while not work.done():
+            interruption: asyncio.CancelledError | None = None
+            while not work.done():
+                try:
                     await asyncio.wait([work])
+                except asyncio.CancelledError as error:
+                    # A thread cannot be cancelled, and the next one must not start before it is done.
+                    interruption = error
+            if interruption is None:
+                return work.result()
+            if not work.cancelled() and (failure := work.exception()) is not None:
+                _log.warning("after a cancellation, session %s: %s", session_id, failure)
+            raise interruption
 
     def _ensure(self, network: Network) -> int:
         name = self.namespace(network.session_id)

@@ -1,8 +1,8 @@
 """Named network namespaces without a child process: as `ip netns` sees them, under /run/netns.
 
-Entering a namespace is a matter of one thread (setns(2), unshare(2)), so that everything that has to happen inside one is
-done by a thread that is thrown away after. A process that serves gRPC must not fork, and a thread that entered must not be used again.
-Everything here blocks for a short time.
+Entering a namespace is a matter of one thread (setns(2), unshare(2)), so that everything that has to happen inside one
+is done by a thread that is thrown away after: a process that serves gRPC must not fork, and a thread that entered must
+not be used again. Everything here blocks for a short time.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def run_inside(descriptor: int, function: Callable[[], _Result]) -> _Result:
 
 
 def write_settings(settings: dict[str, str]) -> None:
-    """Writes values to files under /proc/sys/net, in the namespace of the calling thread; leaves out what it cannot write."""
+    """Writes values to files under /proc/sys/net, in the calling thread's namespace; leaves out what it cannot."""
     for name, value in settings.items():
         try:
             Path("/proc/sys/net", name).write_text(value)
@@ -155,7 +155,7 @@ def _in_thread(function: Callable[[], _Result]) -> _Result:
 
 
 def _prepare_directory() -> None:
-    """Makes the directory a shared mount, as `ip netns add` does, so that mounts and unmounts reach other mount namespaces."""
+    """Makes the directory a shared mount, as `ip netns add` does: unmounts then reach other mount namespaces."""
     DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor = os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

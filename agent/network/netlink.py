@@ -1,7 +1,7 @@
 """A route netlink socket inside a network namespace: many requests in one call, and dumps. Blocking.
 
-The messages are pyroute2's; the socket is ours, since pyroute2's own ways into a namespace fork. The kernel works a batch
-off while it is being sent, so that its answers are there when the call comes back, and waiting is bounded.
+The messages are pyroute2's; the socket is ours, since pyroute2's own ways into a namespace fork. The kernel works a
+batch off while it is being sent, so that its answers are there when the call comes back, and waiting is bounded.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Netlink:
     def send(self, messages: Sequence[Message], failed: Callable[[int, RequestError], None]) -> None:
         """Sends all the messages in order and waits until all are done.
 
-        `failed` is called with the place of a message in the sequence and the error; when it raises, no further batch is sent.
-        Raises NetworkError when the socket fails.
+        `failed` is called with the place of a message in the sequence and the error; when it raises, no further batch
+        is sent. Raises NetworkError when the socket fails.
         """
         for start in range(0, len(messages), _BATCH):
             batch = messages[start : start + _BATCH]
@@ -87,7 +87,7 @@ class Netlink:
                 failed(place, error)
 
     def request(self, message: Message) -> list[Any]:
-        """What the kernel answers to one question, decoded. Raises RequestError, or NetworkError when the socket fails."""
+        """What the kernel answers to one question, decoded. Raises RequestError; NetworkError when the socket fails."""
         return list(self._ask(message, _REQUEST | _ACK))
 
     def dump(self, message: Message) -> list[Any]:
@@ -149,7 +149,10 @@ def _open() -> socket.socket:
 
 
 def _refusal(kind: int, flags: int, payload: bytes) -> RequestError | None:
-    """The error of an answer's last message: an errno; when it is an error, the request's header, then the kernel's words."""
+    """The error in an answer's last message, if any.
+
+    It is an errno, then in an error the header of the request, then attributes with the kernel's words.
+    """
     code = -_ERRNO.unpack_from(payload)[0] if len(payload) >= _ERRNO.size else 0
     if not code:
         return None

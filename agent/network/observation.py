@@ -8,7 +8,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from pyroute2.netlink import rtnl  # type: ignore[import-untyped]
-from pyroute2.netlink.rtnl import ndmsg as neighbour_flags
+from pyroute2.netlink.rtnl import ndmsg as neighbour_flags  # type: ignore[import-untyped]
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # type: ignore[import-untyped]
 from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg  # type: ignore[import-untyped]
 from pyroute2.netlink.rtnl.ndmsg import ndmsg  # type: ignore[import-untyped]

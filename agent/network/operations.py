@@ -17,6 +17,9 @@ if TYPE_CHECKING:
         TunnelSettings,
     )
 
+Entry: TypeAlias = "TunnelEntry | StationEntry | NeighbourEntry | AddressEntry"
+"""A row of one of the tables that belong to an interface."""
+
 
 @dataclass(frozen=True, slots=True)
 class CreateBridge:
@@ -96,7 +99,7 @@ class PutEntry:
     """An entry is made, or replaces the one that has its key. `link` is the interface whose table it is in."""
 
     link: int
-    entry: TunnelEntry | StationEntry | NeighbourEntry | AddressEntry
+    entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class DropEntry:
     """An entry is removed. `link` is the interface whose table it is in."""
 
     link: int
-    entry: TunnelEntry | StationEntry | NeighbourEntry | AddressEntry
+    entry: Entry
 
 
 Operation: TypeAlias = (

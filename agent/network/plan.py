@@ -3,15 +3,17 @@
 Every plan compares before it changes, so that it can be made again after a crash at any point, and is empty once it was
 applied. Interfaces are created with indices chosen here: later steps of the same batch can name them without asking.
 
-Nothing is learned and nothing is flooded to other nodes: for every remote kernel the VXLAN device knows the node, the bridge
-knows the port, and the bridge answers ARP from its own permanent neighbours (Linux: `neigh_suppress`). For every local
-kernel the bridge knows the port, takes no other source address from it (`locked`) and sends it no frames for unknown addresses.
+Nothing is learned and nothing is flooded to other nodes: for every remote kernel the VXLAN device knows the node, the
+bridge knows the port, and the bridge answers ARP from its own permanent neighbours (Linux: `neigh_suppress`). For every
+local kernel the bridge knows the port, takes no other source address from it (`locked`) and sends it no frames for
+unknown addresses.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agent.network.errors import InvalidNetworkError, NetworkError
@@ -46,6 +48,7 @@ from agent.network.operations import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from agent.network.operations import Entry
     from agent.network.topology import Member, Network
 
 BRIDGE = "br0"
@@ -84,27 +87,28 @@ KERNEL_PORT = PortSettings(
 def plan_network(network: Network, uplink: Uplink | None, observed: Observed) -> tuple[Step, ...]:
     """Steps to the session's namespace as it should be: bridge, VXLAN, entries for remote kernels, ports that exist.
 
-    `uplink` is needed when the network has a VNI. Ports of kernels that are no longer local members are removed; ports of
-    members are repaired, never created. Raises NetworkError without an uplink, InvalidNetworkError when its MTU is too small.
+    `uplink` is needed when the network has a VNI. Ports of kernels that are no longer local members are removed; ports
+    of members are repaired, never created. Raises NetworkError without an uplink, InvalidNetworkError when its MTU is
+    too small.
     """
-    steps: list[Operation] = []
     ports = {port_name(network, member): member for member in network.members if member.local}
-    for link in observed.links.values():
-        if _PORT_NAME.fullmatch(link.name) and link.name not in ports:
-            steps.append(DeleteLink(link.index))
-    kept = _plan_bridge(network, observed, steps)
-    _plan_tunnel(network, uplink, observed, kept, steps)
+    strangers = [name for name in observed.links if _PORT_NAME.fullmatch(name) and name not in ports]
+    steps: list[Operation] = [DeleteLink(observed.links[name].index) for name in strangers]
+    bridge, kept = _plan_bridge(network, observed)
+    steps += bridge
+    steps += _plan_tunnel(network, uplink, kept)
     for name, member in ports.items():
-        if (port := observed.links.get(name)) is not None:
-            _plan_port(port, network.mtu, KERNEL_PORT, {member.mac}, kept, steps)
+        if (port := kept.links.get(name)) is not None:
+            steps += _plan_port(port, _Port(network.mtu, KERNEL_PORT, frozenset({member.mac})), kept)
     return tuple(Step(Place.NODE if isinstance(step, CreateTunnel) else Place.SESSION, step) for step in steps)
 
 
 def plan_attachment(network: Network, member: Member, session: Observed, kernel: Observed) -> tuple[Step, ...]:
-    """Steps that give a kernel its place: a veth from the bridge to the kernel's namespace, its address, its loopback up.
+    """Steps that give a kernel its place: a veth from the bridge to the kernel's namespace, its address, its loopback.
 
-    `session` holds at least the bridge, the kernel's port and the stations behind that port; `kernel` all of the kernel's
-    namespace. Raises NetworkError when there is no bridge, or the kernel has an interface of another kind by that name.
+    `session` holds at least the bridge, the kernel's port and the stations behind that port; `kernel` all of the
+    kernel's namespace. Raises NetworkError when there is no bridge, or when the kernel has an interface of another kind
+    by that name.
     """
     if BRIDGE not in session.links:
         raise NetworkError(f"there is no bridge yet for session {network.session_id}")
@@ -117,8 +121,7 @@ def plan_attachment(network: Network, member: Member, session: Observed, kernel:
         )
     if port is not None and inner is not None and _paired(port, inner) and inner.mac == member.mac:
         index = inner.index
-        operations: list[Operation] = []
-        _plan_port(port, network.mtu, KERNEL_PORT, {member.mac}, session, operations)
+        operations = _plan_port(port, _Port(network.mtu, KERNEL_PORT, frozenset({member.mac})), session)
     else:
         if port is not None:
             steps.append(Step(Place.SESSION, DeleteLink(port.index)))
@@ -151,50 +154,57 @@ def overhead(underlay_address: str) -> int:
     return _OVERHEAD[ipaddress.ip_address(underlay_address).version]
 
 
-def _plan_bridge(network: Network, observed: Observed, steps: list[Operation]) -> Observed:
-    """Appends what the bridge needs; the answer is what is left of `observed` when its old one has to go."""
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """A port of the bridge as it should be, with the stations behind it."""
+
+    mtu: int
+    settings: PortSettings
+    macs: frozenset[str]
+
+
+def _plan_bridge(network: Network, observed: Observed) -> tuple[list[Operation], Observed]:
+    """What the bridge needs, and what of `observed` is still there after that."""
     mac, link = bridge_mac(network), observed.links.get(BRIDGE)
+    steps: list[Operation] = []
     if link is not None and (link.kind, link.index, link.mac) == ("bridge", BRIDGE_INDEX, mac):
         if link.bridge != BRIDGE_SETTINGS:
             steps.append(SetBridge(link.index, BRIDGE_SETTINGS))
         if link.mtu != network.mtu or not link.up:
             steps.append(SetLink(link.index, network.mtu, master=0))
-        # Neighbours do not survive that their interface goes down.
-        return observed if link.up else Observed(observed.links, observed.tunnels, observed.stations)
+        return steps, observed
     if link is not None:
         steps.append(DeleteLink(link.index))
     steps.append(CreateBridge(BRIDGE_INDEX, BRIDGE, mac, network.mtu, BRIDGE_SETTINGS))
-    return Observed(
-        links={name: _released(other) for name, other in observed.links.items() if name != BRIDGE},
-        tunnels=observed.tunnels,
-    )
+    released = {name: replace(other, master=0) for name, other in observed.links.items() if name != BRIDGE}
+    return steps, Observed(released, observed.tunnels)
 
 
-def _plan_tunnel(
-    network: Network, uplink: Uplink | None, observed: Observed, kept: Observed, steps: list[Operation]
-) -> None:
+def _plan_tunnel(network: Network, uplink: Uplink | None, observed: Observed) -> list[Operation]:
+    """What the VXLAN device needs, and the entries for remote kernels in its table and in those of the bridge."""
     link = observed.links.get(TUNNEL)
     remote = [member for member in network.members if not member.local]
+    steps: list[Operation] = []
     if not network.vni:
         if link is not None:
             steps.append(DeleteLink(link.index))
     else:
         settings = _tunnel_settings(network, uplink)
+        tunnels = observed.tunnels
         if link is not None and (link.kind, link.index, link.tunnel) != ("vxlan", TUNNEL_INDEX, settings):
             steps.append(DeleteLink(link.index))
             link = None
         if link is None:
             steps.append(CreateTunnel(TUNNEL_INDEX, TUNNEL, network.mtu, settings))
+            link = Link(TUNNEL_INDEX, TUNNEL, "vxlan", "", network.mtu, up=False, tunnel=settings)
             # What the old one had went with it.
-            kept = Observed(neighbours=kept.neighbours)
-            fresh = Link(TUNNEL_INDEX, TUNNEL, "vxlan", "", network.mtu, up=False, tunnel=settings)
-        else:
-            fresh = kept.links[TUNNEL]
-        _plan_port(fresh, network.mtu, TUNNEL_PORT, {member.mac for member in remote}, kept, steps)
-        tunnels = {TunnelEntry(member.mac, member.underlay_address) for member in remote}
-        _plan_entries(TUNNEL_INDEX, tunnels, kept.tunnels, steps)
+            tunnels = frozenset()
+        port = _Port(network.mtu, TUNNEL_PORT, frozenset(member.mac for member in remote))
+        steps += _plan_port(link, port, observed)
+        wanted = {TunnelEntry(member.mac, member.underlay_address) for member in remote}
+        steps += _plan_entries(TUNNEL_INDEX, wanted, tunnels)
     neighbours = {NeighbourEntry(member.address, member.mac) for member in remote}
-    _plan_entries(BRIDGE_INDEX, neighbours, kept.neighbours, steps)
+    return steps + _plan_entries(BRIDGE_INDEX, neighbours, observed.neighbours)
 
 
 def _tunnel_settings(network: Network, uplink: Uplink | None) -> TunnelSettings:
@@ -209,16 +219,17 @@ def _tunnel_settings(network: Network, uplink: Uplink | None) -> TunnelSettings:
     return TunnelSettings(network.vni, uplink.address, uplink.index, VXLAN_PORT, learning=False, ttl=VXLAN_TTL)
 
 
-def _plan_port(
-    link: Link, mtu: int, settings: PortSettings, macs: Iterable[str], observed: Observed, steps: list[Operation]
-) -> None:
-    """Appends what makes `link` a port of the bridge with `settings`, and with `macs` and no others behind it."""
-    if (link.mtu, link.master, link.up) != (mtu, BRIDGE_INDEX, True):
-        steps.append(SetLink(link.index, mtu, BRIDGE_INDEX))
-    if link.master != BRIDGE_INDEX or not _same_port(link.port, settings):
-        steps.append(SetPort(link.index, settings))
-    present = {entry for entry in observed.stations if entry.port == link.index and link.master == BRIDGE_INDEX}
-    _plan_entries(link.index, {StationEntry(link.index, mac) for mac in macs}, present, steps)
+def _plan_port(link: Link, wanted: _Port, observed: Observed) -> list[Operation]:
+    """What makes `link` a port of the bridge as it should be."""
+    steps: list[Operation] = []
+    if (link.mtu, link.master, link.up) != (wanted.mtu, BRIDGE_INDEX, True):
+        steps.append(SetLink(link.index, wanted.mtu, BRIDGE_INDEX))
+    joined = link.master == BRIDGE_INDEX
+    if not joined or not _same_port(link.port, wanted.settings):
+        steps.append(SetPort(link.index, wanted.settings))
+    # A link that joins brings no stations along.
+    present = {entry for entry in observed.stations if entry.port == link.index and joined}
+    return steps + _plan_entries(link.index, {StationEntry(link.index, mac) for mac in wanted.macs}, present)
 
 
 def _new_port(network: Network, member: Member, peer_index: int) -> list[Operation]:
@@ -251,8 +262,7 @@ def _plan_inside(network: Network, member: Member, index: int, inner: Link | Non
         present = {entry for entry in kernel.addresses if entry.link == index}
         if inner.mtu != network.mtu or not inner.up:
             steps.append(SetLink(index, network.mtu, master=0))
-    _plan_entries(index, {AddressEntry(index, member.address, network.prefix_length)}, present, steps)
-    return steps
+    return steps + _plan_entries(index, {AddressEntry(index, member.address, network.prefix_length)}, present)
 
 
 def _free_index(kernel: Observed) -> int:
@@ -261,16 +271,11 @@ def _free_index(kernel: Observed) -> int:
     return KERNEL_LINK_INDEX if KERNEL_LINK_INDEX not in taken else max(taken) + 1
 
 
-def _plan_entries(
-    link: int,
-    desired: Iterable[TunnelEntry | StationEntry | NeighbourEntry | AddressEntry],
-    present: Iterable[TunnelEntry | StationEntry | NeighbourEntry | AddressEntry],
-    steps: list[Operation],
-) -> None:
-    """Appends the difference; what goes, goes first, since an old and a new entry may share their key."""
+def _plan_entries(link: int, desired: Iterable[Entry], present: Iterable[Entry]) -> list[Operation]:
+    """The difference; what goes, goes first, since an old and a new entry may share their key."""
     wanted, found = set(desired), set(present)
-    steps += (DropEntry(link, entry) for entry in sorted(found - wanted, key=repr))
-    steps += (PutEntry(link, entry) for entry in sorted(wanted - found, key=repr))
+    steps: list[Operation] = [DropEntry(link, entry) for entry in sorted(found - wanted, key=repr)]
+    return steps + [PutEntry(link, entry) for entry in sorted(wanted - found, key=repr)]
 
 
 def _paired(port: Link, inner: Link) -> bool:
@@ -280,17 +285,5 @@ def _paired(port: Link, inner: Link) -> bool:
 def _same_port(present: PortSettings | None, wanted: PortSettings) -> bool:
     if present is None:
         return False
-    ignored = present.locked if present.locked is None else wanted.locked
-    return present == PortSettings(
-        wanted.learning,
-        wanted.unicast_flood,
-        wanted.multicast_flood,
-        wanted.broadcast_flood,
-        wanted.neighbour_suppression,
-        ignored,
-    )
-
-
-def _released(link: Link) -> Link:
-    """The link without its master, as it is once the bridge is gone."""
-    return Link(link.index, link.name, link.kind, link.mac, link.mtu, link.up, 0, link.peer, tunnel=link.tunnel)
+    # An older Linux does not know `locked`, and there is nothing to repair in that.
+    return present == (replace(wanted, locked=None) if present.locked is None else wanted)

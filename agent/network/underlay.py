@@ -72,13 +72,12 @@ def _default_routes(netlink: Netlink) -> Collection[tuple[int, str]]:
     question = rtmsg()
     question["header"]["type"] = rtnl.RTM_GETROUTE
     question["family"] = socket.AF_INET
-    found = []
-    for route in netlink.dump(question):
-        if route["dst_len"] == 0 and route["table"] == _MAIN_TABLE and route.get_attr("RTA_OIF"):
-            found.append(
-                (route.get_attr("RTA_PRIORITY") or 0, route.get_attr("RTA_OIF"), route.get_attr("RTA_PREFSRC"))
-            )
-    return [(index, source or "") for _, index, source in sorted(found, key=lambda route: route[:2])]
+    routes = [
+        (route.get_attr("RTA_PRIORITY") or 0, route.get_attr("RTA_OIF"), route.get_attr("RTA_PREFSRC") or "")
+        for route in netlink.dump(question)
+        if route["dst_len"] == 0 and route["table"] == _MAIN_TABLE and route.get_attr("RTA_OIF")
+    ]
+    return [(index, source) for _, index, source in sorted(routes)]
 
 
 def _reachable(address: str) -> bool:

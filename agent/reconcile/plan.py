@@ -158,7 +158,7 @@ def _first_step(wanted: DesiredAttempt, observed: Observed) -> AttemptAction | N
     return Create(wanted.spec.id)
 
 
-def _step(  # noqa: PLR0913, PLR0917 - the whole situation of one attempt
+def _step(  # noqa: PLR0917 - the whole situation of one attempt
     wanted: DesiredAttempt | None,
     there: ObservedAttempt,
     desired: Desired,

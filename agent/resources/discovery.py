@@ -85,7 +85,7 @@ def _number(path: Path) -> int | None:
 
 def _memory_limit(cgroup: Path) -> int:
     limits = (_number(cgroup / "memory.max"), _number(cgroup / "memory" / "memory.limit_in_bytes"))
-    return min((limit for limit in limits if limit is not None and 0 < limit), default=_UNLIMITED)
+    return min((limit for limit in limits if limit is not None and limit > 0), default=_UNLIMITED)
 
 
 def _processor_limit(cgroup: Path) -> int:

@@ -62,6 +62,9 @@ class OrderedPicker:
         for shape, cursor, seen in checkpoint:
             shape.cursor, shape.seen = cursor, seen
 
+    def keep(self) -> None:
+        """Ends an attempt for good: there is nothing to do."""
+
 
 class _Class:
     """The agents in order for the shapes of one architecture that leave the same slots alone."""

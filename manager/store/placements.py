@@ -153,7 +153,7 @@ async def place(
         """),
         {"rows": recordset(kernels), "term": term},
     )
-    epochs = {kernel_id: epoch for kernel_id, epoch in placed}
+    epochs: dict[uuid.UUID, int] = {kernel_id: epoch for kernel_id, epoch in placed}  # noqa: C416  # rows are no pairs to the type checker
     await tx.execute(
         text("""
             WITH wanted AS (

@@ -21,6 +21,9 @@ _KERNEL_COLUMNS = """
     k.id, k.session_id, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.state, k.agent_id, k.epoch, k.address, k.exit_code, k.reason
 """
 
+_UUID_DIGITS = 32
+_SHORTEST_PREFIX = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Sight:
@@ -93,10 +96,10 @@ def _id_range(reference: str) -> dict[str, Any]:
     whole = None
     low = high = uuid.UUID(int=0)
     prefix = ""
-    if 8 <= len(digits) <= 32 and all(digit in "0123456789abcdef" for digit in digits):
-        low, high = uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))
+    if _SHORTEST_PREFIX <= len(digits) <= _UUID_DIGITS and all(digit in "0123456789abcdef" for digit in digits):
+        low, high = uuid.UUID(digits.ljust(_UUID_DIGITS, "0")), uuid.UUID(digits.ljust(_UUID_DIGITS, "f"))
         prefix = digits
-        whole = low if len(digits) == 32 else None
+        whole = low if len(digits) == _UUID_DIGITS else None
     return {"id": whole, "prefix": prefix, "low": low, "high": high}
 
 
@@ -104,7 +107,7 @@ async def read(tx: AsyncSession, session_ids: Collection[uuid.UUID], *, lock: bo
     """Sessions by id; with `lock`, held in the order of their ids until the commit."""
     rows = await tx.execute(
         text(
-            f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) ORDER BY s.id {'FOR UPDATE' if lock else ''}"
+            f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) ORDER BY s.id {'FOR UPDATE' if lock else ''}"  # noqa: S608
         ),
         {"ids": list(session_ids)},
     )

@@ -166,7 +166,9 @@ class Session(SQLModel, table=True):
     )
 
     id: uuid.UUID = Field(primary_key=True)
-    sequence: int = Field(default=None, sa_column=Column(BigInteger, Identity(always=True), nullable=False, unique=True))
+    sequence: int = Field(
+        default=None, sa_column=Column(BigInteger, Identity(always=True), nullable=False, unique=True)
+    )
     name: str
     owner: str = Field(index=True)
     project: str
@@ -305,7 +307,9 @@ class NetworkSite(SQLModel, table=True):
     __tablename__ = "network_site"
     __table_args__ = (Index("network_site_agent", "agent_id"), Index("network_site_session", "session_id"))
 
-    network_id: int = Field(sa_column=Column(BigInteger, ForeignKey("network.id", ondelete="CASCADE"), primary_key=True))
+    network_id: int = Field(
+        sa_column=Column(BigInteger, ForeignKey("network.id", ondelete="CASCADE"), primary_key=True)
+    )
     agent_id: str = Field(primary_key=True)
     session_id: uuid.UUID
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import uuid
 
 from hypothesis import given, settings
@@ -97,7 +98,7 @@ def test_any_history(size: int, session_type: SessionType, history: list[tuple[o
         ):
             assert all(kernel.goal is Goal.STOPPED or kernel.attempt_ended for kernel in session.kernels)
     sessions = [move for move in machine.moves if isinstance(move, SessionMoved)]
-    for earlier, later in zip(sessions, sessions[1:], strict=False):
+    for earlier, later in itertools.pairwise(sessions):
         assert earlier.to_state is later.from_state
     assert all(move.to_state in SESSION_MOVES[move.from_state] for move in sessions)
     assert all(

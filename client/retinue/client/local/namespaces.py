@@ -1,7 +1,7 @@
 """Named network namespaces, as `ip netns` sees them, made and entered by threads: this process never forks for them.
 
-Forking crashes a process that uses gRPC, and the namespace calls of pyroute2 fork. `setns` and `unshare` are per thread, so a thread that
-is thrown away afterwards does the same without harm.
+Forking crashes a process that uses gRPC, and the namespace calls of pyroute2 fork. `setns` and `unshare` are per
+thread, so a thread that is thrown away afterwards does the same without harm.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NAMESPACES = Path("/run/netns")
 

@@ -1,0 +1,172 @@
+"""Puts an agent together, runs it, and stops it: kernels run on when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import signal
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retinue.agent.v1 import agent_service_pb2
+
+from agent.announcement import Announcement, Announcer
+from agent.api.server import Server
+from agent.api.sync import SyncService
+from agent.api.terms import Terms
+from agent.backends.kernels import ProcessOptions
+from agent.backends.process import ProcessBackend
+from agent.enrollment import enroll, split_address
+from agent.identity import Identity, IdentityError, IdentityStore
+from agent.network.hosts import hosts_text
+from agent.network.links import Links
+from agent.network.underlay import find_underlay
+from agent.reconcile.loop import Reconciler
+from agent.resources.discovery import capacity, discover
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent.network.topology import Network
+    from agent.network.underlay import Underlay
+    from agent.resources.discovery import Node
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an agent is set up.
+
+    `manager` is `host:port` of the manager's port for users, `listen` that of this agent; `advertise` is where the
+    manager dials it, and empty means the underlay address with the port that is listened at. `join_token` and
+    `ca_fingerprint` are needed for the first start only. Amounts are in the smallest unit.
+    """
+
+    agent_id: str
+    state_dir: Path
+    scratch_dir: Path
+    manager: str
+    listen: str
+    join_token: str = ""
+    ca_fingerprint: str = ""
+    advertise: str = ""
+    underlay_address: str = ""
+    slots: Mapping[str, int] = field(default_factory=dict)
+    reserve: Mapping[str, int] = field(default_factory=dict)
+    hidden: tuple[Path, ...] = ()
+    uid: int = 60_000
+    gid: int = 60_000
+    tasks: int = 4096
+    output_limit: int = 64 << 20
+
+
+def version() -> str:
+    """Version of this software."""
+    return metadata.version("retinue")
+
+
+async def run(settings: Settings) -> None:
+    """Runs an agent until SIGTERM or SIGINT.
+
+    Raises IdentityError, OSError, grpc.aio.AioRpcError, or an error of the backend or the network when it cannot start.
+    """
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    identities = IdentityStore(settings.state_dir / "identity.json")
+    await _identify(settings, identities)
+    node = await asyncio.to_thread(discover)
+    underlay = await asyncio.to_thread(find_underlay, settings.underlay_address or None)
+    backend = ProcessBackend(
+        ProcessOptions(
+            agent_id=settings.agent_id,
+            state_dir=settings.state_dir,
+            scratch_dir=settings.scratch_dir,
+            boot_id=node.boot_id,
+            uid=settings.uid,
+            gid=settings.gid,
+            hidden=settings.hidden,
+            tasks=settings.tasks,
+            output_limit=settings.output_limit,
+        )
+    )
+    links = Links(settings.agent_id, underlay)
+    generator = random.SystemRandom()
+    reconciler: Reconciler[Network] = Reconciler(
+        backend, links, hosts_text, clock=time.monotonic, random_numbers=generator
+    )
+    instance = secrets.token_hex(8)
+    terms = await asyncio.to_thread(Terms, settings.state_dir / "term")
+    sync = SyncService(reconciler, terms, lambda: _welcome(settings, node, underlay, instance, backend.name))
+    await backend.open(reconciler.changed)
+    server = Server(sync, backend, identities.current)
+    try:
+        port = await server.start(settings.listen)
+        address = settings.advertise or f"{_bracketed(underlay.address)}:{port}"
+        log.info("agent %s listens at %s and is dialled at %s", settings.agent_id, settings.listen, address)
+        about = Announcement(settings.manager, address, instance, version())
+        announcer = Announcer(about, identities, generator)
+        async with asyncio.TaskGroup() as group:
+            reconciling = group.create_task(reconciler.run(stopping), name="reconcile")
+            background = [
+                group.create_task(announcer.announce_always(sync), name="announce"),
+                group.create_task(announcer.renew_always(), name="renew"),
+            ]
+            await stopping.wait()
+            log.info("stopping; kernels run on")
+            for task in background:
+                task.cancel()
+            await server.stop()
+            await reconciling
+    finally:
+        await server.stop()
+        await backend.close()
+
+
+async def _identify(settings: Settings, identities: IdentityStore) -> Identity:
+    """Loads the identity, or enrols when there is none that is valid."""
+    identity = await asyncio.to_thread(identities.load, settings.agent_id)
+    if identity is not None and not identity.expired(datetime.now(UTC)):
+        return identity
+    if not settings.join_token or not settings.ca_fingerprint:
+        why = "is not enrolled" if identity is None else "has an expired certificate"
+        raise IdentityError(f"agent {settings.agent_id} {why}: a join token and the CA's fingerprint are needed")
+    identity = await enroll(settings.agent_id, settings.manager, settings.join_token, settings.ca_fingerprint)
+    await asyncio.to_thread(identities.save, identity)
+    log.info("agent %s is enrolled", settings.agent_id)
+    return identity
+
+
+def _welcome(
+    settings: Settings, node: Node, underlay: Underlay, instance: str, backend: str
+) -> agent_service_pb2.Welcome:
+    return agent_service_pb2.Welcome(
+        agent_id=settings.agent_id,
+        instance=instance,
+        boot_id=node.boot_id,
+        version=version(),
+        architecture=node.architecture,
+        capacity=capacity(node, settings.reserve, settings.slots),
+        backends=[backend],
+        underlay_address=underlay.address,
+        underlay_mtu=underlay.mtu,
+    )
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def check(settings: Settings) -> None:
+    """Raises ValueError on addresses that are none."""
+    for address in filter(None, (settings.manager, settings.listen, settings.advertise)):
+        split_address(address)

@@ -1,0 +1,144 @@
+"""The command `retinue-agent`. Every option can be given as a variable, `RETINUE_AGENT_` and its name in capitals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import grpc
+
+from agent import logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_AGENT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def _slots(_context: click.Context, _parameter: click.Parameter, value: str) -> dict[str, int]:
+    from agent.resources.discovery import parse_slots  # noqa: PLC0415 - kept out of `--help`
+
+    try:
+        return parse_slots(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _agent_id(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if _AGENT_ID.fullmatch(value) is None:
+        raise click.BadParameter("1 to 63 characters a-z, 0-9 and -, not - at an end")
+    return value
+
+
+@click.group(context_settings={"auto_envvar_prefix": "RETINUE_AGENT"})
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def main(log_format: str, log_level: str) -> None:
+    """Runs beside a node and starts kernels for a manager."""
+    # gRPC must never be asked to fork; nothing here does, and this makes it sure.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    logs.set_up(log_format, log_level)
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    directory = click.Path(file_okay=False, path_type=Path)
+    for option in reversed(
+        (
+            click.option("--id", "agent_id", required=True, callback=_agent_id, envvar="RETINUE_AGENT_ID"),
+            click.option("--state-dir", type=directory, default=Path("/var/lib/retinue-agent"), show_default=True),
+            click.option(
+                "--scratch-dir", type=directory, help="For the files of kernels.  [default: STATE_DIR/scratch]"
+            ),
+            click.option("--manager", required=True, metavar="HOST:PORT", help="The manager's port for users."),
+            click.option(
+                "--join-token", metavar="FILE|TOKEN", help="For the first start; a file that holds it, or it."
+            ),
+            click.option("--ca-fingerprint", metavar="HEX", help="SHA-256 of the manager's CA, for the first start."),
+            click.option("--listen", default="0.0.0.0:7443", show_default=True, metavar="HOST:PORT"),
+            click.option("--advertise", default="", metavar="HOST:PORT", help="Where the manager dials this agent."),
+            click.option("--underlay-address", default="", help="Address for other nodes.  [default: found out]"),
+            click.option("--slots", default="", callback=_slots, help="In place of what is found, as cpu=4,mem=8g."),
+            click.option("--reserve", default="", callback=_slots, help="Not to be given to kernels, as mem=1g."),
+            click.option("--hide", multiple=True, type=click.Path(path_type=Path), help="Path kernels must not see."),
+            click.option("--uid", type=click.IntRange(1), default=60_000, show_default=True, help="User of kernels."),
+            click.option("--gid", type=click.IntRange(1), default=60_000, show_default=True, help="Group of kernels."),
+            click.option("--tasks", type=click.IntRange(16), default=4096, show_default=True, help="Per kernel."),
+            click.option("--output-limit", type=click.IntRange(1 << 16), default=64 << 20, show_default=True),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@main.command()
+@_options
+def run(  # noqa: PLR0917 - one per option
+    agent_id: str,
+    state_dir: Path,
+    scratch_dir: Path | None,
+    manager: str,
+    join_token: str | None,
+    ca_fingerprint: str | None,
+    listen: str,
+    advertise: str,
+    underlay_address: str,
+    slots: dict[str, int],
+    reserve: dict[str, int],
+    hide: tuple[Path, ...],
+    uid: int,
+    gid: int,
+    tasks: int,
+    output_limit: int,
+) -> None:
+    """Runs the agent until it is told to end; kernels run on then."""
+    from agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
+    from agent.backends.backend import BackendError  # noqa: PLC0415
+    from agent.identity import IdentityError  # noqa: PLC0415
+    from agent.network.errors import NetworkError  # noqa: PLC0415
+
+    settings = daemon.Settings(
+        agent_id=agent_id,
+        state_dir=state_dir,
+        scratch_dir=scratch_dir or state_dir / "scratch",
+        manager=manager,
+        listen=listen,
+        join_token=_secret(join_token),
+        ca_fingerprint=ca_fingerprint or "",
+        advertise=advertise,
+        underlay_address=underlay_address,
+        slots=slots,
+        reserve=reserve,
+        hidden=hide,
+        uid=uid,
+        gid=gid,
+        tasks=tasks,
+        output_limit=output_limit,
+    )
+    try:
+        daemon.check(settings)
+        asyncio.run(daemon.run(settings))
+    except grpc.aio.AioRpcError as error:
+        raise click.ClickException(f"the manager refused: {error.code().name}: {error.details()}") from error
+    except (IdentityError, BackendError, NetworkError, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _secret(value: str | None) -> str:
+    """A secret, or the content of the file of that name."""
+    if not value:
+        return ""
+    path = Path(value)
+    try:
+        return path.read_text().strip() if path.is_file() else value
+    except OSError as error:
+        raise click.ClickException(f"cannot read {value}: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    main()

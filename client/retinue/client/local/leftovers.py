@@ -1,0 +1,110 @@
+"""What agents have on this machine: looked up in the machine itself, not asked of the agents, and removed by force."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from retinue.client.local import namespaces, nodes
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_LABEL_LENGTH = 20
+_OWN_GROUP = "monitors"
+_ATTEMPT_DIRECTORIES = ("attempts", "scratch")
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Names of what there is of kernels and private networks on one node; nothing of it should be at rest.
+
+    `networks` are the network namespaces of sessions, `links` what is in the node's own namespace besides its uplink,
+    `control_groups` those of kernels, `attempts` the agent's directories of kernels, `processes` pids in its groups.
+    """
+
+    networks: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    control_groups: tuple[str, ...] = ()
+    attempts: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
+
+    def counts(self) -> dict[str, int]:
+        """How many there are of each."""
+        return {field.name.replace("_", " "): len(getattr(self, field.name)) for field in fields(self)}
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is nothing."""
+        return not any(self.counts().values())
+
+
+def find(agent_id: str, node: nodes.Node | None, state_directory: Path) -> Leftovers:
+    """What there is now of an agent's kernels and networks; links are looked at only where it has a node. Blocks."""
+    groups = _groups(agent_id)
+    attempts = {
+        entry.name
+        for directory in _ATTEMPT_DIRECTORIES
+        if (state_directory / directory).is_dir()
+        for entry in (state_directory / directory).iterdir()
+        if not entry.name.startswith(".")
+    }
+    return Leftovers(
+        networks=tuple(network_namespaces(agent_id)),
+        links=tuple(nodes.extra_links(node.namespace)) if node is not None else (),
+        control_groups=tuple(sorted({group.name for group in groups if group.name != _OWN_GROUP})),
+        attempts=tuple(sorted(attempts)),
+        processes=tuple(sorted({str(pid) for group in groups for pid in _pids(group)})),
+    )
+
+
+def network_namespaces(agent_id: str) -> list[str]:
+    """The namespaces of an agent's session networks."""
+    return namespaces.names(f"rt-{agent_id[:_LABEL_LENGTH]}-")
+
+
+def remove(agent_id: str, seconds: float = 5.0) -> None:
+    """Kills what runs in an agent's control groups, and removes these and its networks' namespaces. Blocks.
+
+    For agents that do not run any more. What takes longer than `seconds` to go is left.
+    """
+    deadline = time.monotonic() + seconds
+    while groups := _groups(agent_id):
+        for group in groups:
+            for pid in _pids(group):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                group.rmdir()
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.02)
+    for root in _agent_roots(agent_id):
+        for place in (root, root.parent):
+            with contextlib.suppress(OSError):
+                place.rmdir()
+    for name in network_namespaces(agent_id):
+        namespaces.delete(name)
+
+
+def _agent_roots(agent_id: str) -> list[Path]:
+    roots = [_CGROUPS, *(entry for entry in _CGROUPS.iterdir() if entry.is_dir() and not entry.is_symlink())]
+    places = (root / "retinue" / agent_id for root in roots)
+    return [place for place in places if place.is_dir()]
+
+
+def _groups(agent_id: str) -> list[Path]:
+    found = []
+    for root in _agent_roots(agent_id):
+        with contextlib.suppress(FileNotFoundError):
+            found += [entry for entry in root.iterdir() if entry.is_dir()]
+    return found
+
+
+def _pids(group: Path) -> list[int]:
+    try:
+        return [int(line) for line in (group / "cgroup.procs").read_text().split()]
+    except OSError:
+        return []

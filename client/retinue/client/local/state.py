@@ -1,0 +1,73 @@
+"""What a local cluster has made, on disk: so that the next one on the same directory can remove what a killed one left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from retinue.client.local import leftovers, nodes, process
+
+_FILE = "cluster.json"
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """Underlay (None without nodes), agents by id, and processes as (pid, start time)."""
+
+    underlay: nodes.Underlay | None = None
+    agents: list[str] = field(default_factory=list)
+    processes: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def write(self, directory: Path) -> None:
+        """Replaces what is on disk."""
+        content = {
+            "underlay": [self.underlay.prefix, self.underlay.number] if self.underlay is not None else None,
+            "agents": self.agents,
+            "processes": self.processes,
+        }
+        temporary = directory / f"{_FILE}.new"
+        temporary.write_text(json.dumps(content))
+        temporary.replace(directory / _FILE)
+
+    @classmethod
+    def read(cls, directory: Path) -> ClusterState | None:
+        """What is on disk; None when there is nothing."""
+        try:
+            content = json.loads((directory / _FILE).read_text())
+        except FileNotFoundError:
+            return None
+        underlay = content["underlay"]
+        return cls(
+            underlay=nodes.Underlay(str(underlay[0]), int(underlay[1])) if underlay is not None else None,
+            agents=[str(agent) for agent in content["agents"]],
+            processes={name: (int(pid), int(started)) for name, (pid, started) in content["processes"].items()},
+        )
+
+
+def clear(directory: Path) -> None:
+    """Ends and removes all that the state on disk names, and what the database server left. Blocks; idempotent."""
+    state = ClusterState.read(directory)
+    if state is None:
+        return
+    for pid, started in state.processes.values():
+        process.end(pid, started)
+    end_database(directory)
+    for agent in state.agents:
+        leftovers.remove(agent)
+    if state.underlay is not None:
+        nodes.delete_underlay(state.underlay)
+    (directory / _FILE).unlink(missing_ok=True)
+
+
+def end_database(directory: Path) -> None:
+    """Ends the database servers beneath a directory that nobody looks after: those of a manager that was killed. Blocks."""
+    for file in directory.glob("**/postmaster.pid"):
+        try:
+            pid = int(file.read_text().split()[0])
+            executable = Path(f"/proc/{pid}/exe").readlink()
+        except (OSError, ValueError, IndexError):
+            continue
+        started = process.start_time(pid)
+        if executable.name == "postgres" and started is not None:
+            process.end(pid, started)

@@ -1,0 +1,221 @@
+"""Gangs on agents: all kernels of a session find a place, or none holds any.
+
+A session that fits one agent goes there whole. A single-node session that does not fit one agent waits; a multi-node session is spread,
+kernel by kernel in order of rank, each by the agent strategy with what its siblings took already counted, and undone from a list when
+one of them finds no place.
+
+Free amounts only shrink within a pass, so failures are remembered: a shape that failed fails for good, and so do larger ones; of a gang
+of equal kernels, the number that could be placed bounds every later gang of them. Greedy spreading of unequal kernels is not monotone
+(less free may lead to a luckier choice), so such a gang is tried again once something else was placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from manager.scheduling.columns import UNPLACED, AgentWishes, Integers, Mask
+from manager.scheduling.free import Free
+from manager.scheduling.kinds import ANY_ARCHITECTURE, Kind, Shape, Shapes
+from manager.scheduling.ordered import OrderedPicker
+from manager.scheduling.rotation import RotatingPicker
+from manager.scheduling.scan import scan_ordered, scan_rotation
+from manager.scheduling.strategies import DISPERSED, ROUND_ROBIN, Settings
+
+# Smaller gangs are tried at once; before a larger one its room is counted.
+COUNTED_GANG = 64
+# More failed shapes than that are not compared with new ones.
+MAX_COMPARED = 64
+
+# The agents of a session: one for all its kernels, or one each; UNPLACED when it found no room.
+Placement = int | list[int]
+
+
+class Picker(Protocol):
+    """Finds the agent for one shape after the other as the strategy wants it, learning within the pass."""
+
+    def best(self, shape: Shape) -> int:
+        """The agent for a shape, or UNPLACED."""
+
+    def checkpoint(self, shapes: Sequence[Shape]) -> Any:
+        """Begins picks of `shapes` that may be undone."""
+
+    def rollback(self, checkpoint: Any) -> None:
+        """Undoes what picks since the checkpoint have taught."""
+
+    def keep(self) -> None:
+        """Ends what `checkpoint` began, for good."""
+
+
+class Placer:
+    """Places sessions one after the other, each time by the settings' agent strategy."""
+
+    def __init__(self, free: Free, shapes: Shapes, settings: Settings, compared: int, position: int) -> None:
+        """The first `compared` lanes decide between agents; a rotation begins at agent `position`."""
+        self._free = free
+        self._settings = settings
+        self._compared = compared
+        self._rotation = RotatingPicker(free, position) if settings.agent_strategy == ROUND_ROBIN else None
+        self._picker: Picker = self._rotation or OrderedPicker(
+            free, shapes, most=settings.agent_strategy == DISPERSED, compared=compared
+        )
+        self._failed: dict[str, list[int]] = {}
+        self._numbers = np.argsort(free.rows)
+        self.placements = 0
+
+    @property
+    def position(self) -> int:
+        """Where a rotation goes on."""
+        return self._rotation.position if self._rotation else 0
+
+    def place(self, kind: Kind) -> Placement:
+        """Places a session of a kind; agents are numbered as in `Free`."""
+        if kind.failed or kind.failed_at == self.placements:
+            return UNPLACED
+        whole = kind.whole
+        if not whole.failed:
+            if not kind.kernels:
+                return []
+            agent = self._pick(whole)
+            if agent != UNPLACED:
+                self._free.take(agent, whole.packed)
+                self.placements += 1
+                return agent
+        if kind.single_node:
+            kind.failed = True
+            return UNPLACED
+        spread = self._spread(kind)
+        if spread is None:
+            kind.failed_at = self.placements
+            return UNPLACED
+        self.placements += 1
+        return spread
+
+    def place_wished(self, kind: Kind, wishes: AgentWishes) -> Placement:
+        """Places a session that has wishes: with the agents it likes best, and only when they do not do, with the next ones too, which
+        then come after those in each choice.
+        """
+        takers = self._free.takers(kind.whole.architecture)
+        designated, avoided = self._mask(wishes.designated), self._mask(wishes.avoided)
+        tiers = [takers & designated]
+        if not (wishes.strict and len(wishes.designated)):
+            tiers += [takers & ~designated & ~avoided, takers & ~designated & avoided]
+        tiers = [tier for tier in tiers if tier.any()]
+        for number in range(1, len(tiers) + 1):
+            placement = self._place_among(kind, tiers[:number])
+            if placement != UNPLACED:
+                self.placements += 1
+                return placement
+        return UNPLACED
+
+    def probe(self, kind: Kind) -> tuple[int, Shape | None, Integers]:
+        """How far the spreading of a kind gets now: the number of kernels placed, the shape of the next one (None when all are), and
+        what would be free then, lanes x agents. Changes nothing.
+        """
+        checkpoint = self._picker.checkpoint([shape for shape, _ in kind.groups])
+        taken, missing = self._take_all(kind.kernels)
+        amounts = self._free.amounts().copy()
+        self._undo(taken)
+        self._picker.rollback(checkpoint)
+        return len(taken), missing, amounts
+
+    def _pick(self, shape: Shape) -> int:
+        if not shape.compared:
+            shape.compared = True
+            shape.failed = self._larger_than_failed(shape)
+        if shape.failed:
+            return UNPLACED
+        agent = self._picker.best(shape)
+        if agent == UNPLACED:
+            self._fail(shape)
+        return agent
+
+    def _larger_than_failed(self, shape: Shape) -> bool:
+        fits = self._free.lanes.fits
+        failed = self._failed.get(shape.architecture, [])
+        if shape.architecture != ANY_ARCHITECTURE:
+            failed = failed + self._failed.get(ANY_ARCHITECTURE, [])
+        return any(fits(smaller, shape.packed) for smaller in failed)
+
+    def _fail(self, shape: Shape) -> None:
+        shape.failed = True
+        shape.room = 0
+        fits = self._free.lanes.fits
+        failed = [other for other in self._failed.get(shape.architecture, []) if not fits(shape.packed, other)]
+        if len(failed) < MAX_COMPARED:
+            failed.append(shape.packed)
+        self._failed[shape.architecture] = failed
+
+    def _spread(self, kind: Kind) -> list[int] | None:
+        for shape, number in kind.groups:
+            if number >= COUNTED_GANG and number <= shape.room:
+                shape.room = self._free.room(shape, self._free.takers(shape.architecture), number)
+            if shape.failed or number > shape.room:
+                kind.failed = True
+                return None
+        checkpoint = self._picker.checkpoint([shape for shape, _ in kind.groups])
+        taken, missing = self._take_all(kind.kernels)
+        if missing is None:
+            self._picker.keep()
+            return [agent for agent, _ in taken]
+        self._undo(taken)
+        self._picker.rollback(checkpoint)
+        if not taken:
+            self._fail(missing)
+        elif len(kind.groups) == 1:
+            missing.room = len(taken)
+        kind.failed = not taken or len(kind.groups) == 1
+        return None
+
+    def _take_all(self, kernels: Sequence[Shape]) -> tuple[list[tuple[int, int]], Shape | None]:
+        taken: list[tuple[int, int]] = []
+        best, take = self._picker.best, self._free.take
+        for shape in kernels:
+            agent = best(shape)
+            if agent == UNPLACED:
+                return taken, shape
+            taken.append((agent, take(agent, shape.packed)))
+        return taken, None
+
+    def _undo(self, taken: list[tuple[int, int]]) -> None:
+        for agent, before in reversed(taken):
+            self._free.restore(agent, before)
+
+    def _mask(self, rows: Sequence[int]) -> Mask:
+        mask = np.zeros(len(self._free), np.bool_)
+        mask[self._numbers[list(rows)]] = True
+        return mask
+
+    def _place_among(self, kind: Kind, tiers: list[Mask]) -> Placement:
+        agent = self._scan(kind.whole, tiers)
+        if agent != UNPLACED:
+            self._free.take(agent, kind.whole.packed)
+            return agent
+        if kind.single_node:
+            return UNPLACED
+        position = self.position
+        taken: list[tuple[int, int]] = []
+        for shape in kind.kernels:
+            agent = self._scan(shape, tiers)
+            if agent == UNPLACED:
+                self._undo(taken)
+                if self._rotation:
+                    self._rotation.position = position
+                return UNPLACED
+            taken.append((agent, self._free.take(agent, shape.packed)))
+        return [agent for agent, _ in taken]
+
+    def _scan(self, shape: Shape, tiers: list[Mask]) -> int:
+        for tier in tiers:
+            if self._rotation:
+                agent = scan_rotation(self._free, shape, tier, self._rotation.position)
+                if agent != UNPLACED:
+                    self._rotation.position = agent + 1
+            else:
+                most = self._settings.agent_strategy == DISPERSED
+                agent = scan_ordered(self._free, shape, tier, most=most, compared=self._compared)
+            if agent != UNPLACED:
+                return agent
+        return UNPLACED
