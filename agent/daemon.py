@@ -25,16 +25,16 @@ from agent.backends.process import ProcessBackend
 from agent.enrollment import enroll, split_address
 from agent.identity import Identity, IdentityError, IdentityStore
 from agent.network.hosts import hosts_text
-from agent.network.links import Links
-from agent.network.underlay import find_underlay
+from agent.network.links import SessionNetworks
+from agent.network.underlay import find_uplink
 from agent.reconcile.loop import Reconciler
 from agent.resources.discovery import capacity, discover
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agent.network.observed import Uplink
     from agent.network.topology import Network
-    from agent.network.underlay import Underlay
     from agent.resources.discovery import Node
 
 log = logging.getLogger(__name__)
@@ -73,19 +73,24 @@ def version() -> str:
 
 
 async def run(settings: Settings) -> None:
-    """Runs an agent until SIGTERM or SIGINT.
-
-    Raises IdentityError, OSError, grpc.aio.AioRpcError, or an error of the backend or the network when it cannot start.
-    """
+    """Runs an agent until SIGTERM or SIGINT; raises what `serve` raises."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    await serve(settings, stopping)
+
+
+async def serve(settings: Settings, stopping: asyncio.Event) -> None:
+    """Runs an agent until `stopping` is set.
+
+    Raises IdentityError, OSError, grpc.aio.AioRpcError, BackendError or NetworkError when it cannot start.
+    """
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     identities = IdentityStore(settings.state_dir / "identity.json")
     await _identify(settings, identities)
     node = await asyncio.to_thread(discover)
-    underlay = await asyncio.to_thread(find_underlay, settings.underlay_address or None)
+    uplink = await asyncio.to_thread(find_uplink, settings.underlay_address or None)
     backend = ProcessBackend(
         ProcessOptions(
             agent_id=settings.agent_id,
@@ -99,19 +104,19 @@ async def run(settings: Settings) -> None:
             output_limit=settings.output_limit,
         )
     )
-    links = Links(settings.agent_id, underlay)
+    links = SessionNetworks(settings.agent_id, uplink.address)
     generator = random.SystemRandom()
     reconciler: Reconciler[Network] = Reconciler(
         backend, links, hosts_text, clock=time.monotonic, random_numbers=generator
     )
     instance = secrets.token_hex(8)
     terms = await asyncio.to_thread(Terms, settings.state_dir / "term")
-    sync = SyncService(reconciler, terms, lambda: _welcome(settings, node, underlay, instance, backend.name))
+    sync = SyncService(reconciler, terms, lambda: _welcome(settings, node, uplink, instance, backend.name))
     await backend.open(reconciler.changed)
     server = Server(sync, backend, identities.current)
     try:
         port = await server.start(settings.listen)
-        address = settings.advertise or f"{_bracketed(underlay.address)}:{port}"
+        address = settings.advertise or f"{_bracketed(uplink.address)}:{port}"
         log.info("agent %s listens at %s and is dialled at %s", settings.agent_id, settings.listen, address)
         about = Announcement(settings.manager, address, instance, version())
         announcer = Announcer(about, identities, generator)
@@ -146,9 +151,7 @@ async def _identify(settings: Settings, identities: IdentityStore) -> Identity:
     return identity
 
 
-def _welcome(
-    settings: Settings, node: Node, underlay: Underlay, instance: str, backend: str
-) -> agent_service_pb2.Welcome:
+def _welcome(settings: Settings, node: Node, uplink: Uplink, instance: str, backend: str) -> agent_service_pb2.Welcome:
     return agent_service_pb2.Welcome(
         agent_id=settings.agent_id,
         instance=instance,
@@ -157,8 +160,8 @@ def _welcome(
         architecture=node.architecture,
         capacity=capacity(node, settings.reserve, settings.slots),
         backends=[backend],
-        underlay_address=underlay.address,
-        underlay_mtu=underlay.mtu,
+        underlay_address=uplink.address,
+        underlay_mtu=uplink.mtu,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -12,7 +13,7 @@ from agent.backends.backend import UnknownAttemptError
 from agent.backends.output import OffsetPastEndError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from agent.api.sync import SyncService
     from agent.backends.backend import Backend
@@ -26,23 +27,25 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         self._sync = sync
         self._backend = backend
 
-    async def Sync(self, request_iterator: Any, context: Any) -> AsyncIterator[agent_service_pb2.SyncResponse]:
+    async def Sync(self, request_iterator: Any, context: Any) -> AsyncGenerator[agent_service_pb2.SyncResponse, None]:
         """Keeps what runs on the node as the manager wants it."""
         del context
-        async for response in self._sync.serve(aiter(request_iterator)):
-            yield response
+        async with aclosing(self._sync.serve(aiter(request_iterator))) as responses:
+            async for response in responses:
+                yield response
 
     async def StreamLogs(
         self, request: agent_service_pb2.StreamLogsRequest, context: Any
-    ) -> AsyncIterator[agent_service_pb2.StreamLogsResponse]:
+    ) -> AsyncGenerator[agent_service_pb2.StreamLogsResponse, None]:
         """Streams the output of an attempt."""
         del context
         if request.offset < 0:
             raise invalid("offset", "is negative")
         try:
             output = self._backend.output(request.attempt_id)
-            async for piece in output.stream(request.offset, request.follow):
-                yield agent_service_pb2.StreamLogsResponse(offset=piece.offset, data=piece.data)
+            async with aclosing(output.stream(request.offset, request.follow)) as pieces:
+                async for piece in pieces:
+                    yield agent_service_pb2.StreamLogsResponse(offset=piece.offset, data=piece.data)
         except UnknownAttemptError as error:
             message, about = f"there is no attempt {request.attempt_id} here", request.attempt_id
             raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=about) from error

@@ -5,6 +5,7 @@ ApiError                    an answer other than OK; carries code, reason and me
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import uuid
@@ -94,8 +95,9 @@ def _generator(behavior: Any) -> Any:
     async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
             require_manager(context)
-            async for response in behavior(request, context):
-                yield response
+            async with contextlib.aclosing(behavior(request, context)) as responses:
+                async for response in responses:
+                    yield response
         except ApiError as error:
             await context.abort_with_status(error.status())
         except grpc.aio.AbortError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from agent.network.convert import network_from_message
 from agent.network.errors import InvalidNetworkError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from agent.api.terms import Terms
     from agent.network.topology import Network
@@ -65,7 +66,7 @@ class SyncService:
 
     async def serve(
         self, requests: AsyncIterator[agent_service_pb2.SyncRequest]
-    ) -> AsyncIterator[agent_service_pb2.SyncResponse]:
+    ) -> AsyncGenerator[agent_service_pb2.SyncResponse, None]:
         """Serves one stream to its end."""
         hello = await _first(requests)
         agent_id = self.welcome().agent_id
@@ -87,8 +88,9 @@ class SyncService:
         self._idle.clear()
         log.info("a manager of term %d is connected", hello.term)
         try:
-            async for response in stream.run(requests):
-                yield response
+            async with contextlib.aclosing(stream.run(requests)) as responses:
+                async for response in responses:
+                    yield response
         finally:
             if self._current is stream:
                 self._current = None
@@ -121,7 +123,7 @@ class _Stream:
 
     async def run(
         self, requests: AsyncIterator[agent_service_pb2.SyncRequest]
-    ) -> AsyncIterator[agent_service_pb2.SyncResponse]:
+    ) -> AsyncGenerator[agent_service_pb2.SyncResponse, None]:
         stop_listening = self._reconciler.listen(self._wake.set)
         reader = asyncio.create_task(self._read(requests), name="sync reader")
         try:

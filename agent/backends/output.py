@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from agent.backends import linux
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
 CHUNK = 32 * 1024
@@ -98,7 +98,7 @@ class Output:
         finally:
             os.close(descriptor)
 
-    async def stream(self, offset: int, follow: bool) -> AsyncIterator[Piece]:
+    async def stream(self, offset: int, follow: bool) -> AsyncGenerator[Piece, None]:
         """Pieces from `offset` to the end as it is now or, with `follow`, until the attempt is over.
 
         Raises OffsetPastEndError.

@@ -57,15 +57,15 @@ Network_contra = TypeVar("Network_contra", bound=SessionNetwork, contravariant=T
 class Links(Protocol[Network_contra]):
     """The networks of sessions on this node. Every method may be repeated after a crash at any point."""
 
-    async def ensure(self, network: Network_contra) -> None:
+    async def ensure(self, network: Network_contra) -> object:
         """Makes the network whole."""
         ...
 
-    async def attach(self, network: Network_contra, kernel_id: str, netns_path: str) -> None:
+    async def attach(self, network: Network_contra, kernel_id: str, netns_path: str) -> object:
         """Gives a kernel its place in the network, by the path of its network namespace."""
         ...
 
-    async def remove(self, session_id: str) -> None:
+    async def remove(self, session_id: str) -> object:
         """Removes the network."""
         ...
 

@@ -79,6 +79,10 @@ class Supervisor:
             if (entry := self._links.get(agent_id)) is not None:
                 entry[0].wake()
 
+    def alive(self) -> list[str]:
+        """Agents that are heard of."""
+        return [agent_id for agent_id, state in self._states.items() if state == ALIVE]
+
     def retarget(self) -> None:
         """Agents may have come, moved or gone."""
         self._changed.set()

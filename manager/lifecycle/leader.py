@@ -15,13 +15,15 @@ from manager.lifecycle.desires import read_desired
 from manager.lifecycle.outputs import OutputCollector
 from manager.lifecycle.reports import Reports
 from manager.lifecycle.scheduler import Scheduler
-from manager.store import attempts, nodes
+from manager.store import attempts, leadership, nodes, retention
 from manager.store.database import Database, StoreUnavailable
 from manager.store.journal import JournalTail
 
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
+# Heartbeat times in the database are true to this.
+_HOUSE_SECONDS = 60.0
 
 
 class Leader:
@@ -53,6 +55,7 @@ class Leader:
             group.create_task(self._persist("scheduler", self._scheduler.run), name="scheduler")
             group.create_task(self._persist("deadlines", self._enforce), name="deadlines")
             group.create_task(self._persist("journal", self._follow), name="journal")
+            group.create_task(self._persist("house", self._keep_house), name="house")
 
     def retarget(self) -> None:
         """Agents may have come, moved or gone."""
@@ -78,6 +81,14 @@ class Leader:
         while True:
             await deadlines.enforce(self._database, self._term, self._committed)
             await asyncio.sleep(_TICK_SECONDS)
+
+    async def _keep_house(self) -> None:
+        while True:
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                await nodes.touch(tx, self._supervisor.alive())
+                await retention.forget(tx)
+            await asyncio.sleep(_HOUSE_SECONDS)
 
     async def _follow(self) -> None:
         """Finds out what any replica did to sessions: new ones are scheduled, ended ones are stopped."""

@@ -9,14 +9,13 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import numpy as np
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.addressing import AddressSpaceExhaustedError, SubnetPool, choose_vni, inner_mtu, place
 from manager.lifecycle.snapshot import Snapshot, Waiting, build
 from manager.scheduling.amounts import format_amount
-from manager.scheduling.columns import Explanation, Policy
-from manager.scheduling.scheduler import Outcome, run_pass
+from manager.scheduling.columns import Explanation, Policy, Verdict
+from manager.scheduling.scheduling_pass import Decisions, run_pass
 from manager.store import journal, leadership, placements, sessions, shares
 from manager.store.database import Database
 
@@ -44,15 +43,20 @@ class Scheduler:
         """Passes until cancelled."""
         while True:
             self._changed.clear()
-            async with self._database.transaction() as tx:
-                groups = await placements.read_groups(tx)
-            for group in groups:
-                await self._pass(group)
+            waiting = await self.run_once()
             try:
-                async with asyncio.timeout(_LONGEST_SLEEP_SECONDS if groups else None):
+                async with asyncio.timeout(_LONGEST_SLEEP_SECONDS if waiting else None):
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    async def run_once(self) -> bool:
+        """One pass of every group that has something waiting; returns whether there was any."""
+        async with self._database.transaction() as tx:
+            groups = await placements.read_groups(tx)
+        for group in groups:
+            await self._pass(group)
+        return bool(groups)
 
     async def _pass(self, group: Mapping[str, Any]) -> None:
         async with self._database.transaction() as tx:
@@ -64,22 +68,24 @@ class Scheduler:
         snapshot = build(agent_rows, held, queue_rows, group["owner_weights"])
         policy = Policy(group["session_strategy"], group["agent_strategy"], group["options"])
         # Pure computation of up to a second: the loop must go on meanwhile.
-        outcome = await asyncio.to_thread(run_pass, policy, snapshot.agents, snapshot.owners, snapshot.queue)
-        if len(outcome.order):
-            concerned = await self._commit(group["name"], snapshot, outcome)
+        decisions = await asyncio.to_thread(
+            run_pass, snapshot.agents, snapshot.owners, snapshot.queue, policy, group["rotation"]
+        )
+        if len(decisions.sessions):
+            concerned = await self._commit(group["name"], snapshot, decisions)
             if concerned:
                 self._committed(concerned)
-        await self._note(snapshot, outcome)
+        await self._note(snapshot, decisions)
 
-    async def _commit(self, group: str, snapshot: Snapshot, outcome: Outcome) -> set[str]:
+    async def _commit(self, group: str, snapshot: Snapshot, decisions: Decisions) -> set[str]:
         """Writes the placements whose session still waits and whose agents still have room; the others are left for the next pass."""
-        chosen = {snapshot.waiting[row].id: _agents_of(snapshot, outcome, int(row)) for row in outcome.order}
+        chosen = {snapshot.waiting[row].id: _agents_of(snapshot, decisions, int(row)) for row in decisions.sessions}
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
             waiting = await placements.lock_waiting(tx, list(chosen))
             free = await placements.lock_free(tx, sorted({agent for agents in chosen.values() for agent in agents}))
             kept = []
-            for row in outcome.order:
+            for row in decisions.sessions:
                 session = snapshot.waiting[row]
                 if session.id in waiting and _take(free, session, chosen[session.id]):
                     kept.append(session)
@@ -87,6 +93,7 @@ class Scheduler:
                 return set()
             rows = await self._rows(tx, group, kept, chosen)
             epochs = await placements.place(tx, term=self._term, **rows)
+            await placements.keep_rotation(tx, group, decisions.rotation)
             await shares.refresh(tx, sorted({(group, session.owner) for session in kept}))
             addresses = {kernel["id"]: kernel["address"] for kernel in rows["kernels"]}
             networks = {session["id"]: session["network"] for session in rows["sessions"]}
@@ -167,15 +174,14 @@ class Scheduler:
                 )
         return rows
 
-    async def _note(self, snapshot: Snapshot, outcome: Outcome) -> None:
+    async def _note(self, snapshot: Snapshot, decisions: Decisions) -> None:
         """Writes the reasons that are new; a change of the reason itself is an event, a change of amounts is not."""
         rows = []
-        placed = set(map(int, outcome.order))
         for row, session in enumerate(snapshot.waiting):
-            if row in placed:
+            why = decisions.explain(row)
+            if why is None:
                 continue
-            why = outcome.explain(row)
-            tried = outcome.was_tried(row)
+            tried = decisions.verdicts[row] == Verdict.NO_ROOM
             if tried or (why.code, why.message) != (session.reason, session.message):
                 rows.append(
                     {
@@ -206,9 +212,9 @@ class Scheduler:
             )
 
 
-def _agents_of(snapshot: Snapshot, outcome: Outcome, row: int) -> list[str]:
+def _agents_of(snapshot: Snapshot, decisions: Decisions, row: int) -> list[str]:
     begin, end = snapshot.queue.offsets[row], snapshot.queue.offsets[row + 1]
-    return [snapshot.agents.ids[int(agent)] for agent in np.asarray(outcome.agents[begin:end])]
+    return [snapshot.agents.ids[int(agent)] for agent in decisions.kernel_agents[begin:end]]
 
 
 def _take(free: dict[str, dict[str, int]], session: Waiting, agents: list[str]) -> bool:

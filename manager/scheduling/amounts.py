@@ -30,7 +30,9 @@ class AmountError(ValueError):
 def check_slot(slot: str) -> None:
     """Raises AmountError unless `slot` is a name: a lower-case letter, then letters, digits, `.` and `-`, at most 63 in all."""
     if len(slot) > MAX_SLOT_NAME or not _SLOT.fullmatch(slot):
-        raise AmountError(f"slot name must be a-z, 0-9, . and -, begin with a letter, and have at most {MAX_SLOT_NAME} characters")
+        raise AmountError(
+            f"slot name must be a-z, 0-9, . and -, begin with a letter, and have at most {MAX_SLOT_NAME} characters"
+        )
 
 
 def parse_amount(slot: str, text: str) -> int:
@@ -74,10 +76,13 @@ def _unit(slot: str) -> int:
 def _parse_memory(text: str) -> int:
     match = _MEMORY_TEXT.fullmatch(text)
     if match is None or not text.isascii():
-        raise AmountError("amount of mem must be a positive number of bytes, or one with a suffix k, m, g, t or p, such as 512m or 4g")
+        raise AmountError(
+            "amount of mem must be a positive number of bytes, or one with a suffix k, m, g, t or p, such as 512m or 4g"
+        )
     whole, fraction, suffix = match[1], match[2] or "", match[3]
     scale = 1 << _POWERS[suffix.lower()] if suffix else 1
-    scaled, rest = divmod(int(whole + fraction) * scale, 10 ** len(fraction))
+    divisor = int("1" + "0" * len(fraction))
+    scaled, rest = divmod(int(whole + fraction) * scale, divisor)
     if rest:
         raise AmountError("amount of mem must come to a whole number of bytes")
     return scaled

@@ -7,6 +7,7 @@ multifactor plugin). Strategy `fair-share` is progressive filling with each owne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 DAY_SECONDS = 86400
@@ -16,7 +17,7 @@ _RESOLUTION = 1 << 20
 
 def decayed_usage(buckets: Iterable[tuple[float, float]], half_life: float) -> float:
     """The sum of (age, usage) pairs, each halved once per `half_life`; ages in the unit of `half_life`."""
-    return sum(usage * 2.0 ** (-age / half_life) for age, usage in buckets)
+    return sum(usage * math.exp2(-age / half_life) for age, usage in buckets)
 
 
 def normalised_usage(
@@ -34,11 +35,12 @@ def normalised_usage(
 
 def factor(normalised: float, weight: float = 1.0) -> float:
     """2**(-normalised / weight): 1 for no usage, one half for all of the owner's part; from 0 to 1."""
-    return 2.0 ** -max(0.0, normalised / weight)
+    return math.exp2(-max(0.0, normalised / weight))
 
 
 def effective_weights(weights: Sequence[int], past_usage: Sequence[float]) -> list[int]:
     """Owners' weights multiplied by their factors, as integers of one scale; never 0."""
     return [
-        max(1, round(weight * _RESOLUTION * factor(normalised, weight))) for weight, normalised in zip(weights, past_usage, strict=True)
+        max(1, round(weight * _RESOLUTION * factor(normalised, weight)))
+        for weight, normalised in zip(weights, past_usage, strict=True)
     ]

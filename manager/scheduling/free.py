@@ -11,16 +11,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from manager.scheduling.columns import Agents, Integers, Mask
-from manager.scheduling.kinds import ANY_ARCHITECTURE, Shape
+from manager.scheduling.kinds import ANY_ARCHITECTURE, KERNEL, Shape
 from manager.scheduling.lanes import LIMIT, Lanes
 
 _UNKNOWN = -1
+# More kernels than any gang has; still far from overflow when summed over agents.
+_MANY = 1 << 32
 
 
 class Free:
     """Free amounts by agent; agents are numbered in order of their ids."""
 
-    def __init__(self, agents: Agents, columns: Sequence[int], lanes: Lanes, max_kernels: int, *, every_move: bool) -> None:
+    def __init__(
+        self, agents: Agents, columns: Sequence[int], lanes: Lanes, max_kernels: int, *, every_move: bool
+    ) -> None:
         """Lanes hold the slots in `columns`; when `max_kernels` is not 0, one more lane holds how many kernels an agent still takes.
 
         `every_move` says that any taking may better an agent's place in the order of agents; else only using up a slot may.
@@ -34,7 +38,7 @@ class Free:
         for lane, column in enumerate(columns):
             self._amounts[lane] = free[:, column]
         if max_kernels:
-            self._amounts[-1] = np.maximum(0, max_kernels - agents.kernels[self.rows])
+            self._amounts[-1] = np.maximum(0, max_kernels - agents.kernels[self.rows]) * KERNEL
         self.schedulable = agents.schedulable[self.rows]
         self._architectures = np.array([agents.architectures[row] for row in self.rows], dtype=object)
         self._masks: dict[str, Mask] = {ANY_ARCHITECTURE: self.schedulable}
@@ -104,11 +108,15 @@ class Free:
             fits = fits & (amounts[lane] >= amount)
         return np.flatnonzero(fits)
 
-    def room(self, shape: Shape, mask: Mask, enough: int) -> int:
-        """How many of a shape the agents of `mask` hold together; `enough` at most on one agent."""
-        agents = np.flatnonzero(mask)
-        amounts = self.amounts()
-        counts = np.full(len(agents), enough, np.int64)
-        for lane, amount in shape.amounts:
-            np.minimum(counts, amounts[lane, agents] // amount, out=counts)
-        return int(counts.sum())
+    def room(self, shape: Shape, mask: Mask) -> int:
+        """How many of a shape the agents of `mask` hold together now."""
+        return count_room(self.amounts(), shape, mask)
+
+
+def count_room(amounts: Integers, shape: Shape, mask: Mask) -> int:
+    """How many of a shape the agents of `mask` hold together, with `amounts` (lanes x agents) for them."""
+    agents = np.flatnonzero(mask)
+    counts = np.full(len(agents), _MANY, np.int64)
+    for lane, amount in shape.amounts:
+        np.minimum(counts, amounts[lane, agents] // amount, out=counts)
+    return int(counts.sum())

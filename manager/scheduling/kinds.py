@@ -7,17 +7,20 @@ architecture share; what fails for one of them fails for all, so all that a pass
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from manager.scheduling.columns import Integers, Mask, Queue
+from manager.scheduling.columns import Integers, Queue
 from manager.scheduling.lanes import Lanes
 
 ANY_ARCHITECTURE = ""
 UNBOUNDED = 1 << 62
+# One kernel, in the lane that counts them: in thousandths, as other slots.
+KERNEL = 1000
 NEVER = -1
 
 
@@ -84,7 +87,9 @@ class Shapes:
         return self._known.values()
 
 
-def find_kinds(queue: Queue, rows: Integers, columns: Sequence[int], lanes: Lanes, shapes: Shapes) -> tuple[list[Kind], Integers]:
+def find_kinds(
+    queue: Queue, rows: Integers, columns: Sequence[int], lanes: Lanes, shapes: Shapes
+) -> tuple[list[Kind], Integers]:
     """The kinds of the sessions in `rows`, and the kind of each; lanes hold the slots in `columns`, then a count of kernels if there
     is one more lane. Sessions with wishes get a kind of their own: they are placed by themselves.
     """
@@ -94,7 +99,10 @@ def find_kinds(queue: Queue, rows: Integers, columns: Sequence[int], lanes: Lane
     ranks = np.arange(len(owner_of_kernel)) - starts[owner_of_kernel]
     requests = queue.requests[queue.offsets[rows][owner_of_kernel] + ranks]
     first, shape_of = distinct_rows(requests)
-    amounts = [[row[column] for column in columns] + [1] * (lanes.count - len(columns)) for row in requests[first].tolist()]
+    amounts = [
+        [row[column] for column in columns] + [KERNEL] * (lanes.count - len(columns))
+        for row in requests[first].tolist()
+    ]
 
     architectures, architecture_of = _codes(queue, rows)
     single = (queue.single_node[rows] | (sizes <= 1)).astype(np.int64)
@@ -102,17 +110,28 @@ def find_kinds(queue: Queue, rows: Integers, columns: Sequence[int], lanes: Lane
     if queue.wishes:
         wishes[:] = np.where(np.isin(rows, np.fromiter(queue.wishes, np.int64, len(queue.wishes))), rows + 1, 0)
     sequence = _sequence_hash(shape_of, ranks, starts, sizes)
-    representative, kind_of = distinct_rows(np.column_stack((sizes, single, architecture_of, wishes, sequence)))
+    labels = np.column_stack((sizes, single, architecture_of, wishes))
+    representative, kind_of = distinct_rows(np.column_stack((labels, sequence)))
     # Equal hashes are almost surely, but not surely, equal sequences.
     if not np.array_equal(shape_of, shape_of[starts[representative[kind_of]][owner_of_kernel] + ranks]):
-        representative, kind_of = _distinct_sequences(sizes, single, architecture_of, wishes, shape_of, starts)
+        representative, kind_of = _distinct_sequences(labels, shape_of, starts)
 
     kinds = []
     for session in representative.tolist():
-        start, size = int(starts[session]), int(sizes[session])
+        start, architecture = int(starts[session]), architectures[int(architecture_of[session])]
+        numbers = shape_of[start : start + int(sizes[session])].tolist()
+        made = {number: shapes.of(amounts[number], architecture) for number in dict.fromkeys(numbers)}
+        counts = Counter(numbers)
+        total = tuple(
+            sum(amounts[number][lane] * count for number, count in counts.items()) for lane in range(lanes.count)
+        )
         kinds.append(
-            _make_kind(
-                shape_of[start : start + size].tolist(), amounts, architectures[int(architecture_of[session])], bool(single[session]), shapes, lanes
+            Kind(
+                kernels=tuple(made[number] for number in numbers),
+                whole=shapes.of(total, architecture),
+                single_node=bool(single[session]),
+                groups=tuple((made[number], count) for number, count in counts.items()),
+                total=total,
             )
         )
     return kinds, kind_of
@@ -148,20 +167,14 @@ def _sequence_hash(shape_of: Integers, ranks: Integers, starts: Integers, sizes:
     return hashes.view(np.int64)
 
 
-def _distinct_sequences(
-    sizes: Integers, single: Integers, architecture_of: Integers, wishes: Integers, shape_of: Integers, starts: Integers
-) -> tuple[Integers, Integers]:
-    known: dict[tuple[int, int, int, bytes], int] = {}
+def _distinct_sequences(labels: Integers, shape_of: Integers, starts: Integers) -> tuple[Integers, Integers]:
+    known: dict[tuple[bytes, bytes], int] = {}
     representative: list[int] = []
-    kind_of = np.zeros(len(sizes), np.int64)
-    for session, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
-        key = (
-            int(single[session]),
-            int(architecture_of[session]),
-            int(wishes[session]),
-            shape_of[start : start + size].tobytes(),
+    kind_of = np.zeros(len(labels), np.int64)
+    for session, (start, size) in enumerate(zip(starts.tolist(), labels[:, 0].tolist(), strict=True)):
+        kind_of[session] = known.setdefault(
+            (labels[session].tobytes(), shape_of[start : start + size].tobytes()), len(known)
         )
-        kind_of[session] = known.setdefault(key, len(known))
         if len(known) > len(representative):
             representative.append(session)
     return np.array(representative, np.int64), kind_of
@@ -174,28 +187,3 @@ def _codes(queue: Queue, rows: Integers) -> tuple[list[str], Integers]:
         number = {name: code for code, name in enumerate(names)}
         codes[list(queue.architectures)] = [number[name] for name in queue.architectures.values()]
     return names, codes[rows]
-
-
-def _make_kind(
-    sequence: list[int], amounts: list[list[int]], architecture: str, single_node: bool, shapes: Shapes, lanes: Lanes
-) -> Kind:
-    numbers: dict[int, int] = {}
-    for shape in sequence:
-        numbers[shape] = numbers.get(shape, 0) + 1
-    total = tuple(sum(amounts[shape][lane] * number for shape, number in numbers.items()) for lane in range(lanes.count))
-    made = {shape: shapes.of(amounts[shape], architecture) for shape in numbers}
-    return Kind(
-        kernels=tuple(made[shape] for shape in sequence),
-        whole=shapes.of(total, architecture),
-        single_node=single_node,
-        groups=tuple((made[shape], number) for shape, number in numbers.items()),
-        total=total,
-    )
-
-
-def active_rows(queue: Queue) -> tuple[Integers, Mask]:
-    """Rows of the sessions that nothing holds back, and the mask of those that something does."""
-    held_back = np.zeros(len(queue.owners), np.bool_)
-    if queue.held_back:
-        held_back[list(queue.held_back)] = True
-    return np.flatnonzero(~held_back), held_back

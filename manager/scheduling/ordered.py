@@ -50,7 +50,9 @@ class OrderedPicker:
         key = (shape.architecture, shape.unrequested)
         found = self._classes.get(key)
         if found is None:
-            found = self._classes[key] = _Class(self._free, shape, self._shapes, most=self._most, compared=self._compared)
+            found = self._classes[key] = _Class(
+                self._free, shape, self._shapes, most=self._most, compared=self._compared
+            )
         return found.best(shape)
 
     def checkpoint(self, shapes: Iterable[Shape]) -> Checkpoint:
@@ -114,7 +116,13 @@ class _Class:
             place = bisect_right(values, cursor) - 1
         shape.seen = free.moves
 
-        packed, made_from, guards, request, agent_mask = free.packed, self._made_from, self._guards, shape.packed, self._agent_mask
+        packed, made_from, guards, request, agent_mask = (
+            free.packed,
+            self._made_from,
+            self._guards,
+            shape.packed,
+            self._agent_mask,
+        )
         steps = STEPS_BEFORE_SCAN
         while place >= 0:
             value = values[place]
@@ -137,13 +145,19 @@ class _Class:
         return UNPLACED
 
     def _scan(self, shape: Shape) -> int:
-        return scan_ordered(self._free, shape, self._free.takers(self._architecture), most=self._most, compared=self._compared)
+        return scan_ordered(
+            self._free, shape, self._free.takers(self._architecture), most=self._most, compared=self._compared
+        )
 
     def _build(self) -> None:
         free = self._free
         free.pack_all()
         self._floor = _smallest(
-            [shape for shape in self._shapes.all() if shape.unrequested == self._unrequested and shape.architecture == self._architecture],
+            [
+                shape
+                for shape in self._shapes.all()
+                if shape.unrequested == self._unrequested and shape.architecture == self._architecture
+            ],
             free,
         )
         self._entries = [_ABSENT] * len(free)

@@ -151,7 +151,7 @@ class Placer:
     def _spread(self, kind: Kind) -> list[int] | None:
         for shape, number in kind.groups:
             if number >= COUNTED_GANG and number <= shape.room:
-                shape.room = self._free.room(shape, self._free.takers(shape.architecture), number)
+                shape.room = self._free.room(shape, self._free.takers(shape.architecture))
             if shape.failed or number > shape.room:
                 kind.failed = True
                 return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,14 +31,12 @@ class Line:
     owners: Owners
     # Rows in the queue.
     rows: Integers
-    # By row in the queue.
-    kinds: Sequence[Kind | None]
     # What exists of each lane that counts in shares.
     capacity: Sequence[int]
     # Column of each lane that counts in shares.
     columns: Sequence[int]
-    # Places the session in a row of the queue; whether it found room.
-    attempt: Callable[[int], bool]
+    # Places the session in a row of the queue; its kind if it found room.
+    attempt: Callable[[int], Kind | None]
 
 
 def select(line: Line, settings: Settings) -> tuple[int | None, list[int]]:
@@ -57,7 +56,7 @@ def _fifo(line: Line, settings: Settings) -> tuple[int | None, list[int]]:
     attempt = line.attempt
     in_order = rows[order].tolist()
     for position, row in enumerate(in_order):
-        if not attempt(row) and strict[position]:
+        if attempt(row) is None and strict[position]:
             return row, in_order[position + 1 :]
     return None, []
 
@@ -96,7 +95,8 @@ class _Ledger:
         self._weights = weights
         factors = self._keys.factors
         self._scaled = [
-            [amount * factor for amount, factor in zip(held, factors, strict=True)] for held in line.owners.held[:, line.columns].tolist()
+            [amount * factor for amount, factor in zip(held, factors, strict=True)]
+            for held in line.owners.held[:, line.columns].tolist()
         ]
         self._largest = [max(scaled, default=0) for scaled in self._scaled]
         self._demands: dict[int, list[tuple[int, int]]] = {}
@@ -108,7 +108,9 @@ class _Ledger:
         demand = self._demands.get(id(kind))
         if demand is None:
             factors = self._keys.factors
-            demand = [(lane, kind.total[lane] * factor) for lane, factor in enumerate(factors) if factor and kind.total[lane]]
+            demand = [
+                (lane, kind.total[lane] * factor) for lane, factor in enumerate(factors) if factor and kind.total[lane]
+            ]
             self._demands[id(kind)] = demand
         scaled, largest = self._scaled[owner], self._largest[owner]
         for lane, amount in demand:
@@ -119,7 +121,7 @@ class _Ledger:
 
 def _fill(line: Line, weights: list[int]) -> None:
     """Progressive filling, band by band. A heap entry is an owner's share with its row below it, so equal shares go by row."""
-    queue, rows, kinds, attempt = line.queue, line.rows, line.kinds, line.attempt
+    queue, rows, attempt = line.queue, line.rows, line.attempt
     if not len(rows):
         return
     ledger = _Ledger(line, weights)
@@ -130,12 +132,12 @@ def _fill(line: Line, weights: list[int]) -> None:
     # Where a run of one owner in one band begins.
     begins = np.flatnonzero(np.r_[True, (owners[1:] != owners[:-1]) | (priorities[1:] != priorities[:-1])])
     ends = np.r_[begins[1:], len(owners)].tolist()
-    bands = np.flatnonzero(np.r_[True, priorities[begins][1:] != priorities[begins][:-1]]).tolist() + [len(begins)]
+    bands = [*np.flatnonzero(np.r_[True, priorities[begins][1:] != priorities[begins][:-1]]).tolist(), len(begins)]
     starts, run_owners = begins.tolist(), owners[begins].tolist()
     owner_bits = len(weights).bit_length()
     owner_mask = (1 << owner_bits) - 1
 
-    for first, last in zip(bands, bands[1:], strict=False):
+    for first, last in pairwise(bands):
         cursor = dict(zip(run_owners[first:last], starts[first:last], strict=True))
         end = dict(zip(run_owners[first:last], ends[first:last], strict=True))
         heap = [ledger.key(owner) << owner_bits | owner for owner in run_owners[first:last]]
@@ -146,10 +148,9 @@ def _fill(line: Line, weights: list[int]) -> None:
             while position < stop:
                 row = in_order[position]
                 position += 1
-                if attempt(row):
-                    kind = kinds[row]
-                    assert kind is not None
-                    ledger.advance(owner, kind)
+                placed = attempt(row)
+                if placed is not None:
+                    ledger.advance(owner, placed)
                     break
             else:
                 heappop(heap)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import psycopg
 import sqlalchemy.exc
@@ -12,9 +13,6 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.ext.asyncio import AsyncSession as SqlAlchemySession
 from sqlmodel.ext.asyncio.session import AsyncSession
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
 
 _DRIVER = "postgresql+psycopg"
 _CONNECT_SECONDS = 5

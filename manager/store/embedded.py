@@ -21,14 +21,12 @@ import os
 import pwd
 import shutil
 import signal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 

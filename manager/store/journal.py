@@ -8,22 +8,19 @@ the row is everybody's.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import logging
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from sqlalchemy import text
+from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store.database import Database, StoreUnavailable
-
-if TYPE_CHECKING:
-    import datetime as dt
-    import uuid
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-
-    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _log = logging.getLogger(__name__)
 

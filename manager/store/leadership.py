@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from sqlalchemy import text
+from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store.database import Database, StoreUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from sqlmodel.ext.asyncio.session import AsyncSession
 
 _log = logging.getLogger(__name__)
 

@@ -63,7 +63,8 @@ async def record_state(tx: AsyncSession, agent_id: str, state: str) -> str | Non
     rows = await tx.execute(
         text("""
             WITH before AS (SELECT id, state FROM agent WHERE id = :id FOR UPDATE)
-            UPDATE agent SET state = CAST(:state AS text), heartbeat_time = CASE WHEN CAST(:state AS text) = 'ALIVE' THEN now() ELSE heartbeat_time END
+            UPDATE agent SET state = CAST(:state AS text), heartbeat_time =
+                CASE WHEN CAST(:state AS text) = 'ALIVE' THEN now() ELSE heartbeat_time END
             FROM before WHERE agent.id = before.id
             RETURNING agent.resource_group, (before.state IN ('ALIVE', 'SUSPECT')) <> (agent.state IN ('ALIVE', 'SUSPECT')) AS counts
         """),

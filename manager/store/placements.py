@@ -16,7 +16,7 @@ async def read_groups(tx: AsyncSession) -> list[Row]:
     """Groups that have something waiting, with their policies."""
     rows = await tx.execute(
         text("""
-            SELECT g.name, g.session_strategy, g.agent_strategy, g.options, g.owner_weights FROM resource_group g
+            SELECT g.name, g.session_strategy, g.agent_strategy, g.options, g.owner_weights, g.rotation FROM resource_group g
             WHERE EXISTS (SELECT FROM session s WHERE s.state = 'PENDING' AND s.resource_group = g.name) ORDER BY g.name
         """)
     )
@@ -107,6 +107,14 @@ async def lock_free(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, d
         if agent_id in free:
             free[agent_id][slot] = free[agent_id].get(slot, 0) - amount
     return free
+
+
+async def keep_rotation(tx: AsyncSession, group: str, rotation: str) -> None:
+    """Remembers the agent that a rotation chose last."""
+    await tx.execute(
+        text("UPDATE resource_group SET rotation = :rotation WHERE name = :group AND rotation <> :rotation"),
+        {"group": group, "rotation": rotation},
+    )
 
 
 async def read_underlay_mtus(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, int]:

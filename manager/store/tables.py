@@ -118,6 +118,8 @@ class ResourceGroup(SQLModel, table=True):
     options: dict[str, str] = _json()
     owner_weights: dict[str, int] = _json()
     start_timeout_seconds: int = 600
+    # The agent that `round-robin` chose last.
+    rotation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     version: int = 1
     create_time: dt.datetime = _time(nullable=False, default_now=True)
 

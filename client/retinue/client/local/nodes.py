@@ -17,8 +17,7 @@ import ipaddress
 import os
 import socket
 from dataclasses import dataclass
-from typing import Any
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError

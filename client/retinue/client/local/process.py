@@ -10,8 +10,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _POLL_SECONDS = 0.02
 _TAIL_BYTES = 4096
@@ -100,9 +103,9 @@ def start_time(pid: int) -> int | None:
     return None if after_name[0] == "Z" else int(after_name[19])
 
 
-def end(pid: int, started: int, seconds: float = 10.0) -> None:
+def end(pid: int, started: int, polite: signal.Signals = signal.SIGTERM, seconds: float = 10.0) -> None:
     """Ends a process that is not our child, if it still is the one started then: asks, then kills. Blocks."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in (polite, signal.SIGKILL):
         deadline = time.monotonic() + seconds
         if start_time(pid) != started:
             return

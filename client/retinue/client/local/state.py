@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,7 +62,9 @@ def clear(directory: Path) -> None:
 
 
 def end_database(directory: Path) -> None:
-    """Ends the database servers beneath a directory that nobody looks after: those of a manager that was killed. Blocks."""
+    """Ends the database servers beneath a directory that nobody looks after: those of a manager that was killed.
+    Blocks.
+    """
     for file in directory.glob("**/postmaster.pid"):
         try:
             pid = int(file.read_text().split()[0])
@@ -70,4 +73,5 @@ def end_database(directory: Path) -> None:
             continue
         started = process.start_time(pid)
         if executable.name == "postgres" and started is not None:
-            process.end(pid, started)
+            # Fast shutdown; the default signal would wait for clients.
+            process.end(pid, started, signal.SIGINT)

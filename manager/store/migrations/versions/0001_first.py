@@ -111,6 +111,7 @@ def _create_fleet() -> None:
         sa.Column("options", postgresql.JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False),
         sa.Column("owner_weights", postgresql.JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False),
         sa.Column("start_timeout_seconds", sa.Integer(), nullable=False),
+        sa.Column("rotation", sa.String(), server_default=sa.text("''"), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("create_time", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("name"),

@@ -1,0 +1,116 @@
+"""The program: its commands, its global options, and how errors end it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from retinue.client.command.connection import Connection
+from retinue.client.command.exit_codes import ExitCode, of_error
+from retinue.client.command.text import safe
+from retinue.client.errors import CallError, RetinueError
+
+# Where each command is; modules are imported when their command is used.
+_COMMANDS = {
+    "run": "run",
+    "ls": "sessions",
+    "get": "sessions",
+    "explain": "sessions",
+    "rm": "sessions",
+    "watch": "following",
+    "wait": "following",
+    "logs": "logs",
+    "agents": "agents",
+    "groups": "groups",
+    "shares": "groups",
+    "projects": "accounts",
+    "users": "accounts",
+    "tokens": "accounts",
+    "contexts": "contexts",
+    "dev": "dev",
+    "completion": "about",
+    "version": "about",
+}
+
+
+class _Commands(click.Group):
+    """A group that imports its commands when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order in which they are of use."""
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None."""
+        del ctx
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        found = getattr(importlib.import_module(f"retinue.client.command.{module}"), f"{cmd_name}_command")
+        assert isinstance(found, click.Command)  # noqa: S101  # the table above is ours
+        return found
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--context", help="Use this context of contexts.yaml.  [env: RETINUE_CONTEXT]")
+@click.option("--endpoint", metavar="HOST:PORT", help="The manager.  [env: RETINUE_ENDPOINT]")
+@click.option("--token", help="Bearer token; better in the environment or a context.  [env: RETINUE_TOKEN]")
+@click.option("--ca", metavar="FILE", help="PEM of the manager's CA.  [env: RETINUE_CA]")
+@click.option("--no-color", is_flag=True, help="Plain text; also with NO_COLOR in the environment.")
+@click.pass_context
+def cli(
+    context: click.Context, /, *, endpoint: str | None, token: str | None, ca: str | None, no_color: bool, **named: Any
+) -> None:
+    """Starts compute sessions and follows them.
+
+    Exit codes: 0 ok, 1 the call failed, 2 usage, 3 not found, 4 denied, 5 wait timed out, 6 quota or unschedulable,
+    7 unavailable; run, watch and wait end with the session's own code. RETINUE_EXIT_ERROR=N puts N in place of 1 and
+    3 to 7.
+    """
+    context.obj = Connection(named["context"], endpoint, token, ca)
+    if no_color or os.environ.get("NO_COLOR"):
+        os.environ["NO_COLOR"] = "1"
+        context.color = False
+
+
+def main() -> None:
+    """The entry point: runs the command line and ends the process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code."""
+    try:
+        code = cli.main(args=list(arguments), prog_name="retinue", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has enough; the interpreter must not try to flush once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.BROKEN_PIPE
+    except RetinueError as error:
+        print_error(error)
+        return of_error(error)
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def print_error(error: RetinueError) -> None:
+    """Says on standard error what went wrong: reason, fields, and the id to look for in the server's log."""
+    if not isinstance(error, CallError):
+        click.echo(f"retinue: {error}", err=True)
+        return
+    click.echo(f"retinue: {safe(error.message)}" + (f" [{safe(error.reason)}]" if error.reason else ""), err=True)
+    for violation in error.violations:
+        click.echo(f"  {safe(violation.field)}: {safe(violation.description)}", err=True)
+    if error.request_id:
+        click.echo(f"  request {safe(error.request_id)}", err=True)

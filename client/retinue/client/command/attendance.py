@@ -1,0 +1,180 @@
+"""Staying with a session from its request to its end: progress, output, and what to do on Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from retinue.client import words
+from retinue.client.command.exit_codes import ExitCode, of_session
+from retinue.client.command.progress import open_progress, outcome
+from retinue.client.errors import CallError, NotFound, OutOfRange
+from retinue.manager.v1 import session_pb2, session_service_pb2
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from retinue.client.session import Session
+
+_EXPLAIN_SECONDS = 2.0
+# How long the rest of the output may take after the session's end.
+_OUTPUT_SECONDS = 15.0
+_UNSTARTED = frozenset(
+    {session_pb2.KERNEL_STATE_PENDING, session_pb2.KERNEL_STATE_SCHEDULED, session_pb2.KERNEL_STATE_PULLING}
+)
+
+
+class Attendance:
+    """One session attended; `attend` is called once."""
+
+    def __init__(self, session: Session, console: Console, *, fail_fast: bool = False) -> None:
+        """Progress goes to `console`, output to standard output; `fail_fast` gives up what can never fit."""
+        self._session = session
+        self._console = console
+        self._fail_fast = fail_fast
+        self._progress = open_progress(console)
+        self._is_batch = session.view.spec.type == session_pb2.SESSION_TYPE_BATCH
+        self._started = asyncio.Event()
+        self._interrupts: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        self._code: int | None = None
+        self._terminated_by_us = False
+
+    async def attend(self) -> int:
+        """Stays until the session is over, an interactive one until it runs; returns the exit code. Raises CallError."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupts.put_nowait, number)
+        output = asyncio.create_task(self._pass_output()) if self._is_batch else None
+        tasks = [
+            asyncio.create_task(self._follow()),
+            asyncio.create_task(self._explain()),
+            asyncio.create_task(self._mind_interrupts()),
+        ]
+        try:
+            done, _ = await asyncio.wait([tasks[0], tasks[2]], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            if output is not None and tasks[0] in done:
+                await self._finish_output(output)
+            return self._exit_code()
+        finally:
+            await _cancel([*tasks, *([output] if output is not None else [])])
+            self._progress.close()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def _follow(self) -> None:
+        async with aclosing(self._session.progress()) as steps:
+            async for step in steps:
+                view = step.view
+                if view.kernels and view.kernels[0].state not in _UNSTARTED:
+                    self._started.set()
+                self._progress.show(view)
+                if view.state == session_pb2.SESSION_STATE_RUNNING:
+                    # From here on the terminal belongs to the session's output.
+                    self._progress.close()
+                    if not self._is_batch:
+                        return
+
+    async def _pass_output(self) -> None:
+        await self._started.wait()
+        async with aclosing(self._session.logs(follow=True)) as chunks:
+            async for chunk in chunks:
+                if chunk.dropped:
+                    self._progress.say(f"{chunk.dropped} bytes of output were dropped by the size limit")
+                await asyncio.to_thread(_write, chunk.data)
+
+    async def _finish_output(self, output: asyncio.Task[None]) -> None:
+        if not self._started.is_set():
+            return
+        try:
+            async with asyncio.timeout(_OUTPUT_SECONDS):
+                await output
+        except (TimeoutError, NotFound, OutOfRange) as error:
+            self._progress.say(f"the output may be incomplete: {error or 'it did not come in time'}")
+
+    async def _explain(self) -> None:
+        while not words.is_ended(self._session.view):
+            if self._session.view.state == session_pb2.SESSION_STATE_PENDING:
+                try:
+                    answer = await self._session.explain()
+                except CallError:
+                    # The progress itself is told of real trouble; this is an addition to it.
+                    answer = session_service_pb2.ExplainSessionResponse()
+                position = f"number {answer.queue_position} in the queue" if answer.queue_position else ""
+                self._progress.note(position)
+                if self._fail_fast and answer.tier == session_service_pb2.REASON_TIER_CONFIGURATION:
+                    self._progress.say(f"it can never fit as things are configured: {answer.message or answer.reason}")
+                    self._code = ExitCode.UNSCHEDULABLE
+                    await self._session.terminate()
+                    return
+            else:
+                self._progress.note("")
+            await asyncio.sleep(_EXPLAIN_SECONDS)
+
+    async def _mind_interrupts(self) -> None:
+        """The first interrupt ends the session, or asks; the second leaves it to the manager and returns."""
+        while True:
+            number = await self._interrupts.get()
+            choice = "t" if number is signal.SIGTERM or not sys.stdin.isatty() else await self._ask()
+            if choice == "d":
+                self._progress.say(f"left running: {self._session.id}")
+                self._code = ExitCode.OK
+                return
+            if choice == "t":
+                break
+        self._terminated_by_us = True
+        self._progress.close()
+        self._progress.say(f"ending session {self._session.name}; once more leaves that to the manager")
+        await self._session.terminate()
+        await self._interrupts.get()
+        self._code = ExitCode.INTERRUPTED
+
+    async def _ask(self) -> str:
+        self._progress.close()
+        self._progress.say("[t]erminate the session, [d]etach from it, or [c]ontinue? [t]")
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(sys.stdin, readable.set)
+        again = asyncio.create_task(self._interrupts.get())
+        answer = asyncio.create_task(readable.wait())
+        try:
+            await asyncio.wait([again, answer], return_when=asyncio.FIRST_COMPLETED)
+            if again.done():
+                return "t"
+            return (sys.stdin.readline().strip().lower() or "t")[0]
+        finally:
+            loop.remove_reader(sys.stdin)
+            await _cancel([again, answer])
+
+    def _exit_code(self) -> int:
+        if self._code is not None:
+            return self._code
+        view = self._session.view
+        if not words.is_ended(view):
+            return ExitCode.OK
+        self._progress.close()
+        if self._started.is_set():
+            self._console.print(
+                f"{self._session.name}: {outcome(view)}", markup=False, highlight=False, soft_wrap=True
+            ) if self._console.is_terminal else None
+        if self._terminated_by_us and not view.HasField("exit_code"):
+            return ExitCode.INTERRUPTED
+        return of_session(view)
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

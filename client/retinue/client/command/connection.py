@@ -1,0 +1,51 @@
+"""What all commands share: which manager to talk to, and how an asynchronous command is run."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from retinue.client.client import Client
+from retinue.client.settings import Settings, resolve
+
+_Parameters = ParamSpec("_Parameters")
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The flags that say which manager; None where there was none."""
+
+    context: str | None = None
+    endpoint: str | None = None
+    token: str | None = None
+    ca: str | None = None
+
+    def settings(self) -> Settings:
+        """The settings in force. Raises UsageError."""
+        return resolve(os.environ, context=self.context, endpoint=self.endpoint, token=self.token, ca=self.ca)
+
+    def client(self) -> Client:
+        """A client; to be used inside the event loop, with `async with`. Raises UsageError."""
+        return Client.from_settings(self.settings())
+
+
+pass_connection = click.make_pass_decorator(Connection)
+
+
+def asynchronous(
+    command: Callable[_Parameters, Coroutine[Any, Any, _Value]],
+) -> Callable[_Parameters, _Value]:
+    """Makes a command of a coroutine function: runs it in an event loop of its own."""
+
+    @functools.wraps(command)
+    def run(*arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Value:
+        return asyncio.run(command(*arguments, **options))
+
+    return run

@@ -1,0 +1,73 @@
+"""With which code the program ends: its own errors by kind, else the session's own code."""
+
+from __future__ import annotations
+
+import os
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from retinue.client.errors import (
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    RetinueError,
+    SessionEnded,
+    Unauthenticated,
+    Unavailable,
+    UsageError,
+    WaitTimeout,
+)
+from retinue.manager.v1 import session_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ExitCode(IntEnum):
+    """What the program's own codes mean."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    DENIED = 4
+    TIMEOUT = 5
+    UNSCHEDULABLE = 6
+    UNAVAILABLE = 7
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+_BY_ERROR: tuple[tuple[type[RetinueError] | tuple[type[RetinueError], ...], ExitCode], ...] = (
+    (UsageError, ExitCode.USAGE),
+    (NotFound, ExitCode.NOT_FOUND),
+    ((PermissionDenied, Unauthenticated), ExitCode.DENIED),
+    (WaitTimeout, ExitCode.TIMEOUT),
+    (ResourceExhausted, ExitCode.UNSCHEDULABLE),
+    (Unavailable, ExitCode.UNAVAILABLE),
+)
+_LARGEST_CODE = 255
+
+
+def of_error(error: RetinueError, environment: Mapping[str, str] = os.environ) -> int:
+    """The code for an error.
+
+    `RETINUE_EXIT_ERROR`, a number from 1 to 255, takes the place of all but that of wrong usage, so that a script can
+    tell an error of the program from the code of a session.
+    """
+    if isinstance(error, SessionEnded):
+        return of_session(error.session) or ExitCode.FAILURE
+    code = next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.FAILURE)
+    instead = environment.get("RETINUE_EXIT_ERROR", "")
+    if code != ExitCode.USAGE and instead.isascii() and instead.isdigit() and 0 < int(instead) <= _LARGEST_CODE:
+        return int(instead)
+    return code
+
+
+def of_session(session: session_pb2.Session) -> int:
+    """A session's own code: that of `main1`; without one 0 for a session that was not to have a result, else 1."""
+    if session.HasField("exit_code"):
+        return session.exit_code
+    if session.spec.type == session_pb2.SESSION_TYPE_BATCH and session.result != session_pb2.SESSION_RESULT_SUCCESS:
+        return ExitCode.FAILURE
+    return ExitCode.OK

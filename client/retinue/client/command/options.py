@@ -1,0 +1,51 @@
+"""Options and arguments that several commands have, and how their values are read."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def span(_context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Seconds of a length of time written `90`, `90s`, `1.5m`, `2h` or `1d`; usage errors for anything else."""
+    if value is None:
+        return None
+    found = _SPAN.fullmatch(value)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is not a time: write 30s, 5m, 2h", param=parameter)
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def pairs(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> dict[str, str]:
+    """`NAME=VALUE` options as a mapping; usage errors for anything else."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, equals, content = value.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE", param=parameter)
+        found[name] = content
+    return found
+
+
+def slots(context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> dict[str, str]:
+    """`cpu=2,mem=1g` options as a mapping; usage errors for anything else."""
+    return pairs(context, parameter, (part for value in values for part in value.split(",") if part))
+
+
+def words(_context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
+    """A command line as a list of arguments, split as a shell would."""
+    if value is None:
+        return None
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}", param=parameter) from error

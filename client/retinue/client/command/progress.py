@@ -1,0 +1,205 @@
+"""How a session's way to RUNNING and to its end is shown: a live view on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from retinue.client import words
+from retinue.client.command.text import or_dash, safe, span
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from retinue.manager.v1 import session_pb2
+
+# Beyond this, kernels are counted by state and not shown one by one.
+_SHOWN_KERNELS = 24
+_STYLES = {"RUNNING": "green", "TERMINATED": "dim", "CANCELLED": "dim", "PENDING": "yellow"}
+
+
+class Progress(Protocol):
+    """Shows a session as it moves on."""
+
+    def show(self, session: session_pb2.Session) -> None:
+        """Takes in the session after an event."""
+
+    def note(self, text: str) -> None:
+        """Adds what is known besides, for instance the place in the queue; empty for nothing."""
+
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
+
+    def close(self) -> None:
+        """Ends the view; what it was showing collapses into one line. Idempotent."""
+
+
+def open_progress(console: Console) -> Progress:
+    """A live view if the console is a terminal, else plain lines."""
+    return LiveProgress(console) if console.is_terminal and not console.is_dumb_terminal else PlainProgress(console)
+
+
+class PlainProgress:
+    """One line per change."""
+
+    def __init__(self, console: Console) -> None:
+        """Lines go to `console`."""
+        self._console = console
+        self._last: session_pb2.Session | None = None
+
+    def show(self, session: session_pb2.Session) -> None:
+        """Prints what changed."""
+        for line in changes(self._last, session):
+            self.say(line)
+        self._last = session
+
+    def note(self, text: str) -> None:
+        """Is not shown: it changes all the time."""
+
+    def say(self, text: str) -> None:
+        """Prints a line."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class LiveProgress:
+    """A picture that is drawn again: the session, why it waits, and a line per kernel."""
+
+    def __init__(self, console: Console) -> None:
+        """The picture is drawn on `console`, a terminal."""
+        self._console = console
+        self._started = time.monotonic()
+        self._session: session_pb2.Session | None = None
+        self._note = ""
+        self._spinner = Spinner("dots")
+        self._live: Live | None = Live(
+            console=console, get_renderable=self._render, transient=True, refresh_per_second=8, redirect_stdout=False
+        )
+        self._live.start()
+
+    def show(self, session: session_pb2.Session) -> None:
+        """Draws the session as it is now; one that is over closes the view."""
+        self._session = session
+        if self._live is None:
+            for line in changes(None, session)[:1]:
+                self.say(line)
+        elif words.is_ended(session):
+            self.close()
+
+    def note(self, text: str) -> None:
+        """Draws the text under the session's state."""
+        self._note = text
+
+    def say(self, text: str) -> None:
+        """Prints a line above the picture."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Takes the picture away and leaves one line in its place."""
+        if self._live is None:
+            return
+        self._live.stop()
+        self._live = None
+        if self._session is not None:
+            self.say(summary(self._session, time.monotonic() - self._started))
+
+    def _render(self) -> RenderableType:
+        session = self._session
+        if session is None:
+            return self._spinner
+        state = words.state_of(session)
+        title = Text.assemble(
+            (safe(session.spec.name), "bold"), "  ", (state, _STYLES.get(state, "cyan")), f"  {span(self._elapsed())}"
+        )
+        heading = Table.grid(padding=(0, 1))
+        heading.add_row(self._spinner, title)
+        parts: list[RenderableType] = [heading]
+        parts += [Text(f"  {line}", style="dim") for line in (reason_text(session), self._note) if line]
+        kernels = Table.grid(padding=(0, 2))
+        if len(session.kernels) <= _SHOWN_KERNELS:
+            for kernel in session.kernels:
+                kernel_state = words.word(words.KERNEL_STATE, kernel.state)
+                where = safe(kernel.agent)
+                style = _STYLES.get(kernel_state, "cyan")
+                kernels.add_row("", safe(kernel.hostname), Text(kernel_state, style), where, safe(kernel.address))
+        else:
+            kernels.add_row("", kernel_counts(session))
+        return Group(*parts, kernels)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+
+def reason_text(session: session_pb2.Session) -> str:
+    """Why the session is in its state, safe; empty when nothing is said."""
+    return ": ".join(safe(part) for part in (session.reason, session.message) if part)
+
+
+def summary(session: session_pb2.Session, seconds: float) -> str:
+    """One line on a session, `seconds` after it was asked for."""
+    agents = sorted({kernel.agent for kernel in session.kernels if kernel.agent})
+    parts = [f"{safe(session.spec.name)}: {words.state_of(session)}"]
+    if words.is_ended(session):
+        parts = [f"{safe(session.spec.name)}: {outcome(session)}"]
+    elif agents:
+        parts.append(f"on {safe(', '.join(agents))}")
+    parts.append(f"after {seconds:.1f} s")
+    return " ".join(parts)
+
+
+def outcome(session: session_pb2.Session) -> str:
+    """How a session ended, safe: `TERMINATED SUCCESS, exit code 0 (COMMAND_ENDED: main1 exited with 0)`."""
+    text = words.state_of(session)
+    result = words.word(words.SESSION_RESULT, session.result)
+    if result not in ("UNDEFINED", "UNSPECIFIED"):
+        text += f" {result}"
+    if session.HasField("exit_code"):
+        text += f", exit code {session.exit_code}"
+    reason = reason_text(session)
+    return f"{text} ({reason})" if reason else text
+
+
+def kernel_counts(session: session_pb2.Session) -> str:
+    """How many kernels are in which state: `3 RUNNING, 1 CREATING`."""
+    counts: dict[str, int] = {}
+    for kernel in sorted(session.kernels, key=lambda kernel: -kernel.state):
+        state = words.word(words.KERNEL_STATE, kernel.state)
+        counts[state] = counts.get(state, 0) + 1
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def changes(before: session_pb2.Session | None, after: session_pb2.Session) -> list[str]:
+    """Lines, safe, on what is different after an event; pure. The session's own line comes first."""
+    name = safe(after.spec.name)
+    lines = []
+    if before is None or (before.state, before.reason, before.message) != (after.state, after.reason, after.message):
+        reason = reason_text(after)
+        state = outcome(after) if words.is_ended(after) else words.state_of(after) + (f" ({reason})" if reason else "")
+        lines.append(f"{name}: {state}")
+    known = {condition.type for condition in before.conditions} if before is not None else set()
+    for condition in after.conditions:
+        if condition.type not in known:
+            lines.append(f"{name}: {safe(condition.type)}: {safe(condition.message)}")
+    if before is None:
+        return lines
+    moved = [
+        kernel
+        for kernel, earlier in zip(after.kernels, before.kernels, strict=False)
+        if (kernel.state, kernel.agent) != (earlier.state, earlier.agent)
+    ]
+    if len(after.kernels) > _SHOWN_KERNELS:
+        return [*lines, f"{name}: {kernel_counts(after)}"] if moved else lines
+    for kernel in moved:
+        state = words.word(words.KERNEL_STATE, kernel.state)
+        place = f" on {or_dash(kernel.agent)}" if kernel.agent else ""
+        code = f", exit code {kernel.exit_code}" if kernel.HasField("exit_code") else ""
+        lines.append(f"{name}: {safe(kernel.hostname)} {state}{place}{code}")
+    return lines

@@ -1,0 +1,100 @@
+"""`retinue run`: asks for a session, shows its way, passes its output on, and ends as it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from retinue.client.command import options
+from retinue.client.command.attendance import Attendance
+from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.output import output_option, print_one
+from retinue.client.command.sessions import session_facts
+from retinue.client.command.text import safe
+from retinue.client.errors import UsageError
+from retinue.client.spec import session_spec
+
+if TYPE_CHECKING:
+    from retinue.manager.v1 import session_pb2
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.option("-t", "--type", "kind", type=click.Choice(["batch", "interactive"]), help="Default: batch with a command.")
+@click.option("-n", "--name", default="", help="Default: one is made up.")
+@click.option("--size", type=click.IntRange(1), default=1, show_default=True, help="Number of kernels.")
+@click.option("--mode", type=click.Choice(["single-node", "multi-node"]), help="Where the kernels may be.")
+@click.option("--slots", multiple=True, callback=options.slots, metavar="cpu=2,mem=1g", help="Amounts for each kernel.")
+@click.option("--main-slots", multiple=True, callback=options.slots, metavar="…", help="Amounts for main1 instead.")
+@click.option("--sub-slots", multiple=True, callback=options.slots, metavar="…", help="Amounts for subs instead.")
+@click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
+@click.option("--label", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Label of the session.")
+@click.option("--image", default="", help="Default: the root of the agent's own host, read-only.")
+@click.option("--sub-command", callback=options.words, metavar="'sh -c …'", help="What subs run.  [default: idle]")
+@click.option("--group", default="", help="Resource group.")
+@click.option("--project", default="", help="Project.")
+@click.option("--priority", type=click.IntRange(0, 100), help="0 is last, 100 first.")
+@click.option("--grace", callback=options.span, metavar="TIME", help="Between the polite and the final stop signal.")
+@click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
+@click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
+@click.option("--dry-run", is_flag=True, help="Only check the request.")
+@output_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@pass_connection
+@asynchronous
+async def run_command(
+    connection: Connection, *, detach: bool, dry_run: bool, fail_fast: bool, output: str, **given: Any
+) -> int:
+    """Starts a session that runs COMMAND, and stays with it.
+
+    A batch session's output comes on standard output, its progress on standard error, and its exit code becomes that of
+    this program. An interactive session is left alone once it runs. The first Ctrl-C ends the session; on a terminal it
+    asks.
+
+    \b
+      retinue run -- echo hello
+      retinue run --size 3 --mode multi-node --slots cpu=2,mem=512m --sub-command 'sleep 60' -- sh -c 'getent hosts sub1'
+    """
+    spec = request(given)
+    async with connection.client() as client:
+        session = await client.sessions.create_from(spec, validate_only=dry_run)
+        if dry_run or detach:
+            if output in ("table", "wide") and detach:
+                click.echo(session.id)
+            else:
+                print_one(output, session.view, session_facts(session.view), session.id)
+            return ExitCode.OK
+        console = Console(stderr=True)
+        console.print(f"{safe(session.name)}: {session.id}", markup=False, highlight=False, soft_wrap=True)
+        return await Attendance(session, console, fail_fast=fail_fast).attend()
+
+
+def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
+    """The session that the command's options ask for. Raises UsageError."""
+    command = list(given["command"])
+    kind = given["kind"] or ("batch" if command else "interactive")
+    if kind == "batch" and not command:
+        raise UsageError("a batch session needs a command: retinue run -- COMMAND…")
+    spec = session_spec(
+        type=kind,
+        name=given["name"],
+        project=given["project"],
+        resource_group=given["group"],
+        cluster_size=given["size"],
+        cluster_mode=given["mode"] or "",
+        image=given["image"],
+        command=command,
+        environment=given["env"],
+        slots=given["slots"],
+        main_slots=given["main_slots"],
+        sub_slots=given["sub_slots"],
+        sub_command=given["sub_command"] or [],
+        labels=given["label"],
+    )
+    if given["priority"] is not None:
+        spec.priority = given["priority"]
+    if given["grace"] is not None:
+        spec.termination_grace.FromNanoseconds(round(given["grace"] * 1e9))
+    return spec

@@ -1,0 +1,59 @@
+"""Values as people read them; nothing that others wrote can move the cursor or colour the screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retinue.client import words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from google.protobuf.message import Message
+
+_SHORT_ID = 8
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def safe(text: str) -> str:
+    """The text with everything that is not printable as an escape, line breaks and directions of writing included."""
+    return "".join(character if character.isprintable() else _escape(character) for character in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", errors="backslashreplace").decode("ascii")
+
+
+def short_id(identity: str) -> str:
+    """The start of an id, long enough to be used in its place."""
+    return safe(identity[:_SHORT_ID])
+
+
+def span(seconds: float | None) -> str:
+    """A length of time, roughly: `42s`, `3m10s`, `5h2m`, `12d`; `-` for None."""
+    if seconds is None:
+        return "-"
+    whole = max(0, int(seconds))
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE}m"
+    return f"{whole // _DAY}d"
+
+
+def since(message: Message, field: str, now: float) -> str:
+    """How long ago a Timestamp field was, at `now` in seconds since 1970; `-` when unset."""
+    moment = words.time_of(message, field)
+    return "-" if moment is None else span(now - moment)
+
+
+def amounts(slots: Mapping[str, str]) -> str:
+    """Amounts by slot name: `cpu=2 mem=4g`."""
+    return safe(" ".join(f"{name}={slots[name]}" for name in sorted(slots))) or "-"
+
+
+def or_dash(text: str) -> str:
+    """The text, safe; `-` when empty."""
+    return safe(text) or "-"

@@ -1,0 +1,1 @@
+"""The gRPC services: authenticate, authorise, translate, call. No decisions."""

@@ -1,0 +1,242 @@
+"""The certificate authority of one installation.
+
+It vouches for three kinds of names: servers of the manager, the manager as a client of agents
+(`spiffe://retinue/manager`), and agents (`spiffe://retinue/agent/ID` and the DNS name `ID.agent.retinue`). Names in a
+certificate come from here alone; of a certificate request only the public key is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import ipaddress
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+MANAGER_DNS = "manager.retinue"
+MANAGER_URI = "spiffe://retinue/manager"
+AGENT_URI_PREFIX = "spiffe://retinue/agent/"
+AGENT_LIFETIME = dt.timedelta(hours=24)
+
+_CA_LIFETIME = dt.timedelta(days=3650)
+# The manager gives itself new ones at every start.
+_MANAGER_LIFETIME = dt.timedelta(days=730)
+# Clocks differ: a certificate is good a little before it was made.
+_BACKDATE = dt.timedelta(minutes=5)
+_LONGEST_REQUEST = 16 * 1024
+_SMALLEST_RSA_BITS = 2048
+
+_AgentKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+
+
+class BadCertificateRequest(ValueError):  # noqa: N818  # an answer to a node
+    """The certificate request cannot be used; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate with its private key, both in PEM; the key of an agent never gets here and is empty."""
+
+    certificate: bytes
+    key: bytes
+    expire_time: dt.datetime
+
+
+def agent_uri(agent_id: str) -> str:
+    """How a certificate names an agent."""
+    return AGENT_URI_PREFIX + agent_id
+
+
+class Authority:
+    """Signs certificates."""
+
+    def __init__(
+        self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, clock: Callable[[], dt.datetime]
+    ) -> None:
+        """`clock` tells the time with a time zone."""
+        self._key = key
+        self._certificate = certificate
+        self._clock = clock
+
+    @classmethod
+    def load(cls, directory: Path, clock: Callable[[], dt.datetime]) -> Authority:
+        """The authority kept in a directory, made there when there is none; only the owner can read its key."""
+        key_path, certificate_path = directory / "ca.key", directory / "ca.pem"
+        # Two processes that start at once must not make two authorities.
+        with _locked(directory):
+            if key_path.exists():
+                key = serialization.load_pem_private_key(key_path.read_bytes(), None)
+                if not isinstance(key, ec.EllipticCurvePrivateKey):
+                    raise ValueError(f"{key_path} is not a key of an elliptic curve")
+            else:
+                key = ec.generate_private_key(ec.SECP256R1())
+                _write(key_path, _key_pem(key), 0o600)
+            if certificate_path.exists():
+                certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
+            else:
+                certificate = _self_signed(key, clock())
+                _write(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        if certificate.public_key() != key.public_key():
+            raise ValueError(f"{certificate_path} does not belong to {key_path}")
+        return cls(key, certificate, clock)
+
+    @property
+    def certificate(self) -> bytes:
+        """The authority's certificate in PEM."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the authority's certificate, in hexadecimal."""
+        return self._certificate.fingerprint(hashes.SHA256()).hex()
+
+    def issue_server(self, hosts: Iterable[str]) -> Certificate:
+        """For the manager's ports: `manager.retinue`, `localhost`, the loopback addresses, and these names and addresses."""
+        names: list[x509.GeneralName] = []
+        for host in dict.fromkeys((MANAGER_DNS, "localhost", "127.0.0.1", "::1", *hosts)):
+            try:
+                names.append(x509.IPAddress(ipaddress.ip_address(host)))
+            except ValueError:
+                names.append(x509.DNSName(host))
+        return self._issue_with_key(MANAGER_DNS, names, ExtendedKeyUsageOID.SERVER_AUTH)
+
+    def issue_manager_client(self) -> Certificate:
+        """For the manager's connections to agents."""
+        names = [x509.UniformResourceIdentifier(MANAGER_URI)]
+        return self._issue_with_key("manager", names, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def issue_agent(self, agent_id: str, request: str) -> Certificate:
+        """For an agent, good for 24 hours, at both ends of a connection.
+
+        `request` is PKCS #10 in PEM; whatever names it holds are passed over. Raises BadCertificateRequest.
+        """
+        names = [x509.DNSName(f"{agent_id}.agent.retinue"), x509.UniformResourceIdentifier(agent_uri(agent_id))]
+        usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+        certificate = self._sign(agent_id, names, _requested_key(request), AGENT_LIFETIME, usages)
+        return Certificate(certificate.public_bytes(serialization.Encoding.PEM), b"", certificate.not_valid_after_utc)
+
+    def _issue_with_key(
+        self, name: str, names: Iterable[x509.GeneralName], usage: x509.ObjectIdentifier
+    ) -> Certificate:
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._sign(name, names, key.public_key(), _MANAGER_LIFETIME, (usage,))
+        pem = certificate.public_bytes(serialization.Encoding.PEM)
+        return Certificate(pem, _key_pem(key), certificate.not_valid_after_utc)
+
+    def _sign(
+        self,
+        name: str,
+        names: Iterable[x509.GeneralName],
+        key: _AgentKey,
+        lifetime: dt.timedelta,
+        usages: Iterable[x509.ObjectIdentifier],
+    ) -> x509.Certificate:
+        now = self._clock()
+        end = min(now + lifetime, self._certificate.not_valid_after_utc)
+        issuer_key = self._key.public_key()
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(self._certificate.subject)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _BACKDATE)
+            .not_valid_after(end)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+
+def _requested_key(request: str) -> _AgentKey:
+    if len(request) > _LONGEST_REQUEST:
+        raise BadCertificateRequest(f"must have at most {_LONGEST_REQUEST} characters")
+    try:
+        parsed = x509.load_pem_x509_csr(request.encode())
+        proven = parsed.is_signature_valid
+        key = parsed.public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
+        raise BadCertificateRequest("must be a PKCS #10 certificate request in PEM") from None
+    if not proven:
+        raise BadCertificateRequest("is not signed with its own key")
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1):
+        return key
+    if isinstance(key, rsa.RSAPublicKey) and _SMALLEST_RSA_BITS <= key.key_size <= 2 * _SMALLEST_RSA_BITS:
+        return key
+    raise BadCertificateRequest("must hold a key of P-256, P-384, or RSA with 2,048 to 4,096 bits")
+
+
+def _self_signed(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Retinue CA")])
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATE)
+        .not_valid_after(now + _CA_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Whole or not at all, also when the machine crashes."""
+    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(unfinished).rename(path)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,46 @@
+"""Who is calling."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from enum import StrEnum
+
+ADMIN, USER = "ADMIN", "USER"
+
+
+class Kind(StrEnum):
+    """What a caller is."""
+
+    USER = "USER"
+    AGENT = "AGENT"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A role in a project: MEMBER or ADMIN."""
+
+    project: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """An authenticated caller: a user by token, or an agent by certificate."""
+
+    kind: Kind
+    name: str
+    # Of a user: USER or ADMIN.
+    role: str = USER
+    memberships: tuple[Membership, ...] = ()
+    token_id: uuid.UUID | None = None
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the caller may do everything."""
+        return self.kind is Kind.USER and self.role == ADMIN
+
+    @property
+    def projects(self) -> tuple[str, ...]:
+        """Projects the caller is a member of."""
+        return tuple(membership.project for membership in self.memberships)

@@ -1,0 +1,168 @@
+"""Why a session found no place, worked out when somebody asks, once for each kind.
+
+First what waiting cannot cure (no agent of the architecture, more than the largest agent or the whole group has), then that no agent
+takes sessions now, then what is short at the end of the pass: for each kernel the agent that comes closest, the binding slot and the
+lack. Closest is the agent on which the largest part of a request that is lacking is smallest; the first id wins a tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from manager.scheduling.amounts import format_amount
+from manager.scheduling.columns import Agents, AgentWishes, Explanation, Integers, Lack, Mask, Shortfall, Tier
+from manager.scheduling.free import Free, count_room
+from manager.scheduling.kinds import ANY_ARCHITECTURE, KERNEL, Kind, Shape
+from manager.scheduling.placement import Placer
+
+ARCHITECTURE_MISSING = "ARCHITECTURE_MISSING"
+EXCEEDS_LARGEST_AGENT = "EXCEEDS_LARGEST_AGENT"
+EXCEEDS_GROUP = "EXCEEDS_GROUP"
+BEHIND_HEAD = "BEHIND_HEAD"
+INSUFFICIENT_CAPACITY = "INSUFFICIENT_CAPACITY"
+NO_AGENT_AVAILABLE = "NO_AGENT_AVAILABLE"
+# Name of the lane that counts kernels.
+KERNELS = "kernels"
+# A gang of a thousand equal kernels needs no thousand equal lines.
+MAX_SHORTFALLS = 16
+
+
+def behind(head: str) -> Explanation:
+    """The reason of sessions that a strict order keeps behind session `head`."""
+    return Explanation(Tier.POLICY, BEHIND_HEAD, f"waits in strict order behind session {head}, which finds no room")
+
+
+class Explainer:
+    """Explains the kinds of one pass, by what was free at its end."""
+
+    def __init__(self, agents: Agents, free: Free, placer: Placer, columns: Sequence[int], max_kernels: int) -> None:
+        """Lanes hold the slots in `columns`, and one more the kernels when `max_kernels` is not 0."""
+        self._agents, self._free, self._placer = agents, free, placer
+        self._slots = [agents.slots[column] for column in columns] + ([KERNELS] if max_kernels else [])
+        capacity = np.zeros((free.lanes.count, len(free)), np.int64)
+        for lane, column in enumerate(columns):
+            capacity[lane] = agents.capacity[free.rows, column]
+        if max_kernels:
+            capacity[-1] = max_kernels * KERNEL
+        self._capacity = capacity
+        self._known: dict[int, Explanation] = {}
+
+    def explain(self, kind: Kind, wishes: AgentWishes | None) -> Explanation:
+        """Why sessions of a kind wait; those with wishes have a kind of their own."""
+        known = self._known.get(id(kind))
+        if known is None:
+            known = self._known[id(kind)] = self._explain(kind, wishes)
+        return known
+
+    def _explain(self, kind: Kind, wishes: AgentWishes | None) -> Explanation:
+        architecture = kind.whole.architecture
+        existing = np.ones(len(self._free), np.bool_)
+        if architecture != ANY_ARCHITECTURE:
+            existing = np.array([self._agents.architectures[row] == architecture for row in self._free.rows], np.bool_)
+            if len(existing) and not existing.any():
+                return Explanation(
+                    Tier.CONFIGURATION, ARCHITECTURE_MISSING, f"no agent has architecture {architecture}"
+                )
+        if wishes is not None and wishes.strict and len(wishes.designated):
+            existing = existing & np.isin(self._free.rows, list(wishes.designated))
+        takers = existing & self._free.schedulable
+        if existing.any():
+            never = self._never(kind, existing)
+            if never is not None:
+                return never
+        if not takers.any():
+            return Explanation(Tier.SYSTEM, NO_AGENT_AVAILABLE, "no agent that it may run on takes sessions now")
+        return self._short(kind, takers)
+
+    def _never(self, kind: Kind, existing: Mask) -> Explanation | None:
+        if kind.single_node:
+            shortfalls = self._shortfalls(
+                [kind.whole], [0 if len(kind.kernels) == 1 else None], self._capacity, existing
+            )
+        else:
+            shortfalls = self._shortfalls(kind.kernels, range(len(kind.kernels)), self._capacity, existing)
+        if shortfalls:
+            return Explanation(
+                Tier.CONFIGURATION,
+                EXCEEDS_LARGEST_AGENT,
+                "larger than every agent: " + self._words(shortfalls, "there"),
+                shortfalls,
+            )
+        if kind.single_node:
+            return None
+        for shape, number in kind.groups:
+            room = count_room(self._capacity, shape, existing)
+            if room < number:
+                asked = self._text(shape)
+                return Explanation(
+                    Tier.CONFIGURATION,
+                    EXCEEDS_GROUP,
+                    f"empty agents would hold {room} of the {number} kernels that ask for {asked}",
+                )
+        return None
+
+    def _short(self, kind: Kind, takers: Mask) -> Explanation:
+        amounts = self._free.amounts()
+        if kind.single_node:
+            shortfalls = self._shortfalls([kind.whole], [0 if len(kind.kernels) == 1 else None], amounts, takers)
+        else:
+            shortfalls = self._shortfalls(kind.kernels, range(len(kind.kernels)), amounts, takers)
+        if shortfalls:
+            return Explanation(
+                Tier.CAPACITY,
+                INSUFFICIENT_CAPACITY,
+                "not enough is free: " + self._words(shortfalls, "free"),
+                shortfalls,
+            )
+        placed, missing, left = self._placer.probe(kind)
+        if missing is None:
+            return Explanation(Tier.CAPACITY, INSUFFICIENT_CAPACITY, "not enough was free when its turn came")
+        shortfalls = self._shortfalls([missing], [placed], left, takers)
+        message = f"{placed} of {len(kind.kernels)} kernels find room together: " + self._words(shortfalls, "free")
+        return Explanation(Tier.CAPACITY, INSUFFICIENT_CAPACITY, message, shortfalls)
+
+    def _shortfalls(
+        self, shapes: Sequence[Shape], kernels: Sequence[int | None], amounts: Integers, mask: Mask
+    ) -> tuple[Shortfall, ...]:
+        found: list[Shortfall] = []
+        known: dict[int, tuple[str, tuple[Lack, ...]]] = {}
+        for shape, kernel in zip(shapes, kernels, strict=True):
+            if id(shape) not in known:
+                known[id(shape)] = self._closest(shape, amounts, mask)
+            agent, lacks = known[id(shape)]
+            if lacks:
+                found.append(Shortfall(kernel, agent, lacks))
+                if len(found) == MAX_SHORTFALLS:
+                    break
+        return tuple(found)
+
+    def _closest(self, shape: Shape, amounts: Integers, mask: Mask) -> tuple[str, tuple[Lack, ...]]:
+        agents = np.flatnonzero(mask)
+        worst = np.zeros(len(agents), np.float64)
+        for lane, amount in shape.amounts:
+            np.maximum(worst, (float(amount) - amounts[lane, agents]) / float(amount), out=worst)
+        agent = int(agents[np.argmin(worst)])
+        lacks = [
+            Lack(self._slots[lane], amount, int(amounts[lane, agent]))
+            for lane, amount in shape.amounts
+            if amounts[lane, agent] < amount
+        ]
+        lacks.sort(key=lambda lack: -lack.short / lack.requested)
+        return self._agents.ids[int(self._free.rows[agent])], tuple(lacks)
+
+    def _words(self, shortfalls: Sequence[Shortfall], place: str) -> str:
+        shortfall = shortfalls[0]
+        lack = shortfall.lacks[0]
+        requested, free, short = (
+            format_amount(lack.slot, amount) for amount in (lack.requested, lack.free, lack.short)
+        )
+        subject = "all kernels together ask" if shortfall.kernel is None else f"kernel {shortfall.kernel} asks"
+        more = f" (and {len(shortfalls) - 1} more)" if len(shortfalls) > 1 else ""
+        return f"{subject} for {lack.slot} {requested}, agent {shortfall.agent} comes closest with {free} {place}, {short} short{more}"
+
+    def _text(self, shape: Shape) -> str:
+        return ", ".join(
+            f"{self._slots[lane]} {format_amount(self._slots[lane], amount)}" for lane, amount in shape.amounts
+        )

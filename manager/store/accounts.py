@@ -1,0 +1,177 @@
+"""Projects, users, memberships and tokens."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlalchemy.dialects.postgresql import insert
+from sqlmodel import col, delete, select, tuple_
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store.tables import Membership, Project, Token, UserAccount
+
+_LIVE = "state NOT IN ('TERMINATED', 'CANCELLED')"
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """Whom a token stands for, and whether it is still good."""
+
+    token_id: uuid.UUID
+    hash: bytes
+    user: str
+    role: str
+    memberships: tuple[tuple[str, str], ...]
+    expire_time: dt.datetime | None
+    revoked: bool
+
+
+async def create_project(tx: AsyncSession, name: str) -> Project | None:
+    """A new project; None when the name is taken."""
+    made = await tx.exec(insert(Project).values(name=name).on_conflict_do_nothing().returning(col(Project.name)))
+    return await tx.get_one(Project, name) if made.first() is not None else None
+
+
+async def get_project(tx: AsyncSession, name: str, *, lock: bool = False) -> Project | None:
+    """A project by name; with `lock`, held until the commit."""
+    return await tx.get(Project, name, with_for_update=lock or None)
+
+
+async def list_projects(
+    tx: AsyncSession, *, after: str, limit: int, among: Collection[str] | None
+) -> Sequence[Project]:
+    """Projects in the order of their names; `among` keeps those named in it."""
+    query = select(Project).where(col(Project.name) > after).order_by(col(Project.name)).limit(limit)
+    if among is not None:
+        query = query.where(col(Project.name).in_(among))
+    return (await tx.exec(query)).all()
+
+
+async def project_has_live_sessions(tx: AsyncSession, name: str) -> bool:
+    """Whether anything is accounted to a project now."""
+    found = await tx.execute(
+        text(f"SELECT EXISTS (SELECT FROM session WHERE project = :name AND {_LIVE})"), {"name": name}
+    )
+    return bool(found.scalar_one())
+
+
+async def delete_project(tx: AsyncSession, name: str) -> None:
+    """Removes a project with its memberships."""
+    await tx.exec(delete(Project).where(col(Project.name) == name))
+
+
+async def create_user(tx: AsyncSession, name: str, role: str, memberships: Mapping[str, str]) -> UserAccount | None:
+    """A new user with a role (USER or ADMIN) and roles in projects (MEMBER or ADMIN); None when the name is taken.
+
+    The projects must exist.
+    """
+    made = await tx.exec(
+        insert(UserAccount).values(name=name, role=role).on_conflict_do_nothing().returning(col(UserAccount.name))
+    )
+    if made.first() is None:
+        return None
+    for project, project_role in memberships.items():
+        tx.add(Membership(user_name=name, project=project, role=project_role))
+    await tx.flush()
+    return await tx.get_one(UserAccount, name)
+
+
+async def get_user(tx: AsyncSession, name: str, *, lock: bool = False) -> UserAccount | None:
+    """A user by name; with `lock`, held until the commit."""
+    return await tx.get(UserAccount, name, with_for_update=lock or None)
+
+
+async def list_users(tx: AsyncSession, *, after: str, limit: int) -> Sequence[UserAccount]:
+    """Users in the order of their names."""
+    query = select(UserAccount).where(col(UserAccount.name) > after).order_by(col(UserAccount.name)).limit(limit)
+    return (await tx.exec(query)).all()
+
+
+async def memberships_of(tx: AsyncSession, users: Collection[str]) -> dict[str, list[Membership]]:
+    """Memberships by user, in the order of the projects' names."""
+    query = select(Membership).where(col(Membership.user_name).in_(users)).order_by(col(Membership.project))
+    found: dict[str, list[Membership]] = {user: [] for user in users}
+    for membership in await tx.exec(query):
+        found[membership.user_name].append(membership)
+    return found
+
+
+async def set_membership(tx: AsyncSession, user: str, project: str, role: str) -> None:
+    """Gives a user a role in a project; the empty role ends the membership. Both must exist."""
+    if not role:
+        ended = delete(Membership).where(col(Membership.user_name) == user, col(Membership.project) == project)
+        await tx.exec(ended)
+        return
+    given = insert(Membership).values(user_name=user, project=project, role=role)
+    await tx.exec(given.on_conflict_do_update(index_elements=["user_name", "project"], set_={"role": role}))
+
+
+async def user_has_live_sessions(tx: AsyncSession, name: str) -> bool:
+    """Whether a user owns anything that is not over."""
+    found = await tx.execute(
+        text(f"SELECT EXISTS (SELECT FROM session WHERE owner = :name AND {_LIVE})"), {"name": name}
+    )
+    return bool(found.scalar_one())
+
+
+async def delete_user(tx: AsyncSession, name: str) -> None:
+    """Removes a user with tokens and memberships."""
+    await tx.exec(delete(UserAccount).where(col(UserAccount.name) == name))
+
+
+async def create_token(
+    tx: AsyncSession, user: str, secret_hash: bytes, *, description: str, ttl: dt.timedelta | None
+) -> Token:
+    """A new token of a user who exists; `ttl` None means that it does not end by itself."""
+    token_id = uuid.uuid4()
+    await tx.execute(
+        text("""
+            INSERT INTO token (id, hash, user_name, description, expire_time) VALUES (:id, :hash, :user, :description, now() + :ttl)
+        """),
+        {"id": token_id, "hash": secret_hash, "user": user, "description": description, "ttl": ttl},
+    )
+    return await tx.get_one(Token, token_id)
+
+
+async def get_token(tx: AsyncSession, token_id: uuid.UUID, *, lock: bool = False) -> Token | None:
+    """A token by id; with `lock`, held until the commit."""
+    return await tx.get(Token, token_id, with_for_update=lock or None)
+
+
+async def list_tokens(
+    tx: AsyncSession, user: str, *, after: tuple[dt.datetime, uuid.UUID] | None, limit: int
+) -> Sequence[Token]:
+    """A user's tokens, newest first; `after` is the last one of the page before."""
+    query = select(Token).where(col(Token.user_name) == user)
+    if after is not None:
+        query = query.where(tuple_(col(Token.create_time), col(Token.id)) < after)
+    return (await tx.exec(query.order_by(col(Token.create_time).desc(), col(Token.id).desc()).limit(limit))).all()
+
+
+async def revoke_token(tx: AsyncSession, token_id: uuid.UUID) -> None:
+    """Makes a token worthless from now on; one that is stays as it is."""
+    await tx.execute(
+        text("UPDATE token SET revoke_time = now() WHERE id = :id AND revoke_time IS NULL"), {"id": token_id}
+    )
+
+
+async def find_bearer(tx: AsyncSession, secret_hash: bytes) -> Bearer | None:
+    """Whom the token with this hash stands for; expired and revoked ones are found too."""
+    rows = await tx.execute(
+        text("""
+            SELECT t.id, t.hash, u.name, u.role, t.expire_time, t.revoke_time IS NOT NULL AS revoked,
+                ARRAY(SELECT m.project FROM membership m WHERE m.user_name = u.name ORDER BY m.project) AS projects,
+                ARRAY(SELECT m.role FROM membership m WHERE m.user_name = u.name ORDER BY m.project) AS roles
+            FROM token t JOIN user_account u ON u.name = t.user_name WHERE t.hash = :hash
+        """),
+        {"hash": secret_hash},
+    )
+    row = rows.one_or_none()
+    if row is None:
+        return None
+    memberships = tuple(zip(row.projects, row.roles, strict=True))
+    return Bearer(row.id, bytes(row.hash), row.name, row.role, memberships, row.expire_time, row.revoked)

@@ -1,0 +1,177 @@
+"""Agents as administrators and nodes deal with them: join tokens, enrolment, announcements, drains, listing."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlmodel import col, select, update
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store.tables import Agent, JoinToken
+
+# What a filter may compare, as SQL.
+_FILTER_COLUMNS: Mapping[str, str] = {
+    "id": "id",
+    "resource_group": "resource_group",
+    "state": "state",
+    "drained": "drained::text",
+    "architecture": "architecture",
+}
+FILTER_FIELDS = frozenset(_FILTER_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What live claims hold of an agent, by slot in smallest units, and how many kernels are live there."""
+
+    occupied: Mapping[str, int]
+    kernels: int
+
+
+class JoinRefused(Exception):  # noqa: N818  # an answer to a node, not a mistake
+    """The join token is unknown, expired, used up, or for another agent."""
+
+
+class AgentIdInUse(Exception):  # noqa: N818  # an answer to a node, not a mistake
+    """Another agent has the id."""
+
+
+class AgentRevoked(Exception):  # noqa: N818  # an answer to a node, not a mistake
+    """The agent is unknown or was revoked: its certificate is worth nothing."""
+
+
+async def get(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> Agent | None:
+    """An agent that is not revoked; with `lock`, held until the commit."""
+    query = select(Agent).where(col(Agent.id) == agent_id, ~col(Agent.revoked))
+    return (await tx.exec(query.with_for_update() if lock else query)).one_or_none()
+
+
+async def list_page(
+    tx: AsyncSession, *, terms: Sequence[tuple[str, str, str]], after: str, limit: int
+) -> Sequence[Agent]:
+    """Agents in the order of their ids. `terms` are (field of FILTER_FIELDS, `=` or `!=`, value)."""
+    query = select(Agent).where(col(Agent.id) > after, ~col(Agent.revoked))
+    for number, (field, operator, value) in enumerate(terms):
+        comparison = {"=": "=", "!=": "<>"}[operator]
+        query = query.where(
+            text(f"agent.{_FILTER_COLUMNS[field]} {comparison} :value{number}").bindparams(**{f"value{number}": value})
+        )
+    return (await tx.exec(query.order_by(col(Agent.id)).limit(limit))).all()
+
+
+async def read_loads(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, Load]:
+    """What is held of each agent now."""
+    rows = await tx.execute(
+        text("""
+            SELECT wanted.id, held.occupied, live.kernels FROM unnest(CAST(:ids AS text[])) AS wanted(id)
+            CROSS JOIN LATERAL (
+                SELECT coalesce(jsonb_object_agg(slot, amount), '{}') AS occupied FROM (
+                    SELECT slot, sum(amount)::bigint AS amount FROM claim
+                    WHERE agent_id = wanted.id AND release_time IS NULL GROUP BY slot
+                ) sums
+            ) held
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS kernels FROM attempt WHERE agent_id = wanted.id AND end_time IS NULL
+            ) live
+        """),
+        {"ids": list(agent_ids)},
+    )
+    return {row.id: Load(row.occupied, row.kernels) for row in rows}
+
+
+async def set_drained(tx: AsyncSession, agent_id: str, *, drained: bool) -> None:
+    """Takes an agent out of scheduling or puts it back; its version changes when it does."""
+    changed = update(Agent).where(col(Agent.id) == agent_id, col(Agent.drained) != drained)
+    await tx.exec(changed.values(drained=drained, version=Agent.version + 1))
+
+
+async def create_join_token(
+    tx: AsyncSession, secret_hash: bytes, *, group: str, agent_id: str | None, uses: int, ttl: dt.timedelta
+) -> dt.datetime:
+    """A join token for a group that exists; returns when it ends."""
+    row = await tx.execute(
+        text("""
+            INSERT INTO join_token (hash, resource_group, agent_id, uses_left, expire_time)
+            VALUES (:hash, :group, :agent, :uses, now() + :ttl) RETURNING expire_time
+        """),
+        {"hash": secret_hash, "group": group, "agent": agent_id, "uses": uses, "ttl": ttl},
+    )
+    expire_time: dt.datetime = row.scalar_one()
+    return expire_time
+
+
+async def read_join_token(tx: AsyncSession, secret_hash: bytes) -> JoinToken | None:
+    """A join token that is good now."""
+    query = select(JoinToken).where(col(JoinToken.hash) == secret_hash, col(JoinToken.uses_left) > 0)
+    return (await tx.exec(query.where(text("expire_time > now()")))).one_or_none()
+
+
+async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> None:
+    """Uses a join token up by one and records the agent in the token's group.
+
+    Raises JoinRefused and AgentIdInUse; then nothing may be committed. A token that names the agent also lets a node back
+    in under its old id, when it was revoked, is lost, or never opened a stream.
+    """
+    used = await tx.execute(
+        text("""
+            UPDATE join_token SET uses_left = uses_left - 1
+            WHERE hash = :hash AND uses_left > 0 AND expire_time > now() AND (agent_id IS NULL OR agent_id = :agent)
+            RETURNING resource_group, agent_id
+        """),
+        {"hash": secret_hash, "agent": agent_id},
+    )
+    token = used.one_or_none()
+    if token is None:
+        raise JoinRefused("the join token is not valid")
+    made = await tx.execute(
+        text("""
+            INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture,
+                software_version, underlay_address, underlay_mtu, boot_id, version)
+            VALUES (:agent, :group, 'JOINING', FALSE, FALSE, '', '', '', '', '', 0, '', 1)
+            ON CONFLICT (id) DO UPDATE SET resource_group = excluded.resource_group, state = 'JOINING', drained = FALSE,
+                revoked = FALSE, address = '', instance = '', version = agent.version + 1, announce_time = NULL
+            WHERE :named AND (agent.revoked OR agent.state IN ('JOINING', 'LOST')) RETURNING id
+        """),
+        {"agent": agent_id, "group": token.resource_group, "named": token.agent_id is not None},
+    )
+    if made.one_or_none() is None:
+        raise AgentIdInUse(f"an agent {agent_id} is enrolled")
+
+
+async def announce(tx: AsyncSession, agent_id: str, *, address: str, instance: str, version: str) -> bool:
+    """Records where an agent listens; returns whether the address changed.
+
+    Raises AgentRevoked, and AgentIdInUse while a process of the same name is alive at another address: of two copies of one
+    agent the first one stays.
+    """
+    agent = await get(tx, agent_id, lock=True)
+    if agent is None:
+        raise AgentRevoked(f"agent {agent_id} is not enrolled")
+    changed = agent.address != address
+    if changed and agent.state == "ALIVE" and agent.instance not in ("", instance):
+        raise AgentIdInUse(f"another process of agent {agent_id} is connected")
+    await tx.execute(
+        text("""
+            UPDATE agent SET address = :address, instance = :instance, software_version = :version, announce_time = now()
+            WHERE id = :id
+        """),
+        {"id": agent_id, "address": address, "instance": instance, "version": version},
+    )
+    return changed
+
+
+async def revoke(tx: AsyncSession, agent_id: str) -> bool:
+    """Makes an agent's certificate worthless and takes it out of scheduling; returns whether there was one."""
+    gone = await tx.execute(
+        text("UPDATE agent SET revoked = TRUE, version = version + 1 WHERE id = :id AND NOT revoked RETURNING id"),
+        {"id": agent_id},
+    )
+    return gone.one_or_none() is not None
+
+
+async def is_enrolled(tx: AsyncSession, agent_id: str) -> bool:
+    """Whether an agent's certificate is to be honoured."""
+    return (await get(tx, agent_id)) is not None

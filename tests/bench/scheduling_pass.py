@@ -1,0 +1,149 @@
+"""Speed of one scheduling pass, in decisions a second. Run as a script; each line is `name value unit peer ratio`.
+
+The peer is the plain scheduler of the property tests (full scans of Python objects), on the same kind of cluster with a queue cut so
+short that it ends, in the same run. Decisions a second of both are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from manager.scheduling.columns import Agents, Integers, Owners, Policy, Queue
+from manager.scheduling.scheduling_pass import run_pass
+from tests.property.scheduling.oracle import Agent, Cluster, Session
+
+GIB = 1 << 30
+SLOTS = ("cpu", "mem", "cuda.device", "rocm.device", "tpu", "disk", "net.bandwidth", "licences")
+Problem = tuple[Agents, Owners, Queue]
+
+
+def make_problem(agents: int, sessions: int, owners: int, shapes: int, gangs: float, seed: int = 1) -> Problem:
+    """A mixed fleet, a third with accelerators, partly in use; the queue asks for about as much as there is. `gangs` is the part of
+    sessions with four kernels, all of them multi-node. `shapes` 0 makes every request different.
+    """
+    random = np.random.default_rng(seed)
+    group = random.integers(0, 3, agents)
+    capacity = np.zeros((agents, len(SLOTS)), np.int64)
+    capacity[:, 0] = random.choice([32, 64, 96, 128], agents) * 1000
+    capacity[:, 1] = random.choice([128, 256, 512], agents) * GIB
+    capacity[:, 2] = np.where(group == 0, random.choice([4, 8], agents), 0) * 1000
+    capacity[:, 3] = np.where((group == 1) & (random.random(agents) < 0.2), 8, 0) * 1000
+    capacity[:, 4] = np.where((group == 2) & (random.random(agents) < 0.1), 4, 0) * 1000
+    capacity[:, 5] = random.choice([1000, 2000], agents) * 1000
+    capacity[:, 6] = 25_000_000
+    capacity[:, 7] = np.where(random.random(agents) < 0.1, 16, 0) * 1000
+    used = (capacity * random.choice([0, 0, 0.25, 0.5], (agents, 1))).astype(np.int64) // 1000 * 1000
+    fleet = Agents(
+        SLOTS,
+        [f"agent-{number:06}" for number in range(agents)],
+        capacity,
+        used,
+        np.ones(agents, np.bool_),
+        ["x86_64"] * agents,
+        np.zeros(agents, np.int64),
+    )
+    sizes = np.where(random.random(sessions) < gangs, 4, 1)
+    requests = _requests(random, shapes or sessions)
+    chosen = random.integers(0, shapes, sessions) if shapes else np.arange(sessions)
+    queue = Queue(
+        ids=[str(number) for number in range(sessions)],
+        owners=random.integers(0, owners, sessions),
+        priorities=np.full(sessions, 10, np.int64),
+        orders=np.arange(sessions),
+        single_node=np.zeros(sessions, np.bool_),
+        offsets=np.r_[0, np.cumsum(sizes)],
+        requests=requests[np.repeat(chosen, sizes)],
+        tries=np.zeros(sessions, np.int64),
+    )
+    held = np.zeros((owners, len(SLOTS)), np.int64)
+    held[:, 0] = random.integers(0, 64, owners) * 1000
+    names = [f"owner-{number:05}" for number in range(owners)]
+    return fleet, Owners(names, random.choice([1, 1, 1, 2, 5], owners), held), queue
+
+
+def _requests(random: np.random.Generator, count: int) -> Integers:
+    requests = np.zeros((count, len(SLOTS)), np.int64)
+    requests[:, 0] = random.choice([1000, 2000, 4000, 8000], count)
+    requests[:, 1] = random.integers(1, 33, count) * GIB // 2
+    requests[:, 2] = np.where(random.random(count) < 0.1, random.choice([1, 2], count), 0) * 1000
+    requests[:, 5] = np.where(random.random(count) < 0.3, random.integers(1, 50, count), 0) * 1000
+    if count > 1000:
+        requests[:, 1] += random.permutation(count) * 4096
+    return requests
+
+
+def measure(problem: Problem, policy: Policy, repeats: int) -> tuple[float, int]:
+    """Median seconds of a pass and the number of its decisions."""
+    seconds = []
+    decided = 0
+    for _ in range(repeats):
+        gc.collect()
+        start = time.perf_counter()
+        decided = len(run_pass(*problem, policy).sessions)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds), decided
+
+
+def measure_peer(problem: Problem, policy: Policy, sessions: int) -> float:
+    """Decisions a second of the plain scheduler, on the first sessions of the queue."""
+    fleet, owners, queue = problem
+    free = np.maximum(0, fleet.capacity - fleet.used).tolist()
+    capacity = fleet.capacity.tolist()
+    agents = [
+        Agent(name, dict(zip(SLOTS, capacity[row], strict=True)), dict(zip(SLOTS, free[row], strict=True)))
+        for row, name in enumerate(fleet.ids)
+    ]
+    held, weights = owners.held.tolist(), owners.weights.tolist()
+    standing = {name: (weights[row], dict(zip(SLOTS, held[row], strict=True))) for row, name in enumerate(owners.names)}
+    waiting = [
+        Session(
+            queue.ids[row],
+            owners.names[queue.owners[row]],
+            row,
+            [
+                dict(zip(SLOTS, amounts, strict=True))
+                for amounts in queue.requests[queue.offsets[row] : queue.offsets[row + 1]].tolist()
+            ],
+        )
+        for row in range(sessions)
+    ]
+    cluster = Cluster(list(SLOTS), agents, standing, waiting, policy.session_strategy, policy.agent_strategy)
+    start = time.perf_counter()
+    decided = len(cluster.run())
+    return decided / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Prints one line for each case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peer-sessions", type=int, default=6)
+    parser.add_argument("--agent-strategy", action="append", choices=["concentrated", "dispersed", "round-robin"])
+    arguments = parser.parse_args()
+    cases = {
+        "1k-agents-10k-pending": make_problem(1_000, 10_000, 100, 20, 0.2),
+        "10k-agents-100k-pending": make_problem(10_000, 100_000, 1_000, 50, 0.2),
+        "10k-agents-10k-pending-all-shapes-distinct": make_problem(10_000, 10_000, 1_000, 0, 0.2),
+    }
+    for agent_strategy in arguments.agent_strategy or ["concentrated", "dispersed"]:
+        for name, problem in cases.items():
+            policy = Policy("drf", agent_strategy)
+            peer = measure_peer(problem, policy, arguments.peer_sessions)
+            seconds, decided = measure(problem, policy, arguments.repeats)
+            rate = decided / seconds
+            label = f"scheduling-{name}-{agent_strategy}"
+            sys.stdout.write(f"{label} {rate:.0f} decisions/s {peer:.2f} {rate / peer:.0f}\n")
+            sys.stdout.write(f"{label}-pass {seconds:.3f} s {len(problem[2].ids) / peer:.0f} {seconds * peer / len(problem[2].ids):.6f}\n")
+
+
+if __name__ == "__main__":
+    main()

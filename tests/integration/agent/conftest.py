@@ -1,0 +1,168 @@
+"""An agent of its own for each test, and nothing left of it after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent import daemon
+from agent.backends.cgroups import Cgroups
+from agent.backends.kernels import ProcessOptions
+from agent.backends.process import ProcessBackend
+from agent.network import namespaces
+from tests.integration.agent.authority import Authority
+from tests.integration.agent.manager_side import TOKEN, Conversation, Manager
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    import grpc
+
+    from agent.attempts import ObservedAttempt, Phase
+
+
+@dataclass
+class Place:
+    """Where an agent keeps its things, and what it is called."""
+
+    agent_id: str
+    directory: Path
+
+    def options(self, **values: object) -> ProcessOptions:
+        settings: dict[str, object] = {
+            "agent_id": self.agent_id,
+            "state_dir": self.directory / "state",
+            "scratch_dir": self.directory / "scratch",
+            "boot_id": "this-boot",
+        }
+        return ProcessOptions(**(settings | values))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A place for one agent; whatever is left there after the test is ended and removed."""
+    place = Place(f"rt-test-{secrets.token_hex(4)}", tmp_path)
+    yield place
+    cgroups = Cgroups(place.agent_id)
+    for name in cgroups.names():
+        assert cgroups.remove(name, 10)
+    cgroups.close()
+    for name in namespaces.names():
+        if name.startswith(f"rt-{place.agent_id}-"):
+            namespaces.delete(name)
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+class Backends:
+    """Opens backends at one place, one after another, as an agent does when it is restarted."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.changed = asyncio.Event()
+        self.current: ProcessBackend | None = None
+
+    async def open(self, **values: object) -> ProcessBackend:
+        if self.current is not None:
+            await self.current.close()
+        self.current = ProcessBackend(self.place.options(**values))
+        await self.current.open(self.changed.set)
+        return self.current
+
+    async def until(self, attempt_id: str, *phases: Phase) -> ObservedAttempt:
+        """Waits until the attempt is in one of the phases."""
+        assert self.current is not None
+        async with asyncio.timeout(20):
+            while True:
+                self.changed.clear()
+                observed = self.current.observed()[attempt_id]
+                if observed.phase in phases:
+                    return observed
+                await self.changed.wait()
+
+
+@pytest.fixture
+async def backends(place: Place) -> AsyncIterator[Backends]:
+    backends = Backends(place)
+    yield backends
+    if backends.current is not None:
+        await backends.current.close()
+
+
+@pytest.fixture
+async def manager() -> AsyncIterator[Manager]:
+    manager = Manager(Authority())
+    await manager.start()
+    yield manager
+    await manager.stop()
+
+
+@dataclass
+class Agent:
+    """A whole agent in this process, and the manager's side of it."""
+
+    settings: daemon.Settings
+    manager: Manager
+    address: str = ""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    channels: list[grpc.aio.Channel] = field(default_factory=list)
+
+    async def start(self) -> None:
+        self.stopping = asyncio.Event()
+        self.task = asyncio.create_task(daemon.serve(self.settings, self.stopping))
+        announced = asyncio.create_task(self.manager.announced())
+        await asyncio.wait((self.task, announced), return_when=asyncio.FIRST_COMPLETED)
+        if self.task.done():
+            announced.cancel()
+            await self.task
+        self.address = await announced
+
+    async def stop(self) -> None:
+        for channel in self.channels:
+            await channel.close()
+        self.channels.clear()
+        self.stopping.set()
+        if self.task is not None:
+            async with asyncio.timeout(10):
+                await self.task
+            self.task = None
+
+    def channel(self, key: str | None = None, certificate: str | None = None) -> grpc.aio.Channel:
+        channel = self.manager.channel(self.settings.agent_id, self.address, key, certificate)
+        self.channels.append(channel)
+        return channel
+
+    async def converse(self, term: int = 1, interval: float = 1.0) -> Conversation:
+        conversation = Conversation(self.channel())
+        await conversation.open(self.settings.agent_id, term, interval)
+        return conversation
+
+
+@pytest.fixture
+def settings(place: Place, manager: Manager) -> daemon.Settings:
+    return daemon.Settings(
+        agent_id=place.agent_id,
+        state_dir=place.directory / "state",
+        scratch_dir=place.directory / "scratch",
+        manager=manager.address,
+        listen="127.0.0.1:0",
+        join_token=TOKEN,
+        ca_fingerprint=manager.authority.fingerprint,
+        underlay_address="127.0.0.1",
+    )
+
+
+@pytest.fixture
+async def agent(settings: daemon.Settings, manager: Manager) -> AsyncIterator[Agent]:
+    agent = Agent(settings, manager)
+    await agent.start()
+    yield agent
+    with contextlib.suppress(asyncio.CancelledError):
+        await agent.stop()

@@ -1,0 +1,324 @@
+"""Native processes by the real bubblewrap: isolation, limits, exit codes, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.attempts import AttemptSpec, ObservedAttempt, Phase
+from agent.backends.backend import BackendError, UnknownAttemptError
+
+if TYPE_CHECKING:
+    from agent.backends.process import ProcessBackend
+    from tests.integration.agent.conftest import Backends
+
+HOSTS = "127.0.0.1\tlocalhost\n10.1.2.3\tsub1\n"
+PYTHON = "/usr/bin/python3"
+
+
+def spec(name: str, *command: str, **values: object) -> AttemptSpec:
+    settings: dict[str, object] = {
+        "slots": {"cpu": 1000, "mem": 256 << 20},
+        "hostname": "main1",
+        "command": command,
+    }
+    return AttemptSpec(f"{name}.1", "session", name, 1, **(settings | values))  # type: ignore[arg-type]
+
+
+def printed(backend: ProcessBackend, attempt_id: str) -> str:
+    piece = backend.output(attempt_id).read(0)
+    return "" if piece is None else piece.data.decode()
+
+
+async def ran(backends: Backends, wanted: AttemptSpec) -> tuple[ObservedAttempt, str]:
+    """Runs an attempt to its end and removes it; what became of it and what it printed."""
+    backend = backends.current or await backends.open()
+    await backend.create(wanted, HOSTS)
+    assert backend.observed()[wanted.id].phase is Phase.CREATED, backend.observed()[wanted.id].message
+    await backend.release(wanted.id)
+    observed = await backends.until(wanted.id, Phase.EXITED)
+    output = printed(backend, wanted.id)
+    await backend.remove(wanted.id)
+    return observed, output
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("true",), 0),
+        (("sh", "-c", "exit 3"), 3),
+        (("no-such-command",), 127),
+        (("/etc/hostname",), 126),
+        (("sh", "-c", "kill -SEGV $$"), 139),
+        (("sh", "-c", "sleep 1000 & exit 5"), 5),
+        (("sh", "-c", "setsid sleep 1000 & exit 6"), 6),
+        (("a=b",), 127),
+    ],
+)
+async def test_exit_codes(backends: Backends, command: tuple[str, ...], code: int) -> None:
+    observed, output = await ran(backends, spec("k", *command))
+    assert (observed.exit_code, observed.reason) == (code, "EXITED")
+    assert observed.start_time is not None
+    assert observed.end_time is not None
+    assert observed.end_time >= observed.start_time
+    assert observed.log_size == len(output)
+    if code == 127:
+        assert "No such file" in output or "not found" in output
+
+
+async def test_inside(backends: Backends) -> None:
+    program = """
+import os, socket, json, pathlib
+status = dict(line.split(":\\t", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+def can(path, flags):
+    try:
+        os.close(os.open(path, flags, 0o600)); return True
+    except OSError:
+        return False
+print(json.dumps({
+    "environment": dict(os.environ), "user": [os.getuid(), os.getgid(), os.getgroups()], "cwd": os.getcwd(),
+    "capabilities": [status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")],
+    "no_new_privileges": status["NoNewPrivs"], "host": socket.gethostname(), "hosts": open("/etc/hosts").read(),
+    "sub1": socket.gethostbyname("sub1"), "name": __import__("pwd").getpwuid(os.getuid()).pw_name,
+    "processes": sorted(int(p) for p in os.listdir("/proc") if p.isdigit()),
+    "empty": [os.listdir(path) for path in ("/run", "/root", "/mnt", "/media", "/tmp")], "home": os.listdir("/home"),
+    "shadow": can("/etc/shadow", os.O_RDONLY), "write_etc": can("/etc/passwd", os.O_WRONLY), "write_usr": can("/usr/x", os.O_CREAT),
+    "write_home": can("/home/work/x", os.O_CREAT), "write_tmp": can("/tmp/x", os.O_CREAT), "write_shm": can("/dev/shm/x", os.O_CREAT),
+    "write_cgroup": can("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.O_WRONLY),
+    "interfaces": [name for _, name in socket.if_nameindex()], "descriptors": len(os.listdir("/proc/self/fd")),
+    "groups": open("/proc/self/cgroup").read(), "resolve": open("/etc/resolv.conf").read(),
+}))
+"""
+    environment = {
+        "BACKENDAI_CLUSTER_ROLE": "main",
+        "STRANGE": "two\nlines \"$(id)\" 'x'",
+        "LD_PRELOAD": "/none.so",
+        "a.b-c": "1",
+    }
+    observed, output = await ran(backends, spec("k", PYTHON, "-c", program, environment=environment))
+    assert observed.exit_code == 0, output
+    # The loader inside complains of the preload that does not exist, as it should: the variable arrived.
+    import json  # noqa: PLC0415
+
+    seen = json.loads(output[output.index("{") :])
+    defaults = {"HOME": "/home/work", "USER": "work", "LANG": "C.UTF-8"}
+    assert environment.items() <= seen["environment"].items()
+    assert defaults.items() <= seen["environment"].items()
+    assert not [name for name in seen["environment"] if name.startswith("e0")]
+    assert seen["user"] == [60_000, 60_000, [60_000]] or seen["user"] == [60_000, 60_000, []]
+    assert seen["name"] == "work"
+    assert seen["capabilities"] == ["0000000000000000"] * 5
+    assert seen["no_new_privileges"] == "1"
+    assert (seen["host"], seen["hosts"], seen["sub1"]) == ("main1", HOSTS, "10.1.2.3")
+    assert seen["processes"] == [1, 2]
+    assert seen["empty"] == [[]] * 5
+    assert (seen["home"], seen["cwd"]) == (["work"], "/home/work")
+    assert not any(seen[name] for name in ("shadow", "write_etc", "write_usr", "write_cgroup"))
+    assert all(seen[name] for name in ("write_home", "write_tmp", "write_shm"))
+    assert seen["interfaces"] == ["lo"]
+    assert seen["descriptors"] == 4
+    assert all(line.endswith(":/") for line in seen["groups"].split())
+    assert "nameserver" not in seen["resolve"]
+
+
+async def test_host_is_not_changed_and_secrets_are_hidden(backends: Backends) -> None:
+    secret = Path("/var/tmp") / f"{backends.place.agent_id}-hidden"  # noqa: S108
+    secret.mkdir()
+    (secret / "token").write_text("secret")
+    try:
+        await backends.open(hidden=(secret,))
+        script = f"ls -a {secret}; echo changed >/var/tmp/{backends.place.agent_id}-made && cat /var/tmp/*-made"
+        observed, output = await ran(backends, spec("k", "sh", "-c", script))
+        assert observed.exit_code == 0
+        assert output == ".\n..\nchanged\n"
+        assert not Path(f"/var/tmp/{backends.place.agent_id}-made").exists()  # noqa: S108
+    finally:
+        (secret / "token").unlink()
+        secret.rmdir()
+
+
+async def test_memory_limit(backends: Backends) -> None:
+    hog = spec("k", PYTHON, "-c", "x = bytearray(200 << 20)", slots={"cpu": 1000, "mem": 64 << 20})
+    observed, _ = await ran(backends, hog)
+    assert (observed.exit_code, observed.reason) == (137, "OOM_KILLED")
+    modest = spec(
+        "m",
+        "sh",
+        "-c",
+        "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>&1 | grep -v No",
+        slots={"mem": 64 << 20},
+    )
+    observed, output = await ran(backends, modest)
+    assert output == f"{64 << 20}\n"
+
+
+async def test_memory_of_files_counts(backends: Backends) -> None:
+    command = ("dd", "if=/dev/zero", "of=/tmp/x", "bs=1M", "count=200")
+    observed, _ = await ran(backends, spec("k", *command, slots={"mem": 64 << 20}))
+    assert observed.exit_code != 0
+    assert observed.reason == "OOM_KILLED"
+
+
+async def test_task_limit(backends: Backends) -> None:
+    await backends.open(tasks=20)
+    program = "import os\nn = 0\ntry:\n  while n < 100:\n    if os.fork() == 0: __import__('time').sleep(100)\n    n += 1\nexcept OSError: print(n)"
+    observed, output = await ran(backends, spec("k", PYTHON, "-c", program))
+    assert observed.exit_code == 0
+    assert 5 <= int(output) < 20
+
+
+async def test_processor_limit(backends: Backends) -> None:
+    program = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+    observed, output = await ran(backends, spec("k", PYTHON, "-c", program, slots={"cpu": 200, "mem": 64 << 20}))
+    assert observed.exit_code == 0
+    assert 0.1 < float(output) < 0.4
+
+
+async def test_gate_holds(backends: Backends) -> None:
+    backend = await backends.open()
+    await backend.create(spec("k", "sh", "-c", "echo out"), HOSTS)
+    network = Path(backend.namespace_path("k.1"))
+    assert network.stat().st_ino != Path("/proc/self/ns/net").stat().st_ino
+    # Another backend takes over without the first one closing: the gate did not open in between.
+    await backend.close()
+    assert printed(backend, "k.1") == ""
+    backend = await backends.open()
+    assert backend.observed()["k.1"].phase is Phase.CREATED
+    await backend.release("k.1")
+    observed = await backends.until("k.1", Phase.EXITED)
+    assert (observed.exit_code, printed(backend, "k.1")) == (0, "out\n")
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_stop(backends: Backends, held: bool) -> None:
+    backend = await backends.open()
+    await backend.create(spec("k"), HOSTS)
+    if not held:
+        await backend.release("k.1")
+    await backend.stop("k.1", 30)
+    if held:
+        observed = backend.observed()["k.1"]
+        assert observed.phase is Phase.STOPPING
+        await backend.kill("k.1")
+    observed = await backends.until("k.1", Phase.EXITED)
+    assert observed.reason == "STOPPED"
+    assert observed.exit_code == (None if held else 143)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason", "text"),
+    [
+        ({"image": "debian:12"}, "IMAGE_UNSUPPORTED", "no image"),
+        ({"command": ("a\0b",)}, "START_FAILED", "null"),
+        ({"command": ("x" * 300_000,)}, "START_FAILED", "too long"),
+        ({"environment": {"A": "x" * 300_000}}, "START_FAILED", "too long"),
+        ({"slots": {"mem": 4096}}, "START_FAILED", ""),
+    ],
+)
+async def test_what_cannot_be_created_fails(
+    backends: Backends, values: dict[str, object], reason: str, text: str
+) -> None:
+    backend = await backends.open()
+    await backend.create(spec("k", "true", **values), HOSTS)
+    observed = backend.observed()["k.1"]
+    assert (observed.phase, observed.reason, observed.exit_code) == (Phase.FAILED, reason, None)
+    assert text in observed.message
+    with pytest.raises(BackendError):
+        backend.namespace_path("k.1")
+    await backend.remove("k.1")
+    with pytest.raises(UnknownAttemptError):
+        backend.output("k.1")
+
+
+async def test_created_once(backends: Backends) -> None:
+    backend = await backends.open()
+    wanted = spec("k", "sh", "-c", "echo once")
+    await asyncio.gather(*(backend.create(wanted, HOSTS) for _ in range(5)))
+    await backend.release("k.1")
+    await asyncio.gather(*(backend.release("k.1") for _ in range(5)))
+    await backends.until("k.1", Phase.EXITED)
+    await backend.create(wanted, HOSTS)
+    backend = await backends.open()
+    await backend.create(wanted, HOSTS)
+    assert backend.observed()["k.1"].phase is Phase.EXITED
+    assert printed(backend, "k.1") == "once\n"
+    await backend.remove("k.1")
+    backend = await backends.open()
+    await backend.create(wanted, HOSTS)
+    assert backend.observed()["k.1"].reason == "ALREADY_REMOVED"
+
+
+async def test_output_is_bounded_and_offsets_stay_true(backends: Backends) -> None:
+    backend = await backends.open(output_limit=1 << 20)
+    script = "i=0; while [ $i -lt 40 ]; do head -c 102400 /dev/zero | tr '\\0' x; i=$((i+1)); done; echo end; exec sleep 1000"
+    await backend.create(spec("k", "sh", "-c", script), HOSTS)
+    await backend.release("k.1")
+    output = backend.output("k.1")
+    size = 40 * 102_400 + 4
+    first = 0
+    async with asyncio.timeout(20):
+        async with contextlib.aclosing(output.stream(0, follow=True)) as pieces:
+            end, tail = 0, b""
+            async for piece in pieces:
+                assert piece.offset >= end
+                end, tail = piece.offset + len(piece.data), tail[-4:] + piece.data
+                if tail.endswith(b"end\n"):
+                    break
+        assert end == size
+        while (at_start := output.read(0)) is not None and (first := at_start.offset) == 0:
+            await asyncio.sleep(0.05)
+    assert output.size() == size
+    assert 0 < first <= size - (1 << 20)
+    left = [piece async for piece in output.stream(0, follow=False)]
+    assert left[0].offset == first
+    assert sum(len(piece.data) for piece in left) == size - first
+    await backend.kill("k.1")
+    await backends.until("k.1", Phase.EXITED)
+
+
+def things() -> dict[str, object]:
+    """What there is on the node that a backend may leave behind."""
+    groups = sum(
+        len(names) for top in ("memory", "cpu", "pids") for _, names, _ in os.walk(f"/sys/fs/cgroup/{top}/retinue")
+    )
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "groups": groups,
+        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(),
+    }
+
+
+async def test_fifty_leave_nothing(backends: Backends) -> None:
+    backend = await backends.open()
+    await ran(backends, spec("warm", "true"))
+    directory = backends.place.directory
+    before = things(), sorted(path.relative_to(directory) for path in directory.rglob("*"))
+    semaphore = asyncio.Semaphore(4)
+
+    async def one(number: int) -> None:
+        async with semaphore:
+            wanted = spec(f"k{number}", "sh", "-c", "mkdir -p a/b; echo x >a/b/c; echo y >/var/tmp/z; exit 1")
+            await backend.create(wanted, HOSTS)
+            await backend.release(wanted.id)
+            while not backend.observed()[wanted.id].phase.ended:
+                await asyncio.sleep(0.005)
+            await backend.remove(wanted.id)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(one(number) for number in range(50)))
+    assert (things(), sorted(path.relative_to(directory) for path in directory.rglob("*"))) == before
+    assert sys.getrefcount(backend) < 20
+
+
+async def test_tree_deeper_than_the_stack_is_removed(backends: Backends) -> None:
+    program = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+    observed, _ = await ran(backends, spec("k", PYTHON, "-c", program))
+    assert observed.exit_code == 0
+    assert not list((backends.place.directory / "scratch").iterdir())

@@ -1,0 +1,246 @@
+"""Agents that die at any point, and what the next one makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.attempts import Phase
+from agent.backends.cgroups import Cgroups
+from retinue.agent.v1 import agent_service_pb2 as pb
+from tests.integration.agent.manager_side import TOKEN, Conversation, Manager, attempt
+from tests.integration.agent.test_process_backend import HOSTS, printed, spec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from agent import daemon
+    from tests.integration.agent.conftest import Backends, Place
+
+HELD, RUNNING, EXITED = pb.ATTEMPT_STATE_HELD, pb.ATTEMPT_STATE_RUNNING, pb.ATTEMPT_STATE_EXITED
+FAILED = pb.ATTEMPT_STATE_FAILED
+
+
+class AgentProcess:
+    """`retinue-agent run` as a process of its own."""
+
+    def __init__(self, settings: daemon.Settings, manager: Manager) -> None:
+        self.settings = settings
+        self.manager = manager
+        self.process: asyncio.subprocess.Process | None = None
+        self.terms = 0
+
+    async def start(self) -> str:
+        """Starts it and returns the address it announced."""
+        while not self.manager.enrollment.announced.empty():
+            self.manager.enrollment.announced.get_nowait()
+        values = {
+            "ID": self.settings.agent_id,
+            "RUN_STATE_DIR": str(self.settings.state_dir),
+            "RUN_SCRATCH_DIR": str(self.settings.scratch_dir),
+            "RUN_MANAGER": self.settings.manager,
+            "RUN_JOIN_TOKEN": TOKEN,
+            "RUN_CA_FINGERPRINT": self.settings.ca_fingerprint,
+            "RUN_LISTEN": "127.0.0.1:0",
+            "RUN_UNDERLAY_ADDRESS": "127.0.0.1",
+            "LOG_LEVEL": "warning",
+        }
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "agent.main",
+            "run",
+            env=dict(os.environ) | {f"RETINUE_AGENT_{name}": value for name, value in values.items()},
+        )
+        return await self.manager.announced()
+
+    async def converse(self, address: str) -> tuple[Conversation, object]:
+        self.terms += 1
+        channel = self.manager.channel(self.settings.agent_id, address)
+        conversation = Conversation(channel)
+        await conversation.open(self.settings.agent_id, self.terms)
+        return conversation, channel
+
+    async def end(self, number: signal.Signals) -> int:
+        """Sends a signal and waits for the end."""
+        assert self.process is not None
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        async with asyncio.timeout(10):
+            return await self.process.wait()
+
+
+@pytest.fixture
+async def process(settings: daemon.Settings, manager: Manager) -> AsyncIterator[AgentProcess]:
+    process = AgentProcess(settings, manager)
+    yield process
+    if process.process is not None:
+        await process.end(signal.SIGKILL)
+
+
+def record(directory: Path, attempt_id: str) -> dict[str, object]:
+    values = json.loads((directory / "state" / "attempts" / attempt_id / "record.json").read_text())
+    assert isinstance(values, dict)
+    return values
+
+
+async def test_killed_agent_leaves_kernels_and_the_next_adopts_them(process: AgentProcess, place: Place) -> None:
+    address = await process.start()
+    manager, _channel = await process.converse(address)
+    held = attempt("held", "echo", "early", session_id="one", goal=pb.GOAL_HELD)
+    running = attempt("running", session_id="two")
+    ending = attempt(
+        "ending", "sh", "-c", "while [ ! -e /home/work/go ]; do sleep 0.02; done; exit 7", session_id="three"
+    )
+    await manager.snapshot(held, running, ending)
+    await manager.until_state("held.1", HELD)
+    await manager.until_state("running.1", RUNNING)
+    await manager.until_state("ending.1", RUNNING)
+    before = record(place.directory, "running.1")
+    assert await process.end(signal.SIGKILL) == -signal.SIGKILL
+    (place.directory / "scratch" / "ending.1" / "work" / "go").touch()
+    monitor = record(place.directory, "ending.1")["monitor"]
+    assert isinstance(monitor, dict)
+    async with asyncio.timeout(10):
+        while (place.directory / "state/attempts/ending.1/status").read_text().count("exit-code") == 0:
+            await asyncio.sleep(0.02)
+    down = time.time()
+
+    address = await process.start()
+    manager, _channel = await process.converse(address)
+    assert manager.statuses["held.1"].state == HELD
+    assert manager.statuses["running.1"].state == RUNNING
+    status = await manager.until_state("ending.1", EXITED)
+    assert (status.exit_code, status.reason) == (7, "EXITED")
+    assert abs(status.end_time.ToDatetime().timestamp() - down) < 86_400
+    assert status.end_time.seconds <= down
+    assert record(place.directory, "running.1")["init"] == before["init"]
+    held.goal = pb.GOAL_RUNNING
+    await manager.snapshot(held, running)
+    status = await manager.until_state("held.1", EXITED)
+    assert (status.exit_code, status.log_size) == (0, 6)
+    await manager.change(removed_attempt_ids=["held.1", "running.1"])
+    await manager.until(lambda: manager.removed == {"held.1", "running.1", "ending.1"})
+    assert await process.end(signal.SIGTERM) == 0
+    assert not list((place.directory / "scratch").iterdir())
+    assert not Cgroups(place.agent_id).names()
+
+
+@pytest.mark.parametrize("delay", [0.004, 0.012, 0.020, 0.035, 0.060])
+async def test_killed_at_any_point_of_creating(process: AgentProcess, place: Place, delay: float) -> None:
+    names = [f"k{number}" for number in range(6)]
+    wanted = [attempt(name, "sh", "-c", "echo once; exit 4", session_id=name) for name in names]
+    address = await process.start()
+    manager, channel = await process.converse(address)
+    await manager.snapshot(*wanted)
+    await asyncio.sleep(delay)
+    await process.end(signal.SIGKILL)
+    await channel.close()  # type: ignore[attr-defined]
+    address = await process.start()
+    manager, _channel = await process.converse(address)
+    await manager.snapshot(*wanted)
+    for name in names:
+        status = await manager.until_state(f"{name}.1", EXITED, FAILED)
+        output = place.directory / "state" / "attempts" / f"{name}.1" / "output.log"
+        text = output.read_text() if output.exists() else ""
+        if status.state == EXITED:
+            assert (status.exit_code, text) == (4, "once\n")
+        else:
+            assert (status.reason, text) == ("START_FAILED", "")
+            assert not status.HasField("exit_code")
+    assert not Cgroups(place.agent_id).names()
+    await manager.change(removed_attempt_ids=[f"{name}.1" for name in names])
+    await manager.until(lambda: len(manager.removed) == len(names))
+    assert not list((place.directory / "scratch").iterdir())
+
+
+async def test_node_restart(backends: Backends) -> None:
+    backend = await backends.open()
+    for name in ("held", "running", "done"):
+        await backend.create(spec(name, "sleep", "1000") if name != "done" else spec(name, "true"), HOSTS)
+    await backend.release("running.1")
+    await backend.release("done.1")
+    await backends.until("done.1", Phase.EXITED)
+    backend = await backends.open(boot_id="another-boot")
+    observed = backend.observed()
+    assert {name: observed[f"{name}.1"].reason for name in ("held", "running", "done")} == {
+        "held": "NODE_REBOOTED",
+        "running": "NODE_REBOOTED",
+        "done": "EXITED",
+    }
+    assert all(attempt.phase is Phase.EXITED for attempt in observed.values())
+    assert not Cgroups(backends.place.agent_id).names()
+
+
+async def test_lost_records_end_their_kernels(backends: Backends) -> None:
+    backend = await backends.open()
+    attempts = backends.place.directory / "state" / "attempts"
+    for name in ("damaged", "gone"):
+        await backend.create(spec(name), HOSTS)
+        await backend.release(f"{name}.1")
+    (attempts / "damaged.1" / "record.json").write_text('{"id": "dam')
+    shutil.rmtree(attempts / "gone.1")
+    backend = await backends.open()
+    for name in ("damaged.1", "gone.1"):
+        observed = backend.observed()[name]
+        assert (observed.phase, observed.reason) == (Phase.FAILED, "RECORD_LOST")
+        await backend.create(spec(name.removesuffix(".1"), "true"), HOSTS)
+        assert backend.observed()[name].reason == "RECORD_LOST"
+    assert not Cgroups(backends.place.agent_id).names()
+
+
+async def test_kernel_outlives_the_process_that_watches_it(backends: Backends) -> None:
+    backend = await backends.open()
+    await backend.create(
+        spec("k", "sh", "-c", "trap 'echo late; exit 0' TERM; echo on; while :; do sleep 0.02; done"), HOSTS
+    )
+    await backend.release("k.1")
+    monitor = record(backends.place.directory, "k.1")["monitor"]
+    assert isinstance(monitor, dict)
+    os.kill(monitor["pid"], signal.SIGKILL)
+    async for piece in backend.output("k.1").stream(0, follow=True):
+        assert piece.data == b"on\n"
+        break
+    backend = await backends.open()
+    assert backend.observed()["k.1"].phase is Phase.RUNNING
+    await backend.stop("k.1", 30)
+    observed = await backends.until("k.1", Phase.EXITED)
+    assert (observed.exit_code, observed.reason) == (None, "STOPPED")
+    assert printed(backend, "k.1") == "on\nlate\n"
+
+
+async def test_release_that_was_recorded_and_not_done(backends: Backends) -> None:
+    backend = await backends.open()
+    await backend.create(spec("k", "echo", "out"), HOSTS)
+    await backend.close()
+    path = backends.place.directory / "state" / "attempts" / "k.1" / "record.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"phase": "running", "start_time": 1.0}))
+    backend = await backends.open()
+    observed = await backends.until("k.1", Phase.EXITED)
+    assert (observed.exit_code, printed(backend, "k.1")) == (0, "out\n")
+
+
+async def test_stop_goes_on_in_the_next_agent(backends: Backends) -> None:
+    backend = await backends.open()
+    await backend.create(spec("k", "sh", "-c", "trap '' TERM; echo on; while :; do sleep 0.05; done"), HOSTS)
+    await backend.release("k.1")
+    async for _ in backend.output("k.1").stream(0, follow=True):
+        break
+    await backend.stop("k.1", 5)
+    backend = await backends.open()
+    observed = backend.observed()["k.1"]
+    assert observed.phase is Phase.STOPPING
+    assert observed.kill_at is not None
+    assert 0 < observed.kill_at - time.monotonic() <= 5
+    await backend.kill("k.1")
+    assert (await backends.until("k.1", Phase.EXITED)).exit_code == 137

@@ -1,0 +1,118 @@
+"""A real database with nothing in it, and nodes that follow the protocol without running anything."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from manager.fleet.desired import AttemptReport, NodeFacts, NodeReport
+from manager.lifecycle.desires import read_desired
+from manager.lifecycle.reports import Reports
+from manager.store.database import Database
+from manager.store.embedded import EmbeddedServer
+from manager.store.migrations import migrate
+
+TERM = 1
+
+
+@pytest.fixture
+async def database() -> AsyncIterator[Database]:
+    directory = Path(f"/var/lib/retinue-test-{uuid.uuid4().hex[:8]}")
+    server = EmbeddedServer(directory, durable=False)
+    url = await server.start()
+    try:
+        await migrate(url)
+        database = Database(url)
+        try:
+            async with database.transaction() as tx:
+                await tx.execute(text("UPDATE leadership SET term = :term"), {"term": TERM})
+            yield database
+        finally:
+            await database.dispose()
+    finally:
+        await server.stop()
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(directory)
+
+
+class Node:
+    """A node that does what it is told, one step of an attempt at a time, and reports it."""
+
+    def __init__(self, name: str, reports: Reports, database: Database, capacity: dict[str, int]) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.attempts: dict[str, AttemptReport] = {}
+        self.networks: set[str] = set()
+        self._reports = reports
+        self._database = database
+
+    async def join(self) -> None:
+        """Opens a stream: tells all there is."""
+        facts = NodeFacts(
+            agent_id=self.name,
+            instance="i",
+            boot_id="b",
+            version="1",
+            architecture="x86_64",
+            capacity=self.capacity,
+            backends=("process",),
+            underlay_address="192.0.2.1",
+            underlay_mtu=1500,
+            attempts=tuple(self.attempts.values()),
+            network_session_ids=frozenset(self.networks),
+        )
+        await self._reports.welcomed(facts)
+
+    async def step(self, *, fail: bool = False, exit_code: int | None = None) -> bool:
+        """Takes every attempt one step further towards what is wanted; returns whether anything changed."""
+        desired = await read_desired(self._database, self.name)
+        told: list[AttemptReport] = []
+        self.networks |= set(desired.networks)
+        for attempt in desired.attempts.values():
+            before = self.attempts.get(attempt.id)
+            state, code, reason = (before.state, before.exit_code, before.reason) if before else ("", None, "")
+            if state in ("EXITED", "FAILED"):
+                continue
+            if attempt.goal == "STOPPED":
+                state, code, reason = "EXITED", 143 if state == "RUNNING" else None, "STOPPED"
+            elif state == "":
+                state = "CREATING"
+            elif state == "CREATING":
+                state, reason = ("FAILED", "START_FAILED") if fail else ("HELD", "")
+            elif state == "HELD" and attempt.goal == "RUNNING":
+                state = "RUNNING"
+            elif state == "RUNNING" and exit_code is not None:
+                state, code, reason = "EXITED", exit_code, "EXITED"
+            now = AttemptReport(attempt.id, state, code, reason, "", 0)
+            if now != before:
+                self.attempts[attempt.id] = now
+                told.append(now)
+        gone = tuple(name for name in self.attempts if name not in desired.attempts)
+        for name in gone:
+            del self.attempts[name]
+        removed = tuple(name for name in self.networks if name not in desired.networks)
+        self.networks -= set(removed)
+        if not (told or gone or removed):
+            return False
+        await self._reports.reported(NodeReport(self.name, tuple(told), gone, removed))
+        return True
+
+
+async def enrol(database: Database, names: list[str]) -> None:
+    """Agents that are known and have not been heard of."""
+    async with database.transaction() as tx:
+        for name in names:
+            await tx.execute(
+                text("""
+                    INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture, software_version,
+                        underlay_address, underlay_mtu, boot_id, version)
+                    VALUES (:name, 'default', 'JOINING', FALSE, FALSE, 'x:1', '', '', '', '', 0, '', 1)
+                """),
+                {"name": name},
+            )

@@ -1,0 +1,60 @@
+"""A node's side of the tests: keeps session networks in the namespace it was started in, as asked line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from agent.network.errors import NetworkError
+from agent.network.links import SessionNetworks
+from agent.network.topology import Member, Network
+from agent.network.underlay import find_uplink
+
+
+def to_network(value: dict[str, Any]) -> Network:
+    return Network(**{**value, "members": tuple(Member(**member) for member in value["members"])})
+
+
+async def perform(networks: SessionNetworks, method: str, *arguments: Any) -> Any:
+    match method:
+        case "ensure":
+            return await networks.ensure(to_network(arguments[0]))
+        case "attach":
+            return await networks.attach(to_network(arguments[0]), arguments[1], arguments[2])
+        case "detach":
+            return await networks.detach(to_network(arguments[0]), arguments[1])
+        case "remove":
+            return await networks.remove(arguments[0])
+        case "observed":
+            return sorted(await networks.observed())
+        case "namespace":
+            return networks.namespace(arguments[0])
+        case "uplink":
+            return asdict(await asyncio.to_thread(find_uplink, *arguments))
+        case "descriptors":
+            return len(os.listdir("/proc/self/fd"))
+    raise LookupError(method)
+
+
+async def answer(networks: SessionNetworks, line: str) -> None:
+    number, method, *arguments = json.loads(line)
+    try:
+        result = {"number": number, "result": await perform(networks, method, *arguments)}
+    except NetworkError as error:
+        result = {"number": number, "error": type(error).__name__, "text": str(error)}
+    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.flush()
+
+
+async def main() -> None:
+    networks = SessionNetworks(sys.argv[1], sys.argv[2] or None)
+    async with asyncio.TaskGroup() as tasks:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            tasks.create_task(answer(networks, line))
+
+
+asyncio.run(main())

@@ -1,0 +1,56 @@
+"""Subnets never overlap and have room; addresses and MACs in them are unique."""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manager.lifecycle.addressing import POOL, AddressSpaceExhaustedError, SubnetPool, choose_vni, inner_mtu, place
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.integers(2, 1024), max_size=40), st.data())
+def test_subnets_do_not_overlap(sizes: list[int], data: st.DataObject) -> None:
+    pool = SubnetPool(())
+    first = [ipaddress.ip_network(pool.take(size)) for size in sizes]
+    kept = [network for network in first if data.draw(st.booleans())]
+    again = SubnetPool(map(str, kept))
+    taken = kept + [ipaddress.ip_network(again.take(size)) for size in sizes]
+    assert all(isinstance(network, ipaddress.IPv4Network) and network.subnet_of(POOL) for network in taken)
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(taken, 2))
+
+
+@pytest.mark.parametrize("size", [2, 13, 14, 29, 30, 1024])
+def test_every_kernel_has_its_own_address(size: int) -> None:
+    subnet = SubnetPool(()).take(size)
+    places = [place(subnet, rank) for rank in range(size)]
+    hosts = set(ipaddress.ip_network(subnet).hosts())
+    assert {ipaddress.ip_address(spot.address) for spot in places} <= hosts
+    assert len({spot.address for spot in places}) == len({spot.mac for spot in places}) == size
+    assert all(int(spot.mac[:2], 16) & 3 == 2 for spot in places), "locally administered, not multicast"
+
+
+def test_an_exhausted_pool_says_so() -> None:
+    with pytest.raises(AddressSpaceExhaustedError):
+        SubnetPool([str(POOL)]).take(2)
+
+
+def test_vnis_are_free_ones() -> None:
+    source = random.Random(1)  # noqa: S311  # a fixed seed
+    taken: set[int] = set()
+    for _ in range(1000):
+        vni = choose_vni(taken, source)
+        assert vni not in taken
+        assert 0 < vni < 2**24
+        taken.add(vni)
+
+
+def test_mtu_is_the_smallest_underlay_less_the_header() -> None:
+    assert inner_mtu([1500, 9000], vxlan=True) == 1450
+    assert inner_mtu([9000], vxlan=False) == 9000
+    assert inner_mtu([0], vxlan=True) == 1450

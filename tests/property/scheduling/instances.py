@@ -1,0 +1,127 @@
+"""Random scheduling problems, and their columns for the fast pass."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from manager.scheduling.columns import Agents, AgentWishes, Explanation, Owners, Policy, Queue, Tier
+from manager.scheduling.scheduling_pass import Decisions, run_pass
+from manager.scheduling.strategies import FIFO, MAX_TRIES_BEFORE_SKIP
+from tests.property.scheduling.oracle import Agent, Cluster, Session
+
+SLOTS = ["cpu", "mem", "cuda.device", "rocm.device", "disk", "net"]
+HELD_BACK = Explanation(Tier.POLICY, "DEPENDENCY", "waits for another session")
+
+
+def random_cluster(choice: random.Random, session_strategy: str, agent_strategy: str) -> Cluster:
+    """Up to 8 owners, 6 slots, 12 agents, gangs of up to 4: small numbers, so that ties and exact fits are common."""
+    slots = SLOTS[: choice.randint(1, 6)]
+    top = choice.choice([2, 4, 8, 1000])
+
+    def amounts(most: int, zeros: float) -> dict[str, int]:
+        return {slot: 0 if choice.random() < zeros else choice.randint(0, most) for slot in slots}
+
+    agents = []
+    for number in range(choice.randint(0, 12)):
+        capacity = amounts(top, 0.2)
+        used = {slot: choice.randint(0, capacity[slot] + (choice.random() < 0.05)) if choice.random() < 0.4 else 0 for slot in slots}
+        free = {slot: max(0, capacity[slot] - used[slot]) for slot in slots}
+        agents.append(
+            Agent(f"a{number:02}", capacity, free, choice.random() < 0.9, choice.choice(["x86_64", "x86_64", "aarch64"]))
+        )
+    choice.shuffle(agents)
+    owners = {
+        f"o{number}": (choice.choice([1, 1, 2, 3, 7]), amounts(top, 0.6)) for number in range(choice.randint(1, 8))
+    }
+    shapes = [amounts(max(1, top // choice.choice([1, 2, 4])), 0.4) for _ in range(choice.randint(1, 5))]
+    names = [agent.id for agent in agents]
+    sessions = []
+    orders = choice.sample(range(200), choice.randint(0, 40))
+    for number, order in enumerate(orders):
+        size = choice.choice([1, 1, 1, 2, 3, 4])
+        kernels = [dict(choice.choice(shapes))] * size if choice.random() < 0.6 else [dict(choice.choice(shapes)) for _ in range(size)]
+        session = Session(f"s{number}", choice.choice(list(owners)), order, kernels, priority=choice.choice([10, 10, 10, 20]))
+        session.single_node = choice.random() < 0.3
+        session.held_back = choice.random() < 0.05
+        session.tries = choice.randint(0, 4)
+        if choice.random() < 0.1:
+            session.architecture = choice.choice(["x86_64", "aarch64", "riscv64"])
+        if names and choice.random() < 0.15:
+            session.avoided = tuple(choice.sample(names, choice.randint(1, len(names))))
+        if names and choice.random() < 0.1:
+            session.designated = tuple(choice.sample(names, choice.randint(1, len(names))))
+            session.strict = choice.random() < 0.5
+        sessions.append(session)
+    return Cluster(
+        slots,
+        agents,
+        owners,
+        sessions,
+        session_strategy,
+        agent_strategy,
+        max_tries=choice.choice([0, 3]) if session_strategy == FIFO else 0,
+        rotation=choice.choice(["", *names]),
+    )
+
+
+def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
+    """A problem as the pass reads it."""
+    slots, row = cluster.slots, {agent.id: number for number, agent in enumerate(cluster.agents)}
+
+    def matrix(rows: list[dict[str, int]]) -> np.ndarray:  # type: ignore[type-arg]  # int64
+        return np.array([[amounts[slot] for slot in slots] for amounts in rows], np.int64).reshape(len(rows), len(slots))
+
+    capacity = matrix([agent.capacity for agent in cluster.agents])
+    agents = Agents(
+        tuple(slots),
+        [agent.id for agent in cluster.agents],
+        capacity,
+        capacity - matrix([agent.free for agent in cluster.agents]),
+        np.array([agent.schedulable for agent in cluster.agents], np.bool_),
+        [agent.architecture for agent in cluster.agents],
+        np.zeros(len(cluster.agents), np.int64),
+    )
+    names = list(cluster.owners)
+    owners = Owners(
+        names,
+        np.array([weight for weight, _ in cluster.owners.values()], np.int64),
+        matrix([held for _, held in cluster.owners.values()]),
+    )
+    sessions = cluster.sessions
+    queue = Queue(
+        ids=[session.id for session in sessions],
+        owners=np.array([names.index(session.owner) for session in sessions], np.int64),
+        priorities=np.array([session.priority for session in sessions], np.int64),
+        orders=np.array([session.order for session in sessions], np.int64),
+        single_node=np.array([session.single_node for session in sessions], np.bool_),
+        offsets=np.cumsum([0, *(len(session.kernels) for session in sessions)]).astype(np.int64),
+        requests=matrix([kernel for session in sessions for kernel in session.kernels]),
+        tries=np.array([session.tries for session in sessions], np.int64),
+        held_back={number: HELD_BACK for number, session in enumerate(sessions) if session.held_back},
+        architectures={number: session.architecture for number, session in enumerate(sessions) if session.architecture},
+        wishes={
+            number: AgentWishes(
+                tuple(row[name] for name in session.designated), session.strict, tuple(row[name] for name in session.avoided)
+            )
+            for number, session in enumerate(sessions)
+            if session.avoided or session.designated
+        },
+    )
+    options = {MAX_TRIES_BEFORE_SKIP: str(cluster.max_tries)} if cluster.max_tries else {}
+    return agents, owners, queue, Policy(cluster.session_strategy, cluster.agent_strategy, options)
+
+
+def decide(cluster: Cluster) -> tuple[list[tuple[str, list[str]]], Decisions]:
+    """The fast pass on a problem: (session, agents of its kernels) in order, and its whole answer."""
+    agents, owners, queue, policy = columns_of(cluster)
+    decisions = run_pass(agents, owners, queue, policy, cluster.rotation)
+    listed = [
+        (
+            queue.ids[session],
+            [agents.ids[agent] for agent in decisions.kernel_agents[queue.offsets[session] : queue.offsets[session + 1]]],
+        )
+        for session in decisions.sessions
+    ]
+    return listed, decisions

@@ -1,0 +1,38 @@
+"""What is sent when a wish changes, and what a silence means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from manager.fleet.desired import Desired, DesiredAttempt, DesiredNetwork, difference
+from manager.fleet.supervisor import Timers, verdict
+
+ATTEMPT = DesiredAttempt("k.1", "s", "k", 1, "HELD", 10.0, "main1", "", (), {}, {"cpu": 1000}, networked=True)
+NETWORK = DesiredNetwork("s", 7, "10.128.0.0/28", 1450, ())
+
+
+def test_nothing_changed_is_nothing_sent() -> None:
+    wish = Desired({"k.1": ATTEMPT}, {"s": NETWORK})
+    assert not difference(wish, Desired(dict(wish.attempts), dict(wish.networks)))
+
+
+def test_only_what_changed_is_sent() -> None:
+    other = replace(ATTEMPT, id="o.1")
+    released = replace(ATTEMPT, goal="RUNNING")
+    step = difference(Desired({"k.1": ATTEMPT, "o.1": other}, {"s": NETWORK}), Desired({"k.1": released}))
+    assert (step.attempts, step.removed_attempts, step.networks, step.removed_networks) == (
+        (released,),
+        ("o.1",),
+        (),
+        ("s",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("silence", "state"),
+    [(0, "ALIVE"), (19.9, "ALIVE"), (20, "SUSPECT"), (59.9, "SUSPECT"), (60, "LOST"), (1e6, "LOST")],
+)
+def test_verdicts(silence: float, state: str) -> None:
+    assert verdict(silence, Timers()) == state

@@ -1,0 +1,70 @@
+"""How a request unfolds into kernels."""
+
+from __future__ import annotations
+
+import uuid
+
+from manager.lifecycle.spec import KernelSpec, SessionSpec, cluster_environment, kernel_plans
+from manager.lifecycle.states import SessionType
+
+SESSION = uuid.UUID("00000000-0000-4000-8000-000000000001")
+
+
+def spec(size: int, *, single_node: bool = True) -> SessionSpec:
+    return SessionSpec(
+        name="s",
+        project="p",
+        resource_group="g",
+        type=SessionType.BATCH,
+        single_node=single_node,
+        cluster_size=size,
+        kernel=KernelSpec(command=("serve",), environment={"A": "1", "B": "2"}, slots={"cpu": "1", "mem": "1g"}),
+        roles={"sub": KernelSpec(command=("work",), environment={"B": "3"}, slots={"cpu": "2"})},
+    )
+
+
+def test_the_main_kernel_is_the_session() -> None:
+    plans = kernel_plans(SESSION, 3)
+    assert [plan.hostname for plan in plans] == ["main1", "sub1", "sub2"]
+    assert [(plan.role, plan.index, plan.local_rank) for plan in plans] == [
+        ("main", 1, 0),
+        ("sub", 1, 1),
+        ("sub", 2, 2),
+    ]
+    assert plans[0].id == SESSION
+    assert len({plan.id for plan in plans}) == 3
+    assert plans == kernel_plans(SESSION, 3)
+
+
+def test_roles_override_key_by_key() -> None:
+    sub = spec(2).of_role("sub")
+    assert sub == KernelSpec("", ("work",), {"A": "1", "B": "3"}, {"cpu": "2", "mem": "1g"})
+    assert spec(2).of_role("main").command == ("serve",)
+
+
+def test_a_command_for_all_is_the_main_kernels() -> None:
+    plain = SessionSpec(
+        name="s",
+        project="p",
+        resource_group="g",
+        type=SessionType.BATCH,
+        cluster_size=2,
+        kernel=KernelSpec(command=("x",)),
+    )
+    assert plain.of_role("sub").command == ()
+
+
+def test_the_eight_variables_and_two_ids() -> None:
+    plan = kernel_plans(SESSION, 3)[2]
+    assert cluster_environment(SESSION, spec(3, single_node=False), plan) == {
+        "BACKENDAI_CLUSTER_HOST": "sub2",
+        "BACKENDAI_CLUSTER_HOSTS": "main1,sub1,sub2",
+        "BACKENDAI_CLUSTER_IDX": "2",
+        "BACKENDAI_CLUSTER_LOCAL_RANK": "2",
+        "BACKENDAI_CLUSTER_MODE": "multi-node",
+        "BACKENDAI_CLUSTER_REPLICAS": "main:1,sub:2",
+        "BACKENDAI_CLUSTER_ROLE": "sub",
+        "BACKENDAI_CLUSTER_SIZE": "3",
+        "BACKENDAI_KERNEL_ID": str(plan.id),
+        "BACKENDAI_SESSION_ID": str(SESSION),
+    }
