@@ -21,8 +21,8 @@ from agent.network import namespaces, netlink
 from agent.network.errors import InvalidNetworkError, NetworkError
 from agent.network.observation import observe_kernel, observe_port, observe_session
 from agent.network.operations import BringUp, CreateTunnel, CreateVeth, DeleteLink, DropEntry, Place
-from agent.network.plan import BRIDGE, plan_attachment, plan_network, port_name
-from agent.network.requests import delete_group, encode
+from agent.network.plan import BRIDGE, TUNNEL, plan_attachment, plan_network, port_name
+from agent.network.requests import delete_named, encode
 from agent.network.topology import check, session_key
 from agent.network.underlay import find_uplink
 
@@ -94,7 +94,8 @@ class SessionNetworks:
     async def remove(self, session_id: str) -> None:
         """Removes the session's network, whatever is left of it; kernels that are still dying do not hold it up.
 
-        When it is done no packet passes any more and the VNI may be used again. Raises NetworkError.
+        When it is done, nothing goes to other nodes any more and the VNI may be used again; Linux clears the rest away
+        a moment later. Raises NetworkError.
         """
         await self._exclusively(session_id, lambda: self._remove(session_id))
 
@@ -162,9 +163,9 @@ class SessionNetworks:
         name = self.namespace(session_id)
         with namespaces.opened_name(name) as session:
             if session is not None:
-                # A namespace ends some time after its last user; its interfaces, and with them the VNI, end here.
+                # A namespace ends some time after its last user, and all that is in it; the VNI has to be free now.
                 with netlink.connected(session) as connection:
-                    connection.send([delete_group()], _tolerate_absence)
+                    connection.send([delete_named(TUNNEL)], _tolerate_absence)
         namespaces.delete(name)
 
 

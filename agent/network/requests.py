@@ -29,9 +29,6 @@ from agent.network.operations import (
     SetPort,
 )
 
-LINK_GROUP = 0x5254
-"""Group of all interfaces made here: one request removes the group, with one wait for all of them."""
-
 _CREATE, _REPLACE, _EXCLUSIVE = 0x400, 0x100, 0x200
 _SELF, _MASTER = neighbour_flags.flags["self"], neighbour_flags.flags["master"]
 _PERMANENT, _NO_ARP, _REACHABLE = (neighbour_flags.states[name] for name in ("permanent", "noarp", "reachable"))
@@ -40,9 +37,9 @@ STATION_STATE = _NO_ARP | _REACHABLE
 _TUNNEL_STATE = _PERMANENT | _NO_ARP
 
 
-def delete_group() -> Message:
-    """The request that removes every interface made here from a namespace; ENODEV when there is none."""
-    return _link(rtnl.RTM_DELLINK, 0, attributes=[("IFLA_GROUP", LINK_GROUP)])
+def delete_named(name: str) -> Message:
+    """The request that removes the interface of that name; ENODEV when there is none."""
+    return _link(rtnl.RTM_DELLINK, 0, attributes=[("IFLA_IFNAME", name)])
 
 
 @singledispatch
@@ -57,7 +54,6 @@ def _(operation: CreateBridge, *, session: int, kernel: int) -> Message:
         ("IFLA_IFNAME", operation.name),
         ("IFLA_ADDRESS", operation.mac),
         ("IFLA_MTU", operation.mtu),
-        ("IFLA_GROUP", LINK_GROUP),
         _kind("bridge", _bridge(operation.settings)),
     ]
     return _link(rtnl.RTM_NEWLINK, operation.index, up=True, flags=_CREATE | _EXCLUSIVE, attributes=attributes)
@@ -75,7 +71,6 @@ def _(operation: CreateTunnel, *, session: int, kernel: int) -> Message:
     attributes = [
         ("IFLA_IFNAME", operation.name),
         ("IFLA_MTU", operation.mtu),
-        ("IFLA_GROUP", LINK_GROUP),
         ("IFLA_NET_NS_FD", session),
         _kind(
             "vxlan",
@@ -106,7 +101,6 @@ def _(operation: CreateVeth, *, session: int, kernel: int) -> Message:
     attributes = [
         ("IFLA_IFNAME", operation.name),
         ("IFLA_MTU", operation.mtu),
-        ("IFLA_GROUP", LINK_GROUP),
         ("IFLA_MASTER", operation.master),
         _kind("veth", [("VETH_INFO_PEER", inner)]),
     ]

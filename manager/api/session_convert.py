@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 
+from manager.api.etags import etag
 from manager.lifecycle.spec import DEFAULT_GRACE_SECONDS, DEFAULT_PRIORITY, KernelSpec, SessionSpec
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import format_amount
@@ -81,11 +82,6 @@ def _kernel_spec_message(spec: KernelSpec) -> pb.KernelSpec:
     return pb.KernelSpec(image=spec.image, command=spec.command, environment=spec.environment, slots=spec.slots)
 
 
-def etag(row: Mapping[str, Any]) -> str:
-    """Changes with every change of the session."""
-    return f"v{row['version']}"
-
-
 def session_message(row: Mapping[str, Any], kernels: Sequence[Mapping[str, Any]]) -> pb.Session:
     """A session as it is stored."""
     message = pb.Session(
@@ -98,7 +94,7 @@ def session_message(row: Mapping[str, Any], kernels: Sequence[Mapping[str, Any]]
         message=row["message"],
         kernels=[_kernel_message(kernel) for kernel in kernels],
         conditions=_conditions(row.get("conditions") or []),
-        etag=etag(row),
+        etag=etag(row["version"]),
         create_time=_time(row.get("create_time")),
         schedule_time=_time(row.get("schedule_time")),
         start_time=_time(row.get("start_time")),
@@ -196,19 +192,19 @@ def _conditions(stored: Sequence[Mapping[str, Any]]) -> list[pb.Condition]:
     ]
 
 
-def _session_state(name: str) -> pb.SessionState:
+def _session_state(name: str) -> pb.SessionState.ValueType:
     return pb.SessionState.Value(f"SESSION_STATE_{name}")
 
 
-def _kernel_state(name: str) -> pb.KernelState:
+def _kernel_state(name: str) -> pb.KernelState.ValueType:
     return pb.KernelState.Value(f"KERNEL_STATE_{name}")
 
 
-def _result(name: str) -> pb.SessionResult:
+def _result(name: str) -> pb.SessionResult.ValueType:
     return pb.SessionResult.Value(f"SESSION_RESULT_{name}")
 
 
-def _network(name: str) -> pb.NetworkKind:
+def _network(name: str) -> pb.NetworkKind.ValueType:
     return pb.NetworkKind.Value(f"NETWORK_KIND_{name}") if name else pb.NETWORK_KIND_UNSPECIFIED
 
 

@@ -9,18 +9,19 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
-from manager.api.filters import parse_filter
-from manager.api.interceptors import current_principal
-from manager.identity.principal import Principal
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.manager.v1 import session_service_pb2_grpc
 from sqlalchemy.exc import IntegrityError
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.api import errors, fields, pages
-from manager.api.session_convert import etag, event_message, explanation_message, session_message, spec_from_message
+from manager.api.etags import check_etag
+from manager.api.filters import parse_filter
+from manager.api.interceptors import current_principal
+from manager.api.session_convert import event_message, explanation_message, session_message, spec_from_message
 from manager.fleet.dialer import Dialer
 from manager.fleet.output import OutputPastEndError, OutputUnavailableError
+from manager.identity.principal import Principal
 from manager.lifecycle import commands
 from manager.lifecycle.admission import admit
 from manager.lifecycle.outputs import read_output
@@ -39,11 +40,10 @@ _BOOKMARK_SECONDS = 10.0
 class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     """Sessions, for their owners and for administrators."""
 
-    def __init__(self, database: Database, tail: JournalTail, dialer: Dialer, stopping: asyncio.Event) -> None:
+    def __init__(self, database: Database, tail: JournalTail, dialer: Dialer) -> None:
         self._database = database
         self._tail = tail
         self._dialer = dialer
-        self._stopping = stopping
 
     async def CreateSession(
         self, request: pb.CreateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -119,8 +119,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             session_id = await _find(tx, request.session)
             if request.etag:
                 locked = await sessions.read(tx, [session_id], lock=True)
-                if etag(locked[session_id]) != request.etag:
-                    raise errors.EtagMismatch(etag(locked[session_id]))
+                check_etag(request.etag, locked[session_id]["version"])
             await commands.terminate(tx, session_id, by=principal.name, force=request.force)
             row, kernels = await _read(tx, session_id)
         self._tail.wake()
@@ -133,21 +132,23 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         only = _session_id(request.session_id)
         if request.until_ended and only is None:
             raise errors.InvalidRequest([("until_ended", "needs session_id")])
-        after = request.after_revision if request.HasField("after_revision") else await self._tail.newest()
-        if after < 0:
+        if request.after_revision < 0:
             raise errors.InvalidRequest([("after_revision", "must not be negative")])
         sight = _sight()
-        if only is not None:
-            async with self._database.transaction() as tx:
+        over = False
+        async with self._database.transaction() as tx:
+            newest, oldest = await journal.head(tx)
+            after = newest if not request.HasField("after_revision") else request.after_revision or oldest
+            # Refuses a revision that is gone or not there yet before the stream begins.
+            rest = await journal.read(tx, after, 1, session_id=only)
+            if only is not None:
                 seen = (await sessions.read(tx, [only])).get(only)
-                newest, oldest = await journal.head(tx)
-            if seen is None or not sight.sees(seen["owner"], seen["project"]):
-                raise errors.NotFound("session", request.session_id)
-            if request.after_revision == 0 and request.HasField("after_revision"):
-                after = oldest
-            if after > newest:
-                raise journal.RevisionInFuture(newest)
+                if seen is None or not sight.sees(seen["owner"], seen["project"]):
+                    raise errors.NotFound("session", request.session_id)
+                over = seen["state"] in ENDED_SESSION_STATES and not rest.events
         yield pb.WatchSessionsResponse(revision=after)
+        if request.until_ended and over:
+            return
         async for revision, events in self._portions(after, only):
             visible = [event for event in events if sight.sees(event.owner, event.project)]
             yield pb.WatchSessionsResponse(revision=revision, events=[event_message(event) for event in visible])
@@ -157,27 +158,23 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def _portions(self, after: int, only: uuid.UUID | None) -> AsyncIterator[tuple[int, Sequence[journal.Event]]]:
         """Portions of the journal; without events it is a bookmark, after 10 s of silence at the latest."""
         revision = after
-        following = aiter(self._tail.follow(after))
+        following = self._tail.follow(after)
         upcoming: asyncio.Future[Sequence[journal.Event]] | None = None
-        stopping = asyncio.ensure_future(self._stopping.wait())
         silent_since = asyncio.get_running_loop().time()
         try:
             while True:
                 upcoming = upcoming or asyncio.ensure_future(anext(following))
                 pause = max(0.0, silent_since + _BOOKMARK_SECONDS - asyncio.get_running_loop().time())
-                await asyncio.wait((upcoming, stopping), timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((upcoming,), timeout=pause)
                 events: Sequence[journal.Event] = ()
                 if upcoming.done():
                     portion, upcoming = upcoming.result(), None
                     revision = portion[-1].revision
                     events = [event for event in portion if only is None or event.session_id == only]
-                elif stopping.done():
-                    raise errors.Unavailable("the server is stopping; resume the watch")
                 if events or asyncio.get_running_loop().time() - silent_since >= _BOOKMARK_SECONDS:
                     silent_since = asyncio.get_running_loop().time()
                     yield revision, events
         finally:
-            stopping.cancel()
             if upcoming is not None:
                 upcoming.cancel()
                 await asyncio.gather(upcoming, return_exceptions=True)
@@ -220,7 +217,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     async def _outputs(
         self, wanted: Mapping[str, uuid.UUID], offset: int, follow: bool
     ) -> AsyncIterator[pb.StreamLogsResponse]:
-        """Output of several kernels as it comes; ends early when the server stops."""
+        """Output of several kernels as it comes."""
         # Pieces; None when one kernel is done; what went wrong.
         arrivals: asyncio.Queue[pb.StreamLogsResponse | Exception | None] = asyncio.Queue(maxsize=16)
 
@@ -235,12 +232,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             else:
                 await arrivals.put(None)
 
-        async def stop() -> None:
-            await self._stopping.wait()
-            await arrivals.put(errors.Unavailable("the server is stopping; resume by offset"))
-
-        tasks = [asyncio.create_task(stop())]
-        tasks += [asyncio.create_task(pump(hostname, kernel_id)) for hostname, kernel_id in wanted.items()]
+        tasks = [asyncio.create_task(pump(hostname, kernel_id)) for hostname, kernel_id in wanted.items()]
         going = len(wanted)
         try:
             while going:

@@ -12,9 +12,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select, tuple_
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.tables import Membership, Project, Token, UserAccount
+from manager.store.tables import Membership, Project, Session, Token, UserAccount
 
-_LIVE = "state NOT IN ('TERMINATED', 'CANCELLED')"
+_ENDED = ("TERMINATED", "CANCELLED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,8 @@ async def list_projects(
 
 async def project_has_live_sessions(tx: AsyncSession, name: str) -> bool:
     """Whether anything is accounted to a project now."""
-    found = await tx.execute(
-        text(f"SELECT EXISTS (SELECT FROM session WHERE project = :name AND {_LIVE})"), {"name": name}
-    )
-    return bool(found.scalar_one())
+    live = select(Session.id).where(Session.project == name, col(Session.state).not_in(_ENDED)).limit(1)
+    return (await tx.exec(live)).first() is not None
 
 
 async def delete_project(tx: AsyncSession, name: str) -> None:
@@ -112,10 +110,8 @@ async def set_membership(tx: AsyncSession, user: str, project: str, role: str) -
 
 async def user_has_live_sessions(tx: AsyncSession, name: str) -> bool:
     """Whether a user owns anything that is not over."""
-    found = await tx.execute(
-        text(f"SELECT EXISTS (SELECT FROM session WHERE owner = :name AND {_LIVE})"), {"name": name}
-    )
-    return bool(found.scalar_one())
+    live = select(Session.id).where(Session.owner == name, col(Session.state).not_in(_ENDED)).limit(1)
+    return (await tx.exec(live)).first() is not None
 
 
 async def delete_user(tx: AsyncSession, name: str) -> None:

@@ -142,7 +142,9 @@ def main() -> None:
             rate = decided / seconds
             label = f"scheduling-{name}-{agent_strategy}"
             sys.stdout.write(f"{label} {rate:.0f} decisions/s {peer:.2f} {rate / peer:.0f}\n")
-            sys.stdout.write(f"{label}-pass {seconds:.3f} s {len(problem[2].ids) / peer:.0f} {seconds * peer / len(problem[2].ids):.6f}\n")
+            sys.stdout.write(
+                f"{label}-pass {seconds:.3f} s {len(problem[2].ids) / peer:.0f} {seconds * peer / len(problem[2].ids):.6f}\n"
+            )
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ class CallError(RetinueError):
     log, `retry_after` seconds to wait or None.
     """
 
-    def __init__(  # noqa: PLR0913  # the plain values of one answer
+    def __init__(  # the plain values of one answer
         self,
         message: str,
         *,

@@ -26,7 +26,7 @@ class LogChunk:
     dropped: int = 0
 
 
-async def stream_logs(  # noqa: PLR0913  # the fields of the request
+async def stream_logs(  # the fields of the request
     stub: session_service_pb2_grpc.SessionServiceAsyncStub,
     session: str,
     *,

@@ -53,8 +53,11 @@ class Node:
     process: asyncio.subprocess.Process
     waiting: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
+    ended: bool = False
 
     async def call(self, method: str, *arguments: Any) -> Any:
+        if self.ended:
+            raise WorkerError("the node's side ended")
         number = next(self.numbers)
         future = self.waiting[number] = asyncio.get_running_loop().create_future()
         assert self.process.stdin is not None
@@ -72,12 +75,9 @@ class Node:
                 future.set_exception(WorkerError(f"{answer['error']}: {answer['text']}"))
             else:
                 future.set_result(answer["result"])
+        self.ended = True
         for future in self.waiting.values():
             future.set_exception(WorkerError("the node's side ended"))
-
-    def seen_by(self, network_of: Callable[[str], Network]) -> Network:
-        """The network as this node has to know it."""
-        return network_of(self.address)
 
 
 @asynccontextmanager
@@ -126,14 +126,34 @@ async def two_nodes(mtu: int = 1500, version: int = 4) -> AsyncIterator[tuple[No
     """Two nodes joined by a veth, with agents of the same names on each run."""
     addresses = ("192.0.2.1", "192.0.2.2") if version == 4 else ("2001:db8::1", "2001:db8::2")
     with namespace("n1") as first, namespace("n2") as second:
-        run("ip", "link", "add", "up0", "netns", first, "mtu", str(mtu), "type", "veth", "peer", "up0", "netns", second, "mtu", str(mtu))
+        run(
+            "ip",
+            "link",
+            "add",
+            "up0",
+            "netns",
+            first,
+            "mtu",
+            str(mtu),
+            "type",
+            "veth",
+            "peer",
+            "up0",
+            "netns",
+            second,
+            "mtu",
+            str(mtu),
+        )
         for name, address in zip((first, second), addresses, strict=True):
             prefix = f"{address}/24" if version == 4 else f"{address}/64"
             run("ip", "-n", name, "addr", "add", prefix, "dev", "up0", *(() if version == 4 else ("nodad",)))
             run("ip", "-n", name, "link", "set", "lo", "up")
             run("ip", "-n", name, "link", "set", "up0", "up")
         tag = secrets.token_hex(3)
-        async with worker(first, addresses[0], f"test-{tag}-1") as one, worker(second, addresses[1], f"test-{tag}-2") as two:
+        async with (
+            worker(first, addresses[0], f"test-{tag}-1") as one,
+            worker(second, addresses[1], f"test-{tag}-2") as two,
+        ):
             yield one, two
 
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -70,7 +71,11 @@ async def test_a_full_packet_passes_whole_and_a_longer_one_is_refused() -> None:
 async def test_nothing_is_flooded_to_other_nodes() -> None:
     async with two_nodes() as (one, two), Cluster([one, one, two], vni=4004).up() as cluster:
         main, neighbour, remote = cluster.kernels
-        with Tap(one.name, "up0") as underlay, Tap(main.namespace, "eth0") as own, Tap(neighbour.namespace, "eth0") as next_to:
+        with (
+            Tap(one.name, "up0") as underlay,
+            Tap(main.namespace, "eth0") as own,
+            Tap(neighbour.namespace, "eth0") as next_to,
+        ):
             # To everybody, to a group, and to somebody whom nobody knows.
             own.send(arp_request(main.member, "10.128.0.13"))
             for destination in ("ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:fb", "33:33:00:00:00:01", "0a:58:0a:80:00:0d"):
@@ -113,37 +118,40 @@ async def test_a_kernel_cannot_speak_with_the_mac_of_another() -> None:
 
 
 async def test_two_sessions_with_the_same_addresses_do_not_meet() -> None:
-    async with two_nodes() as (one, two):
-        async with Cluster([one, two, one], vni=4006).up() as left, Cluster([one, two, two], vni=4007).up() as right:
+    async with (
+        two_nodes() as (one, two),
+        Cluster([one, two, one], vni=4006).up() as left,
+        Cluster([one, two, two], vni=4007).up() as right,
+    ):
 
-            def serve(kernel: Kernel) -> socket.socket:
-                listener = kernel.open(socket.SOCK_STREAM)
-                listener.bind((kernel.member.address, 7002))
-                listener.listen()
-                return listener
+        def serve(kernel: Kernel) -> socket.socket:
+            listener = kernel.open(socket.SOCK_STREAM)
+            listener.bind((kernel.member.address, 7002))
+            listener.listen()
+            return listener
 
-            def greet(kernel: Kernel, listener: socket.socket, address: str) -> bool:
-                """Whether the listener is who one gets to at the address."""
-                with kernel.open(socket.SOCK_STREAM) as client:
-                    client.connect((address, 7002))
-                    listener.settimeout(PATIENCE)
-                    connection, seen = listener.accept()
-                    with connection:
-                        return seen == client.getsockname()
+        def greet(kernel: Kernel, listener: socket.socket, address: str) -> bool:
+            """Whether the listener is who one gets to at the address."""
+            with kernel.open(socket.SOCK_STREAM) as client:
+                client.connect((address, 7002))
+                listener.settimeout(PATIENCE)
+                connection, seen = listener.accept()
+                with connection:
+                    return seen == client.getsockname()
 
-            with serve(left.kernels[1]) as left_listener, serve(right.kernels[1]) as right_listener:
-                address = left.kernels[1].member.address
-                assert address == right.kernels[1].member.address
-                assert await asyncio.to_thread(greet, left.kernels[0], left_listener, address)
-                assert await asyncio.to_thread(greet, right.kernels[0], right_listener, address)
-            with Tap(right.kernels[1].namespace, "eth0") as other, Tap(left.kernels[0].namespace, "eth0") as own:
-                own.send(plain_frame("ff:ff:ff:ff:ff:ff", left.kernels[0].member.mac, b"hello"))
-                own.send(plain_frame(right.kernels[1].member.mac, left.kernels[0].member.mac, b"hello"))
-                with Tap(right.kernels[0].namespace, "eth0") as honest:
-                    honest.send(plain_frame(right.kernels[1].member.mac, right.kernels[0].member.mac, b"own"))
-                seen: list[bytes] = []
-                await other.frame(lambda frame: seen.append(frame) or b"own" in frame)
-                assert not [frame for frame in seen if b"hello" in frame]
+        with serve(left.kernels[1]) as left_listener, serve(right.kernels[1]) as right_listener:
+            address = left.kernels[1].member.address
+            assert address == right.kernels[1].member.address
+            assert await asyncio.to_thread(greet, left.kernels[0], left_listener, address)
+            assert await asyncio.to_thread(greet, right.kernels[0], right_listener, address)
+        with Tap(right.kernels[1].namespace, "eth0") as other, Tap(left.kernels[0].namespace, "eth0") as own:
+            own.send(plain_frame("ff:ff:ff:ff:ff:ff", left.kernels[0].member.mac, b"hello"))
+            own.send(plain_frame(right.kernels[1].member.mac, left.kernels[0].member.mac, b"hello"))
+            with Tap(right.kernels[0].namespace, "eth0") as honest:
+                honest.send(plain_frame(right.kernels[1].member.mac, right.kernels[0].member.mac, b"own"))
+            seen: list[bytes] = []
+            await other.frame(lambda frame: seen.append(frame) or b"own" in frame)
+            assert not [frame for frame in seen if b"hello" in frame]
 
 
 async def test_a_kernel_reaches_neither_its_node_nor_the_underlay() -> None:
@@ -157,7 +165,8 @@ async def test_a_kernel_reaches_neither_its_node_nor_the_underlay() -> None:
             own.send(plain_frame(cluster.kernels[1].member.mac, cluster.kernels[0].member.mac, b"marker"))
             seen: list[bytes] = []
             await underlay.frame(lambda frame: seen.append(frame) or b"marker" in frame)
-            assert len(seen) == 1
+            # The node itself may speak there; of the kernel there is the marker and nothing else.
+            assert len([frame for frame in seen if mac_bytes(cluster.kernels[0].member.mac) in frame]) == 1
 
 
 async def test_a_kernel_has_its_loopback_and_no_ipv6_on_its_interface() -> None:
@@ -165,6 +174,6 @@ async def test_a_kernel_has_its_loopback_and_no_ipv6_on_its_interface() -> None:
         kernel = cluster.kernels[0]
         with kernel.open(socket.SOCK_STREAM, family=socket.AF_INET6) as listener:
             listener.bind(("::1", 0))
-        addresses = inside(kernel.namespace, lambda: open("/proc/thread-self/net/if_inet6").read())  # noqa: SIM115
+        addresses = inside(kernel.namespace, Path("/proc/thread-self/net/if_inet6").read_text)
         assert addresses.split()[-1] == "lo"
         assert len(addresses.splitlines()) == 1

@@ -36,7 +36,9 @@ Entry = TunnelEntry | StationEntry | NeighbourEntry | AddressEntry
 class Namespace:
     """Interfaces by name, and entries by the link whose table they are in."""
 
-    links: dict[str, Link] = field(default_factory=lambda: {"lo": Link(1, "lo", "", "00:00:00:00:00:00", 65536, up=False)})
+    links: dict[str, Link] = field(
+        default_factory=lambda: {"lo": Link(1, "lo", "", "00:00:00:00:00:00", 65536, up=False)}
+    )
     entries: set[tuple[int, Entry]] = field(default_factory=set)
 
     def observed(self) -> Observed:
@@ -68,7 +70,9 @@ class Namespace:
             return
         if master:
             assert self.link(master).kind == "bridge"
-        self.entries -= {(owner, entry) for owner, entry in self.entries if isinstance(entry, StationEntry) and owner == index}
+        self.entries -= {
+            (owner, entry) for owner, entry in self.entries if isinstance(entry, StationEntry) and owner == index
+        }
         self.links[link.name] = replace(link, master=master, port=NEW_PORT if master else None)
 
     def forget(self, index: int) -> None:
@@ -78,7 +82,9 @@ class Namespace:
         link = self.links[name]
         self.links[name] = replace(link, up=False)
         self.entries = {
-            (owner, entry) for owner, entry in self.entries if not (owner == link.index and isinstance(entry, NeighbourEntry))
+            (owner, entry)
+            for owner, entry in self.entries
+            if not (owner == link.index and isinstance(entry, NeighbourEntry))
         }
 
 
@@ -153,7 +159,9 @@ class Linux:
                 assert link.master
                 assert port == owner
                 here.entries = {
-                    (other, old) for other, old in here.entries if not (isinstance(old, StationEntry) and old.mac == mac)
+                    (other, old)
+                    for other, old in here.entries
+                    if not (isinstance(old, StationEntry) and old.mac == mac)
                 }
             case NeighbourEntry(address, _):
                 assert link.kind == "bridge"

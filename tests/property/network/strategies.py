@@ -12,7 +12,11 @@ from agent.network.topology import Member, Network
 SESSION = "0190c8f4-7d2e-7c3a-9b1f-2a5d8e4c6f01"
 SUBNETS = ("10.128.0.0/28", "10.128.4.16/28", "10.200.0.0/24")
 UNDERLAYS = ("192.0.2.1", "192.0.2.2", "2001:db8::3")
-UPLINKS = (Uplink(4, "eth0", "192.0.2.9", 1500), Uplink(7, "eth1", "192.0.2.10", 1500), Uplink(4, "eth0", "2001:db8::9", 1500))
+UPLINKS = (
+    Uplink(4, "eth0", "192.0.2.9", 1500),
+    Uplink(7, "eth1", "192.0.2.10", 1500),
+    Uplink(4, "eth0", "2001:db8::9", 1500),
+)
 
 
 def member(subnet: str, offset: int, *, local: bool, underlay: str = "192.0.2.1", mac_prefix: int = 0x0A) -> Member:

@@ -26,10 +26,15 @@ def random_cluster(choice: random.Random, session_strategy: str, agent_strategy:
     agents = []
     for number in range(choice.randint(0, 12)):
         capacity = amounts(top, 0.2)
-        used = {slot: choice.randint(0, capacity[slot] + (choice.random() < 0.05)) if choice.random() < 0.4 else 0 for slot in slots}
+        used = {
+            slot: choice.randint(0, capacity[slot] + (choice.random() < 0.05)) if choice.random() < 0.4 else 0
+            for slot in slots
+        }
         free = {slot: max(0, capacity[slot] - used[slot]) for slot in slots}
         agents.append(
-            Agent(f"a{number:02}", capacity, free, choice.random() < 0.9, choice.choice(["x86_64", "x86_64", "aarch64"]))
+            Agent(
+                f"a{number:02}", capacity, free, choice.random() < 0.9, choice.choice(["x86_64", "x86_64", "aarch64"])
+            )
         )
     choice.shuffle(agents)
     owners = {
@@ -41,8 +46,14 @@ def random_cluster(choice: random.Random, session_strategy: str, agent_strategy:
     orders = choice.sample(range(200), choice.randint(0, 40))
     for number, order in enumerate(orders):
         size = choice.choice([1, 1, 1, 2, 3, 4])
-        kernels = [dict(choice.choice(shapes))] * size if choice.random() < 0.6 else [dict(choice.choice(shapes)) for _ in range(size)]
-        session = Session(f"s{number}", choice.choice(list(owners)), order, kernels, priority=choice.choice([10, 10, 10, 20]))
+        kernels = (
+            [dict(choice.choice(shapes))] * size
+            if choice.random() < 0.6
+            else [dict(choice.choice(shapes)) for _ in range(size)]
+        )
+        session = Session(
+            f"s{number}", choice.choice(list(owners)), order, kernels, priority=choice.choice([10, 10, 10, 20])
+        )
         session.single_node = choice.random() < 0.3
         session.held_back = choice.random() < 0.05
         session.tries = choice.randint(0, 4)
@@ -71,7 +82,9 @@ def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
     slots, row = cluster.slots, {agent.id: number for number, agent in enumerate(cluster.agents)}
 
     def matrix(rows: list[dict[str, int]]) -> np.ndarray:  # type: ignore[type-arg]  # int64
-        return np.array([[amounts[slot] for slot in slots] for amounts in rows], np.int64).reshape(len(rows), len(slots))
+        return np.array([[amounts[slot] for slot in slots] for amounts in rows], np.int64).reshape(
+            len(rows), len(slots)
+        )
 
     capacity = matrix([agent.capacity for agent in cluster.agents])
     agents = Agents(
@@ -103,7 +116,9 @@ def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
         architectures={number: session.architecture for number, session in enumerate(sessions) if session.architecture},
         wishes={
             number: AgentWishes(
-                tuple(row[name] for name in session.designated), session.strict, tuple(row[name] for name in session.avoided)
+                tuple(row[name] for name in session.designated),
+                session.strict,
+                tuple(row[name] for name in session.avoided),
             )
             for number, session in enumerate(sessions)
             if session.avoided or session.designated
@@ -120,7 +135,10 @@ def decide(cluster: Cluster) -> tuple[list[tuple[str, list[str]]], Decisions]:
     listed = [
         (
             queue.ids[session],
-            [agents.ids[agent] for agent in decisions.kernel_agents[queue.offsets[session] : queue.offsets[session + 1]]],
+            [
+                agents.ids[agent]
+                for agent in decisions.kernel_agents[queue.offsets[session] : queue.offsets[session + 1]]
+            ],
         )
         for session in decisions.sessions
     ]

@@ -75,7 +75,10 @@ class Cluster:
     def _share(self, owner: str) -> Fraction:
         weight, held = self.owners[owner]
         totals = {slot: sum(agent.capacity[slot] for agent in self.agents) for slot in self.slots}
-        return max((Fraction(held[slot], totals[slot]) for slot in self.slots if totals[slot]), default=Fraction(0)) / weight
+        return (
+            max((Fraction(held[slot], totals[slot]) for slot in self.slots if totals[slot]), default=Fraction(0))
+            / weight
+        )
 
     def _try(self, session: Session) -> bool:
         tiers = self._tiers(session)
@@ -121,7 +124,9 @@ class Cluster:
 
     def _take(self, request: dict[str, int], tiers: list[list[Agent]]) -> str:
         for tier in tiers:
-            fitting = [a for a in sorted(tier, key=lambda a: a.id) if all(a.free[slot] >= request[slot] for slot in self.slots)]
+            fitting = [
+                a for a in sorted(tier, key=lambda a: a.id) if all(a.free[slot] >= request[slot] for slot in self.slots)
+            ]
             if not fitting:
                 continue
             if self.agent_strategy == "round-robin":
@@ -142,5 +147,10 @@ class Cluster:
         return ""
 
     def _slot_order(self) -> list[str]:
-        first = [slot for entry in DEFAULT_PRIORITY for slot in sorted(self.slots) if slot == entry or slot.startswith(entry + ".")]
+        first = [
+            slot
+            for entry in DEFAULT_PRIORITY
+            for slot in sorted(self.slots)
+            if slot == entry or slot.startswith(entry + ".")
+        ]
         return first + sorted(set(self.slots) - set(first))

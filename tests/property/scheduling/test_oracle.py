@@ -51,7 +51,9 @@ def check(cluster: Cluster) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("agent_strategy", sorted(AGENT_STRATEGIES))
 @pytest.mark.parametrize("session_strategy", SESSION_STRATEGIES)
-def test_equals_the_oracle(session_strategy: str, agent_strategy: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_the_oracle(
+    session_strategy: str, agent_strategy: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scans, steps, counted = WAYS[way]
     monkeypatch.setattr(ordered, "SCANS_BEFORE_ORDER", scans)
     monkeypatch.setattr(ordered, "STEPS_BEFORE_SCAN", steps)
@@ -61,13 +63,17 @@ def test_equals_the_oracle(session_strategy: str, agent_strategy: str, way: str,
         check(random_cluster(choice, session_strategy, agent_strategy))
 
 
-@settings(derandomize=True, deadline=None, max_examples=150, database=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    derandomize=True, deadline=None, max_examples=150, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(
     choice=st.randoms(use_true_random=False),
     session_strategy=st.sampled_from(SESSION_STRATEGIES),
     agent_strategy=st.sampled_from([CONCENTRATED, DISPERSED, ROUND_ROBIN]),
 )
-def test_equals_the_oracle_on_shrinkable_problems(choice: random.Random, session_strategy: str, agent_strategy: str) -> None:
+def test_equals_the_oracle_on_shrinkable_problems(
+    choice: random.Random, session_strategy: str, agent_strategy: str
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordered, "SCANS_BEFORE_ORDER", 0)
         check(random_cluster(choice, session_strategy, agent_strategy))

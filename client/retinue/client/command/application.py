@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-
+from retinue.client.command.complaint import print_error
 from retinue.client.command.connection import Connection
 from retinue.client.command.exit_codes import ExitCode, of_error
-from retinue.client.command.text import safe
-from retinue.client.errors import CallError, RetinueError
+from retinue.client.errors import RetinueError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Where each command is; modules are imported when their command is used.
 _COMMANDS = {
@@ -102,15 +103,3 @@ def run(arguments: Sequence[str]) -> int:
         print_error(error)
         return of_error(error)
     return code if isinstance(code, int) else ExitCode.OK
-
-
-def print_error(error: RetinueError) -> None:
-    """Says on standard error what went wrong: reason, fields, and the id to look for in the server's log."""
-    if not isinstance(error, CallError):
-        click.echo(f"retinue: {error}", err=True)
-        return
-    click.echo(f"retinue: {safe(error.message)}" + (f" [{safe(error.reason)}]" if error.reason else ""), err=True)
-    for violation in error.violations:
-        click.echo(f"  {safe(violation.field)}: {safe(violation.description)}", err=True)
-    if error.request_id:
-        click.echo(f"  request {safe(error.request_id)}", err=True)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import sys
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retinue.client import words
 from retinue.client.command.exit_codes import ExitCode, of_session
-from retinue.client.command.progress import open_progress, outcome
+from retinue.client.command.progress import open_progress
 from retinue.client.errors import CallError, NotFound, OutOfRange
 from retinue.manager.v1 import session_pb2, session_service_pb2
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Sequence
 
     from retinue.client.session import Session
+    from rich.console import Console
 
 _EXPLAIN_SECONDS = 2.0
 # How long the rest of the output may take after the session's end.
@@ -34,7 +34,6 @@ class Attendance:
     def __init__(self, session: Session, console: Console, *, fail_fast: bool = False) -> None:
         """Progress goes to `console`, output to standard output; `fail_fast` gives up what can never fit."""
         self._session = session
-        self._console = console
         self._fail_fast = fail_fast
         self._progress = open_progress(console)
         self._is_batch = session.view.spec.type == session_pb2.SESSION_TYPE_BATCH
@@ -49,20 +48,20 @@ class Attendance:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupts.put_nowait, number)
         output = asyncio.create_task(self._pass_output()) if self._is_batch else None
-        tasks = [
-            asyncio.create_task(self._follow()),
-            asyncio.create_task(self._explain()),
-            asyncio.create_task(self._mind_interrupts()),
-        ]
+        following = asyncio.create_task(self._follow())
+        minding = asyncio.create_task(self._mind_interrupts())
+        pending = {following, minding, asyncio.create_task(self._explain())}
+        everything = [*pending, *([output] if output is not None else [])]
         try:
-            done, _ = await asyncio.wait([tasks[0], tasks[2]], return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            if output is not None and tasks[0] in done:
+            while {following, minding} <= pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            if output is not None and following.done():
                 await self._finish_output(output)
             return self._exit_code()
         finally:
-            await _cancel([*tasks, *([output] if output is not None else [])])
+            await _cancel(everything)
             self._progress.close()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
@@ -158,10 +157,6 @@ class Attendance:
         if not words.is_ended(view):
             return ExitCode.OK
         self._progress.close()
-        if self._started.is_set():
-            self._console.print(
-                f"{self._session.name}: {outcome(view)}", markup=False, highlight=False, soft_wrap=True
-            ) if self._console.is_terminal else None
         if self._terminated_by_us and not view.HasField("exit_code"):
             return ExitCode.INTERRUPTED
         return of_session(view)
@@ -172,9 +167,8 @@ def _write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
-    for task in tasks:
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    # Their errors were raised where they count; here they only have to be over.
+    await asyncio.gather(*tasks, return_exceptions=True)

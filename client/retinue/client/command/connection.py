@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
-
 from retinue.client.client import Client
 from retinue.client.settings import Settings, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
 
 _Parameters = ParamSpec("_Parameters")
 _Value = TypeVar("_Value")

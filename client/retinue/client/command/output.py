@@ -55,7 +55,11 @@ class Column(Generic[_Item]):
 
 
 def print_list(
-    output: str, message: Message, items: Sequence[_Item], columns: Sequence[Column[_Item]], name: Callable[[_Item], str]
+    output: str,
+    message: Message,
+    items: Sequence[_Item],
+    columns: Sequence[Column[_Item]],
+    name: Callable[[_Item], str],
 ) -> None:
     """Prints a list; `message` is the list as the API gives it."""
     if output in ("json", "yaml"):

@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from retinue.client import words
+from retinue.client.command.text import or_dash, safe, span
 from rich.console import Console, Group
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from retinue.client import words
-from retinue.client.command.text import or_dash, safe, span
-
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from retinue.manager.v1 import session_pb2
+    from rich.console import RenderableType
 
 # Beyond this, kernels are counted by state and not shown one by one.
 _SHOWN_KERNELS = 24
@@ -80,19 +78,26 @@ class LiveProgress:
         self._session: session_pb2.Session | None = None
         self._note = ""
         self._spinner = Spinner("dots")
-        self._live: Live | None = Live(
-            console=console, get_renderable=self._render, transient=True, refresh_per_second=8, redirect_stdout=False
-        )
-        self._live.start()
+        self._live: Live | None = None
+        self._closed = False
 
     def show(self, session: session_pb2.Session) -> None:
-        """Draws the session as it is now; one that is over closes the view."""
-        self._session = session
-        if self._live is None:
-            for line in changes(None, session)[:1]:
-                self.say(line)
+        """Draws the session as it is now; one that is over closes the view. After that only its states are printed."""
+        before, self._session = self._session, session
+        if self._closed:
+            if before is None or before.state != session.state:
+                self.say(changes(None, session)[0])
         elif words.is_ended(session):
             self.close()
+        elif self._live is None:
+            self._live = Live(
+                console=self._console,
+                get_renderable=self._render,
+                transient=True,
+                refresh_per_second=8,
+                redirect_stdout=False,
+            )
+            self._live.start()
 
     def note(self, text: str) -> None:
         """Draws the text under the session's state."""
@@ -104,10 +109,11 @@ class LiveProgress:
 
     def close(self) -> None:
         """Takes the picture away and leaves one line in its place."""
-        if self._live is None:
+        if self._closed:
             return
-        self._live.stop()
-        self._live = None
+        self._closed = True
+        if self._live is not None:
+            self._live.stop()
         if self._session is not None:
             self.say(summary(self._session, time.monotonic() - self._started))
 
@@ -185,9 +191,11 @@ def changes(before: session_pb2.Session | None, after: session_pb2.Session) -> l
         state = outcome(after) if words.is_ended(after) else words.state_of(after) + (f" ({reason})" if reason else "")
         lines.append(f"{name}: {state}")
     known = {condition.type for condition in before.conditions} if before is not None else set()
-    for condition in after.conditions:
-        if condition.type not in known:
-            lines.append(f"{name}: {safe(condition.type)}: {safe(condition.message)}")
+    lines += [
+        f"{name}: {safe(condition.type)}: {safe(condition.message)}"
+        for condition in after.conditions
+        if condition.type not in known
+    ]
     if before is None:
         return lines
     moved = [

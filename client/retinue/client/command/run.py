@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-
 from retinue.client.command import options
 from retinue.client.command.attendance import Attendance
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
@@ -16,13 +14,16 @@ from retinue.client.command.sessions import session_facts
 from retinue.client.command.text import safe
 from retinue.client.errors import UsageError
 from retinue.client.spec import session_spec
+from rich.console import Console
 
 if TYPE_CHECKING:
     from retinue.manager.v1 import session_pb2
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
-@click.option("-t", "--type", "kind", type=click.Choice(["batch", "interactive"]), help="Default: batch with a command.")
+@click.option(
+    "-t", "--type", "kind", type=click.Choice(["batch", "interactive"]), help="Default: batch with a command."
+)
 @click.option("-n", "--name", default="", help="Default: one is made up.")
 @click.option("--size", type=click.IntRange(1), default=1, show_default=True, help="Number of kernels.")
 @click.option("--mode", type=click.Choice(["single-node", "multi-node"]), help="Where the kernels may be.")
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 @pass_connection
 @asynchronous
 async def run_command(
-    connection: Connection, *, detach: bool, dry_run: bool, fail_fast: bool, output: str, **given: Any
+    connection: Connection, /, *, detach: bool, dry_run: bool, fail_fast: bool, output: str, **given: Any
 ) -> int:
     """Starts a session that runs COMMAND, and stays with it.
 
@@ -54,8 +55,8 @@ async def run_command(
     asks.
 
     \b
-      retinue run -- echo hello
-      retinue run --size 3 --mode multi-node --slots cpu=2,mem=512m --sub-command 'sleep 60' -- sh -c 'getent hosts sub1'
+      retinue run -- echo hello retinue run --size 3 --mode multi-node --slots cpu=2,mem=512m --sub-command 'sleep 60'
+      -- sh -c 'getent hosts sub1'
     """
     spec = request(given)
     async with connection.client() as client:

@@ -1,0 +1,209 @@
+"""`retinue projects`, `users` and `tokens`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import TYPE_CHECKING
+
+import click
+from retinue.client import words
+from retinue.client.command import options
+from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.output import Column, output_option, print_list, print_message, print_one
+from retinue.client.command.text import or_dash, safe, since
+from retinue.manager.v1 import account_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@click.group("projects")
+def projects_command() -> None:
+    """Lists and makes projects, and their members."""
+
+
+@projects_command.command("ls")
+@output_option
+@pass_connection
+@asynchronous
+async def list_projects(connection: Connection, output: str) -> None:
+    """Lists projects by name."""
+    now = time.time()
+    async with connection.client() as client:
+        projects = [project async for project in client.projects.list()]
+    columns = (
+        Column[pb.Project]("NAME", lambda project: safe(project.name)),
+        Column[pb.Project]("AGE", lambda project: since(project, "create_time", now)),
+    )
+    print_list(output, pb.ListProjectsResponse(projects=projects), projects, columns, lambda project: project.name)
+
+
+@projects_command.command("create")
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def create_project(connection: Connection, name: str) -> None:
+    """Makes a project."""
+    async with connection.client() as client:
+        click.echo((await client.projects.create(name)).name)
+
+
+@projects_command.command("rm")
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def remove_project(connection: Connection, name: str) -> None:
+    """Removes a project without live sessions."""
+    async with connection.client() as client:
+        await client.projects.delete(name)
+    click.echo(name)
+
+
+@projects_command.command("member")
+@click.option("--role", type=click.Choice(["member", "admin", "none"]), default="member", show_default=True)
+@click.argument("project")
+@click.argument("user")
+@pass_connection
+@asynchronous
+async def set_member(connection: Connection, project: str, user: str, role: str) -> None:
+    """Sets a user's role in a project; none ends the membership."""
+    async with connection.client() as client:
+        found = await client.projects.set_member(project, user, None if role == "none" else role)
+    print_one("table", found, _user_facts(found), found.name)
+
+
+@click.group("users")
+def users_command() -> None:
+    """Lists and makes users."""
+
+
+def _user_columns(now: float) -> Sequence[Column[pb.User]]:
+    return (
+        Column("NAME", lambda user: safe(user.name)),
+        Column("ROLE", lambda user: words.word(words.USER_ROLE, user.role).lower()),
+        Column("PROJECTS", _memberships),
+        Column("AGE", lambda user: since(user, "create_time", now)),
+    )
+
+
+def _memberships(user: pb.User) -> str:
+    roles = [f"{entry.project}={words.word(words.PROJECT_ROLE, entry.role).lower()}" for entry in user.memberships]
+    return or_dash(" ".join(roles))
+
+
+def _user_facts(user: pb.User) -> list[tuple[str, str]]:
+    return [(column.title.lower(), column.value(user)) for column in _user_columns(time.time())]
+
+
+@users_command.command("ls")
+@output_option
+@pass_connection
+@asynchronous
+async def list_users(connection: Connection, output: str) -> None:
+    """Lists users by name."""
+    async with connection.client() as client:
+        users = [user async for user in client.users.list()]
+    print_list(output, pb.ListUsersResponse(users=users), users, _user_columns(time.time()), lambda user: user.name)
+
+
+@users_command.command("me")
+@output_option
+@pass_connection
+@asynchronous
+async def show_caller(connection: Connection, output: str) -> None:
+    """Shows who you are."""
+    async with connection.client() as client:
+        user = await client.users.caller()
+    print_one(output, user, _user_facts(user), user.name)
+
+
+@users_command.command("create")
+@click.option("--admin", is_flag=True, help="May do everything.")
+@click.option(
+    "--project", "projects", multiple=True, callback=options.pairs, metavar="NAME=ROLE", help="member or admin."
+)
+@output_option
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def create_user(
+    connection: Connection, *, name: str, admin: bool, projects: Mapping[str, str], output: str
+) -> None:
+    """Makes a user."""
+    async with connection.client() as client:
+        user = await client.users.create(name, role="admin" if admin else "user", projects=projects)
+    print_one(output, user, _user_facts(user), user.name)
+
+
+@users_command.command("rm")
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def remove_user(connection: Connection, name: str) -> None:
+    """Removes a user without live sessions, and the user's tokens."""
+    async with connection.client() as client:
+        await client.users.delete(name)
+    click.echo(name)
+
+
+@click.group("tokens")
+def tokens_command() -> None:
+    """Lists, makes and revokes bearer tokens."""
+
+
+@tokens_command.command("ls")
+@click.option("--user", default="", help="Whose.  [default: yours]")
+@output_option
+@pass_connection
+@asynchronous
+async def list_tokens(connection: Connection, user: str, output: str) -> None:
+    """Lists tokens, newest first, without their secrets."""
+    now = time.time()
+    async with connection.client() as client:
+        tokens = [token async for token in client.tokens.list(user=user)]
+    columns = (
+        Column[pb.Token]("ID", lambda token: safe(token.id)),
+        Column[pb.Token]("USER", lambda token: safe(token.user)),
+        Column[pb.Token]("STATE", lambda token: token_state(token, now)),
+        Column[pb.Token]("DESCRIPTION", lambda token: or_dash(token.description)),
+        Column[pb.Token]("AGE", lambda token: since(token, "create_time", now)),
+    )
+    print_list(output, pb.ListTokensResponse(tokens=tokens), tokens, columns, lambda token: token.id)
+
+
+def token_state(token: pb.Token, now: float) -> str:
+    """`valid`, `expired` or `revoked` at `now`, in seconds since 1970."""
+    if token.HasField("revoke_time"):
+        return "revoked"
+    expires = words.time_of(token, "expire_time")
+    return "valid" if expires is None or expires > now else "expired"
+
+
+@tokens_command.command("create")
+@click.option("--user", default="", help="For whom.  [default: you]")
+@click.option("--ttl", callback=options.span, metavar="TIME", help="How long it is good.  [default: until revoked]")
+@click.option("--description", default="", help="What it is for.")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@pass_connection
+@asynchronous
+async def create_token(connection: Connection, *, user: str, ttl: float | None, description: str, output: str) -> None:
+    """Makes a token and prints its secret; it is shown once."""
+    async with connection.client() as client:
+        good_for = None if ttl is None else dt.timedelta(seconds=ttl)
+        answer = await client.tokens.create(user=user, description=description, ttl=good_for)
+    if output != "table":
+        print_message(output, answer)
+        return
+    click.echo(answer.secret)
+    click.echo(f"id {answer.token.id}, user {safe(answer.token.user)}", err=True)
+
+
+@tokens_command.command("revoke")
+@click.argument("token_id")
+@pass_connection
+@asynchronous
+async def revoke_token(connection: Connection, token_id: str) -> None:
+    """Revokes a token; streams opened with it end."""
+    async with connection.client() as client:
+        click.echo((await client.tokens.revoke(token_id)).id)

@@ -1,0 +1,55 @@
+"""`retinue contexts`: the managers that are known by name."""
+
+from __future__ import annotations
+
+import os
+
+import click
+from retinue.client.command.connection import Connection, pass_connection
+from retinue.client.command.output import table
+from retinue.client.command.text import safe
+from retinue.client.errors import UsageError
+from retinue.client.settings import contexts_path, read_contexts, write_context
+
+
+@click.group("contexts")
+def contexts_command() -> None:
+    """Lists, adds and chooses contexts: managers that are known by name."""
+
+
+@contexts_command.command("ls")
+def list_contexts() -> None:
+    """Lists contexts; the current one has a star."""
+    current, contexts = read_contexts(contexts_path(os.environ))
+    rows = [
+        ["*" if name == current else "", safe(name), safe(settings.endpoint), "yes" if settings.token else "no"]
+        for name, settings in sorted(contexts.items())
+    ]
+    for line in table(["", "NAME", "ENDPOINT", "TOKEN"], rows, colour=False):
+        click.echo(line)
+
+
+@contexts_command.command("use")
+@click.argument("name")
+def use_context(name: str) -> None:
+    """Makes a context the current one."""
+    path = contexts_path(os.environ)
+    _, contexts = read_contexts(path)
+    if name not in contexts:
+        raise UsageError(f"there is no context {name!r} in {path}")
+    write_context(path, name, contexts[name], make_current=True)
+
+
+@contexts_command.command("add")
+@click.argument("name")
+@pass_connection
+def add_context(connection: Connection, name: str) -> None:
+    """Saves the manager that --endpoint, --token and --ca (or the environment) say, under a name."""
+    write_context(contexts_path(os.environ), name, connection.settings())
+
+
+@contexts_command.command("rm")
+@click.argument("name")
+def remove_context(name: str) -> None:
+    """Forgets a context."""
+    write_context(contexts_path(os.environ), name, None)

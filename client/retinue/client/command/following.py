@@ -1,0 +1,128 @@
+"""`retinue watch` and `wait`: what happens to sessions, until something does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import click
+from google.protobuf import json_format
+from retinue.client import words
+from retinue.client.command import options
+from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.exit_codes import ExitCode, of_session
+from retinue.client.command.progress import changes, open_progress
+from retinue.client.command.text import or_dash, safe, short_id
+from retinue.client.errors import SessionEnded
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from retinue.client.client import Client
+    from retinue.client.session import Session
+    from retinue.manager.v1 import session_pb2
+
+
+@click.command("watch")
+@click.option("-o", "--output", type=click.Choice(["lines", "json"]), default="lines", show_default=True)
+@click.option("--after", type=click.IntRange(0), help="Start after this revision of the journal; 0 is the oldest kept.")
+@click.argument("session", required=False)
+@pass_connection
+@asynchronous
+async def watch_command(connection: Connection, session: str | None, output: str, after: int | None) -> int:
+    """Shows what happens to a session until it is over, and ends with its exit code; without one, to all sessions.
+
+    With -o json every event is one line of proto JSON.
+    """
+    async with connection.client() as client:
+        if session is None:
+            await _watch_all(client, output, after)
+            return ExitCode.OK
+        handle = await client.sessions.get(session)
+        if output == "json":
+            events = client.sessions.watch(
+                after_revision=handle.revision if after is None else after, session_id=handle.id, until_ended=True
+            )
+            async with aclosing(events):
+                async for event in events:
+                    _print_json(event)
+            return of_session((await handle.refresh()).view)
+        progress = open_progress(Console())
+        try:
+            async with aclosing(handle.progress()) as steps:
+                async for step in steps:
+                    progress.show(step.view)
+        finally:
+            progress.close()
+        return of_session(handle.view)
+
+
+async def _watch_all(client: Client, output: str, after: int | None) -> None:
+    async with aclosing(client.sessions.watch(after_revision=after)) as events:
+        async for event in events:
+            if output == "json":
+                _print_json(event)
+            else:
+                click.echo(event_line(event))
+
+
+def _print_json(event: session_pb2.SessionEvent) -> None:
+    click.echo(json.dumps(json_format.MessageToDict(event), ensure_ascii=False))
+
+
+def event_line(event: session_pb2.SessionEvent) -> str:
+    """One event as a line, safe."""
+    change = event.WhichOneof("change")
+    head = f"{event.revision}  {short_id(event.session_id)}"
+    if change == "created":
+        return f"{head}  {changes(None, event.created)[0]}"
+    if change == "session_moved":
+        moved = event.session_moved
+        code = f", exit code {moved.exit_code}" if moved.HasField("exit_code") else ""
+        why = ": ".join(safe(part) for part in (moved.reason, moved.message) if part)
+        return f"{head}  {words.word(words.SESSION_STATE, moved.to_state)}{code}" + (f" ({why})" if why else "")
+    if change == "kernel_moved":
+        kernel = event.kernel_moved
+        state = words.word(words.KERNEL_STATE, kernel.to_state)
+        return f"{head}  {safe(kernel.hostname)} {state} on {or_dash(kernel.agent)}"
+    return f"{head}  {changes(None, event.noted)[0]}"
+
+
+@click.command("wait")
+@click.option(
+    "--for",
+    "goal",
+    type=click.Choice(["RUNNING", "TERMINATED", "SUCCESS"], case_sensitive=False),
+    default="TERMINATED",
+    show_default=True,
+    help="TERMINATED is any end.",
+)
+@click.option("--timeout", callback=options.span, metavar="TIME", help="Give up after so long, with code 5.")
+@click.argument("sessions", nargs=-1, required=True)
+@pass_connection
+@asynchronous
+async def wait_command(connection: Connection, sessions: tuple[str, ...], goal: str, timeout: float | None) -> int:  # noqa: ASYNC109
+    """Waits for sessions.
+
+    For RUNNING the code is 0 when all came to run. Else it is the session's own: of several, the first that is not 0.
+    """
+    async with connection.client() as client:
+        handles = [await client.sessions.get(session) for session in sessions]
+        codes = await asyncio.gather(*(_wait(handle, goal.upper(), timeout) for handle in handles))
+    return next((code for code in codes if code), ExitCode.OK)
+
+
+async def _wait(session: Session, goal: str, timeout: float | None) -> int:  # noqa: ASYNC109
+    if goal == "RUNNING":
+        try:
+            await session.wait("RUNNING", timeout=timeout)
+        except SessionEnded as error:
+            click.echo(f"retinue: {error}", err=True)
+            return of_session(error.session) or ExitCode.FAILURE
+        return ExitCode.OK
+    await session.wait_ended(timeout)
+    if goal == "SUCCESS" and session.result != "SUCCESS":
+        click.echo(f"retinue: {safe(session.name)} ended {session.result}", err=True)
+        return of_session(session.view) or ExitCode.FAILURE
+    return of_session(session.view)

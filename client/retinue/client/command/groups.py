@@ -1,0 +1,169 @@
+"""`retinue groups` and `shares`: pools of agents, how they schedule, and who holds how much of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import click
+from retinue.client.command import options
+from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.output import Column, output_option, print_list, print_one
+from retinue.client.command.text import amounts, or_dash, safe, since, span
+from retinue.client.errors import UsageError
+from retinue.client.fleet import GroupPolicy
+from retinue.manager.v1 import fleet_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+@click.group("groups")
+def groups_command() -> None:
+    """Lists, shows, makes and changes resource groups."""
+
+
+def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(
+        (
+            click.option("--sessions", metavar="NAME", help="Which session comes next: fifo, lifo, drf."),
+            click.option("--agents", metavar="NAME", help="Where it goes: concentrated, dispersed."),
+            click.option(
+                "--option", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="For strategies."
+            ),
+            click.option("--weight", multiple=True, callback=options.pairs, metavar="OWNER=N", help="In drf."),
+            click.option("--start-timeout", callback=options.span, metavar="TIME", help="From placement to running."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _policy(given: dict[str, Any]) -> GroupPolicy:
+    policy = GroupPolicy()
+    if given["sessions"] is not None:
+        policy["session_strategy"] = given["sessions"]
+    if given["agents"] is not None:
+        policy["agent_strategy"] = given["agents"]
+    if given["option"]:
+        policy["options"] = given["option"]
+    if given["weight"]:
+        try:
+            policy["owner_weights"] = {owner: int(weight) for owner, weight in given["weight"].items()}
+        except ValueError as error:
+            raise UsageError(f"a weight is a whole number: {error}") from error
+    if given["start_timeout"] is not None:
+        policy["start_timeout"] = dt.timedelta(seconds=given["start_timeout"])
+    return policy
+
+
+def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
+    return (
+        Column("NAME", lambda group: safe(group.name)),
+        Column("SESSIONS", lambda group: or_dash(group.session_strategy)),
+        Column("AGENTS", lambda group: or_dash(group.agent_strategy)),
+        Column("OPTIONS", lambda group: amounts(group.options), wide=True),
+        Column("WEIGHTS", _weights, wide=True),
+        Column("START TIMEOUT", lambda group: span(group.start_timeout.seconds), wide=True),
+        Column("AGE", lambda group: since(group, "create_time", now)),
+    )
+
+
+def _weights(group: pb.ResourceGroup) -> str:
+    return amounts({owner: str(weight) for owner, weight in group.owner_weights.items()})
+
+
+def _print(output: str, group: pb.ResourceGroup) -> None:
+    facts = [(column.title.lower(), column.value(group)) for column in _columns(time.time())]
+    print_one(output, group, facts, group.name)
+
+
+@groups_command.command("ls")
+@output_option
+@pass_connection
+@asynchronous
+async def list_groups(connection: Connection, output: str) -> None:
+    """Lists groups by name."""
+    async with connection.client() as client:
+        groups = [group async for group in client.resource_groups.list()]
+    message = pb.ListResourceGroupsResponse(resource_groups=groups)
+    print_list(output, message, groups, _columns(time.time()), lambda group: group.name)
+
+
+@groups_command.command("get")
+@output_option
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def get_group(connection: Connection, name: str, output: str) -> None:
+    """Shows one group."""
+    async with connection.client() as client:
+        _print(output, await client.resource_groups.get(name))
+
+
+@groups_command.command("create")
+@_policy_options
+@output_option
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def create_group(connection: Connection, /, name: str, output: str, **given: Any) -> None:
+    """Makes a group."""
+    async with connection.client() as client:
+        _print(output, await client.resource_groups.create(name, **_policy(given)))
+
+
+@groups_command.command("update")
+@_policy_options
+@click.option("--etag", default="", help="Only if it has not changed since.")
+@output_option
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def update_group(connection: Connection, /, name: str, output: str, etag: str, **given: Any) -> None:
+    """Changes what is given of a group's policy."""
+    policy = _policy(given)
+    if not policy:
+        raise click.UsageError("nothing to change was given")
+    async with connection.client() as client:
+        _print(output, await client.resource_groups.update(name, etag=etag, **policy))
+
+
+@groups_command.command("rm")
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def remove_group(connection: Connection, name: str) -> None:
+    """Removes a group without agents and live sessions."""
+    async with connection.client() as client:
+        await client.resource_groups.delete(name)
+    click.echo(name)
+
+
+@click.command("shares")
+@output_option
+@click.argument("group", default="default")
+@pass_connection
+@asynchronous
+async def shares_command(connection: Connection, group: str, output: str) -> None:
+    """Lists the owners' dominant shares in a group, largest first."""
+    async with connection.client() as client:
+        shares = list(await client.resource_groups.shares(group))
+    columns = (
+        Column[pb.Share]("OWNER", lambda share: safe(share.owner)),
+        Column[pb.Share]("SHARE", share_text),
+        Column[pb.Share]("OF", lambda share: or_dash(share.dominant_slot)),
+        Column[pb.Share]("WEIGHT", lambda share: str(share.weight)),
+        Column[pb.Share]("HELD", lambda share: amounts(share.held)),
+    )
+    print_list(output, pb.ListSharesResponse(shares=shares), shares, columns, lambda share: share.owner)
+
+
+def share_text(share: pb.Share) -> str:
+    """A share as an exact fraction and in per cent: `2/3 (66.7 %)`."""
+    if share.denominator == 0:
+        return "-"
+    fraction = Fraction(share.numerator, share.denominator)
+    return f"{fraction} ({float(fraction) * 100:.1f} %)"

@@ -1,0 +1,70 @@
+"""`retinue logs`: the output of kernels, as it came."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import click
+from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.text import safe
+
+if TYPE_CHECKING:
+    from retinue.client.logs import LogChunk
+
+
+@click.command("logs")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the kernels are over.")
+@click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
+@click.option("--all", "all_kernels", is_flag=True, help="All kernels, each line with its hostname in front.")
+@click.option("--since-offset", type=click.IntRange(0), default=0, metavar="BYTE", help="Start at this byte.")
+@click.argument("session")
+@pass_connection
+@asynchronous
+async def logs_command(
+    connection: Connection, *, session: str, follow: bool, kernel: str, all_kernels: bool, since_offset: int
+) -> None:
+    """Prints the output of a session's kernels, standard output and error as they came."""
+    if all_kernels and (kernel or since_offset):
+        raise click.UsageError("--all goes with neither --kernel nor --since-offset")
+    lines = HostLines()
+    async with connection.client() as client:
+        chunks = client.sessions.logs(session, kernel, all_kernels=all_kernels, offset=since_offset, follow=follow)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                if chunk.dropped:
+                    dropped = f"retinue: {chunk.dropped} bytes of {safe(chunk.hostname)} fell to the size limit"
+                    click.echo(dropped, err=True)
+                await asyncio.to_thread(_write, lines.take(chunk) if all_kernels else chunk.data)
+        await asyncio.to_thread(_write, lines.rest())
+
+
+class HostLines:
+    """Output of several kernels as whole lines with the hostname in front."""
+
+    def __init__(self) -> None:
+        """Nothing is kept yet."""
+        self._unfinished: dict[str, bytes] = {}
+
+    def take(self, chunk: LogChunk) -> bytes:
+        """The lines that the chunk finishes; what it begins is kept."""
+        *whole, rest = (self._unfinished.pop(chunk.hostname, b"") + chunk.data).split(b"\n")
+        if rest:
+            self._unfinished[chunk.hostname] = rest
+        return b"".join(_line(chunk.hostname, line) for line in whole)
+
+    def rest(self) -> bytes:
+        """Lines that were begun and not finished."""
+        unfinished, self._unfinished = self._unfinished, {}
+        return b"".join(_line(hostname, line) for hostname, line in unfinished.items())
+
+
+def _line(hostname: str, line: bytes) -> bytes:
+    return safe(hostname).ljust(6).encode() + b" | " + line + b"\n"
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

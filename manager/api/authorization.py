@@ -1,0 +1,106 @@
+"""Who may call which method. One table; what is not in it nobody may call.
+
+Rules about single things (whose session, which project) belong to the services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from manager.api.errors import MethodDenied
+from manager.identity.principal import Kind, Principal
+
+
+class Access(Enum):
+    """Who may call a method."""
+
+    ANYONE = auto()
+    USER = auto()
+    ADMIN = auto()
+    AGENT = auto()
+
+
+def _methods(service: str, access: Mapping[str, Access]) -> dict[str, Access]:
+    return {f"/{service}/{method}": who for method, who in access.items()}
+
+
+METHODS: Mapping[str, Access] = {
+    **_methods(
+        "retinue.manager.v1.SessionService",
+        {
+            "CreateSession": Access.USER,
+            "GetSession": Access.USER,
+            "ListSessions": Access.USER,
+            "TerminateSession": Access.USER,
+            "WatchSessions": Access.USER,
+            "ExplainSession": Access.USER,
+            "StreamLogs": Access.USER,
+        },
+    ),
+    **_methods(
+        "retinue.manager.v1.FleetService",
+        {
+            "GetAgent": Access.USER,
+            "ListAgents": Access.USER,
+            "DrainAgent": Access.ADMIN,
+            "UndrainAgent": Access.ADMIN,
+            "GetResourceGroup": Access.USER,
+            "ListResourceGroups": Access.USER,
+            "CreateResourceGroup": Access.ADMIN,
+            "UpdateResourceGroup": Access.ADMIN,
+            "DeleteResourceGroup": Access.ADMIN,
+            "ListShares": Access.USER,
+            "CreateJoinToken": Access.ADMIN,
+        },
+    ),
+    **_methods(
+        "retinue.manager.v1.AccountService",
+        {
+            "GetCaller": Access.USER,
+            "CreateProject": Access.ADMIN,
+            "ListProjects": Access.USER,
+            "DeleteProject": Access.ADMIN,
+            "CreateUser": Access.ADMIN,
+            "ListUsers": Access.ADMIN,
+            "DeleteUser": Access.ADMIN,
+            "SetMembership": Access.ADMIN,
+            "CreateToken": Access.USER,
+            "ListTokens": Access.USER,
+            "RevokeToken": Access.USER,
+        },
+    ),
+    **_methods(
+        "retinue.manager.v1.EnrollmentService",
+        {
+            # The join token in the request is the credential.
+            "Enroll": Access.ANYONE,
+            "Announce": Access.AGENT,
+            "RenewCertificate": Access.AGENT,
+        },
+    ),
+    **_methods("grpc.health.v1.Health", {"Check": Access.ANYONE, "List": Access.ANYONE, "Watch": Access.ANYONE}),
+    **_methods("grpc.reflection.v1alpha.ServerReflection", {"ServerReflectionInfo": Access.ANYONE}),
+}
+
+
+def access_to(method: str) -> Access | None:
+    """Who may call a method by its full name, `/package.Service/Method`; None: nobody."""
+    return METHODS.get(method)
+
+
+def authorise(access: Access | None, principal: Principal) -> None:
+    """Raises MethodDenied unless the principal is one of those who may."""
+    match access:
+        case Access.ANYONE:
+            allowed = True
+        case Access.USER:
+            allowed = principal.kind is Kind.USER
+        case Access.ADMIN:
+            allowed = principal.is_admin
+        case Access.AGENT:
+            allowed = principal.kind is Kind.AGENT
+        case _:
+            allowed = False
+    if not allowed:
+        raise MethodDenied("you may not call this method")

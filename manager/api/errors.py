@@ -1,0 +1,321 @@
+"""What can go wrong, as callers see it: one tree, each leaf with its gRPC code and its reason.
+
+    ApiError
+        InvalidRequest, InvalidPage, RequestIdReused
+        CredentialsMissing, TokenInvalid, JoinTokenInvalid, AgentRevoked
+        MethodDenied, ProjectDenied
+        NotFound, NameTaken, AgentIdInUse
+        EtagMismatch, InUse, StateForbids, FeatureUnavailable
+        RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow
+        Unavailable, DeadlineExceeded, Internal
+
+Raised anywhere below a servicer; one interceptor turns them into `google.rpc.Status` with an ErrorInfo and what else applies.
+"""
+
+# ruff: noqa: N818  # each name says what the caller is told, and is raised as such
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import (  # type: ignore[import-untyped, unused-ignore]
+    BadRequest,
+    ErrorInfo,
+    PreconditionFailure,
+    RetryInfo,
+)
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped, unused-ignore]
+from retinue.manager.v1.error_reason_pb2 import ErrorReason
+
+from manager.store import agents, journal, leadership, requests
+from manager.store.database import StoreUnavailable
+
+DOMAIN = "retinue"
+MAX_VIOLATIONS = 20
+# Details travel as metadata, of which clients take 8 KiB.
+MAX_STATUS_BYTES = 4096
+_MAX_TEXT, _MAX_VALUE = 400, 128
+
+# Field path and what is wrong there.
+Violation = tuple[str, str]
+
+
+class ApiError(Exception):
+    """The root: anything that is told to a caller in full."""
+
+    code: ClassVar[grpc.StatusCode]
+    reason: ClassVar[str]
+
+    def __init__(self, message: str, metadata: Mapping[str, str] | None = None) -> None:
+        super().__init__(_printable(message, _MAX_TEXT))
+        self.metadata = {key: _printable(value, _MAX_VALUE) for key, value in (metadata or {}).items()}
+
+    def details(self) -> Sequence[Message]:
+        """What is said besides code, reason and metadata; each kind of detail at most once."""
+        return ()
+
+    def status(self) -> Status:
+        """The error as it is sent, within MAX_STATUS_BYTES."""
+        assert f"ERROR_REASON_{self.reason}" in ErrorReason.keys()  # noqa: S101, SIM118  # the contract's list is whole
+        code: int = self.code.value[0]
+        status = Status(code=code, message=str(self))
+        information = ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=self.metadata)
+        for detail in (information, *self.details()):
+            packed = AnyMessage()
+            packed.Pack(detail)
+            status.details.append(packed)
+        return status
+
+
+class InvalidRequest(ApiError):
+    """Fields are wrong, whatever the state of things."""
+
+    code, reason = grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        """`violations` are field paths and descriptions, at least one; what does not fit is left out."""
+        paths = ", ".join(dict.fromkeys(path for path, _ in violations))
+        super().__init__(f"invalid: {paths}")
+        self.violations = [
+            (_printable(path, _MAX_VALUE), _printable(text, _MAX_TEXT // 2)) for path, text in violations
+        ]
+
+    def details(self) -> Sequence[Message]:
+        """The violations."""
+        request, size = BadRequest(), 0
+        for path, text in self.violations[:MAX_VIOLATIONS]:
+            violation = BadRequest.FieldViolation(field=path, description=text)
+            size += violation.ByteSize() + 4
+            if size > MAX_STATUS_BYTES - 1024:
+                break
+            request.field_violations.append(violation)
+        return (request,)
+
+
+class InvalidPage(InvalidRequest):
+    """The page token is none of ours, or belongs to another caller or query."""
+
+    def __init__(self) -> None:
+        super().__init__([("page_token", "is not a token of this list, or the other fields have changed")])
+
+
+class RequestIdReused(ApiError):
+    """The request_id was used with another body."""
+
+    code, reason = grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_ID_REUSED"
+
+
+class CredentialsMissing(ApiError):
+    """No credentials, or malformed ones."""
+
+    code, reason = grpc.StatusCode.UNAUTHENTICATED, "CREDENTIALS_MISSING"
+
+
+class TokenInvalid(ApiError):
+    """The token is unknown, expired or revoked; which, is not told."""
+
+    code, reason = grpc.StatusCode.UNAUTHENTICATED, "TOKEN_INVALID"
+
+    def __init__(self) -> None:
+        super().__init__("the token is not valid")
+
+
+class JoinTokenInvalid(ApiError):
+    """The join token is unknown, expired, used up or for another agent; which, is not told."""
+
+    code, reason = grpc.StatusCode.UNAUTHENTICATED, "JOIN_TOKEN_INVALID"
+
+    def __init__(self) -> None:
+        super().__init__("the join token is not valid")
+
+
+class AgentRevoked(ApiError):
+    """The agent is not enrolled any more."""
+
+    code, reason = grpc.StatusCode.UNAUTHENTICATED, "AGENT_REVOKED"
+
+    def __init__(self) -> None:
+        super().__init__("the agent was revoked")
+
+
+class MethodDenied(ApiError):
+    """The caller's role does not include the method, or not for this target."""
+
+    code, reason = grpc.StatusCode.PERMISSION_DENIED, "METHOD_DENIED"
+
+
+class ProjectDenied(ApiError):
+    """The caller may not use the project; whether it exists is not told."""
+
+    code, reason = grpc.StatusCode.PERMISSION_DENIED, "PROJECT_DENIED"
+
+    def __init__(self, project: str) -> None:
+        super().__init__("you may not use the project (or it does not exist)", {"project": project})
+
+
+class NotFound(ApiError):
+    """No such thing, or none that the caller may read."""
+
+    code, reason = grpc.StatusCode.NOT_FOUND, "NOT_FOUND"
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"no such {kind}", {"kind": kind, "id": name})
+
+
+class NameTaken(ApiError):
+    """Another thing of the kind has the name."""
+
+    code, reason = grpc.StatusCode.ALREADY_EXISTS, "NAME_TAKEN"
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"the name of the {kind} is taken", {"kind": kind, "name": name})
+
+
+class AgentIdInUse(ApiError):
+    """Another agent has the id."""
+
+    code, reason = grpc.StatusCode.ALREADY_EXISTS, "AGENT_ID_IN_USE"
+
+
+class EtagMismatch(ApiError):
+    """The thing has changed since its etag was read."""
+
+    code, reason = grpc.StatusCode.ABORTED, "ETAG_MISMATCH"
+
+    def __init__(self, current: str) -> None:
+        super().__init__("it has changed since the etag was read: read it again", {"etag": current})
+
+
+class _Precondition(ApiError):
+    """Something about the state of things is in the way."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, message: str, subject: str, metadata: Mapping[str, str] | None = None) -> None:
+        super().__init__(message, metadata)
+        self.subject = _printable(subject, _MAX_VALUE)
+
+    def details(self) -> Sequence[Message]:
+        """Which thing, and what about it."""
+        violation = PreconditionFailure.Violation(type=self.reason, subject=self.subject, description=str(self))
+        return (PreconditionFailure(violations=[violation]),)
+
+
+class InUse(_Precondition):
+    """The thing cannot go while others need it."""
+
+    reason = "IN_USE"
+
+    def __init__(self, kind: str, name: str, by: str) -> None:
+        super().__init__(f"the {kind} has {by}", f"{kind}/{name}", {"kind": kind, "id": name})
+
+
+class StateForbids(_Precondition):
+    """The thing is in a state that does not allow it."""
+
+    reason = "STATE_FORBIDS"
+
+
+class FeatureUnavailable(_Precondition):
+    """A session of this type does not have the feature."""
+
+    reason = "FEATURE_UNAVAILABLE"
+
+
+class RevisionCompacted(ApiError):
+    """The journal no longer goes back that far."""
+
+    code, reason = grpc.StatusCode.OUT_OF_RANGE, "REVISION_COMPACTED"
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(f"the journal goes back to revision {oldest}: list again", {"oldest": str(oldest)})
+
+
+class RevisionInFuture(ApiError):
+    """The journal has not got that far."""
+
+    code, reason = grpc.StatusCode.OUT_OF_RANGE, "REVISION_IN_FUTURE"
+
+    def __init__(self, newest: int) -> None:
+        super().__init__(f"the journal ends at revision {newest}", {"newest": str(newest)})
+
+
+class OffsetPastEnd(ApiError):
+    """The offset is past the end of the output."""
+
+    code, reason = grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END"
+
+    def __init__(self, size: int | str) -> None:
+        super().__init__("the offset is past the end of the output", {"size": str(size)})
+
+
+class ReaderTooSlow(ApiError):
+    """The reader fell too far behind."""
+
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "READER_TOO_SLOW"
+
+    def __init__(self, revision: int) -> None:
+        super().__init__("the reader fell too far behind: resume where it stopped", {"revision": str(revision)})
+
+
+class Unavailable(ApiError):
+    """It may work in a moment, here or at another replica."""
+
+    code, reason = grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"
+    retry_seconds = 1
+
+    def details(self) -> Sequence[Message]:
+        """When to try again."""
+        return (RetryInfo(retry_delay=Duration(seconds=self.retry_seconds)),)
+
+
+class DeadlineExceeded(ApiError):
+    """The call took longer than the server allows."""
+
+    code, reason = grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE"
+
+
+class Internal(ApiError):
+    """A bug; `incident` finds it in the log."""
+
+    code, reason = grpc.StatusCode.INTERNAL, "INTERNAL"
+
+    def __init__(self, incident: str) -> None:
+        super().__init__(f"internal error, incident {incident}", {"incident": incident})
+
+
+def told(error: Exception) -> ApiError | None:
+    """An error of a lower layer as callers are told of it; None when it is none that anybody expects."""
+    match error:
+        case ApiError():
+            return error
+        case StoreUnavailable() | leadership.NotLeader():
+            found: ApiError = Unavailable("the database is out of reach for a moment")
+        case journal.RevisionCompacted():
+            found = RevisionCompacted(error.oldest)
+        case journal.RevisionInFuture():
+            found = RevisionInFuture(error.newest)
+        case journal.ReaderTooSlow():
+            found = ReaderTooSlow(error.revision)
+        case requests.RequestIdReused():
+            found = RequestIdReused("the request_id was used with another body")
+        case agents.JoinRefused():
+            found = JoinTokenInvalid()
+        case agents.AgentIdInUse():
+            found = AgentIdInUse(str(error))
+        case agents.AgentRevoked():
+            found = AgentRevoked()
+        case _:
+            return None
+    return found
+
+
+def _printable(text: str, limit: int) -> str:
+    """Text of a caller may come back to a terminal or a log: nothing in it may be taken for a command."""
+    shown = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text[:limit])
+    return shown if len(text) <= limit else shown[:limit] + "…"

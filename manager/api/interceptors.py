@@ -1,0 +1,279 @@
+"""What happens around every call: request id, log line, errors, deadline, authentication, authorisation, in this order.
+
+The layers are context managers around the handler, the same for all four kinds of handlers. Streams are also ended here: when
+the server stops, and when the caller's credentials are no longer good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import inspect
+import logging
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_status import rpc_status  # type: ignore[import-untyped, unused-ignore]
+
+from manager.api import errors
+from manager.api.authentication import Authenticator
+from manager.api.authorization import Access, access_to, authorise
+from manager.identity.principal import Principal
+from manager.store.database import StoreUnavailable
+
+_log = logging.getLogger(__name__)
+
+UNARY_SECONDS = 30.0
+# How often the credentials of an open stream are looked at.
+RECHECK_SECONDS = 2.0
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_Handler = grpc.RpcMethodHandler[Any, Any]
+
+_principal: ContextVar[Principal] = ContextVar("principal")
+_request_id: ContextVar[str] = ContextVar("request_id", default="")
+
+
+def current_principal() -> Principal:
+    """Who is calling. Raises LookupError outside a call, and in calls that anyone may make."""
+    return _principal.get()
+
+
+def current_request_id() -> str:
+    """The id of the call that is being served, for logs; empty outside."""
+    return _request_id.get()
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """All layers in one."""
+
+    def __init__(
+        self, authenticator: Authenticator, stopping: asyncio.Event, *, recheck_seconds: float = RECHECK_SECONDS
+    ) -> None:
+        """Streams end when `stopping` is set."""
+        self._authenticator = authenticator
+        self._stopping = stopping
+        self._recheck_seconds = recheck_seconds
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler | None:
+        """The handler with the layers around it; unknown methods pass through to be refused by the library."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        method = handler_call_details.method
+        match handler.request_streaming, handler.response_streaming:
+            case False, False:
+                return grpc.unary_unary_rpc_method_handler(
+                    self._answering(method, handler.unary_unary),
+                    handler.request_deserializer,
+                    handler.response_serializer,
+                )
+            case True, False:
+                return grpc.stream_unary_rpc_method_handler(
+                    self._answering(method, handler.stream_unary),
+                    handler.request_deserializer,
+                    handler.response_serializer,
+                )
+            case False, True:
+                return grpc.unary_stream_rpc_method_handler(
+                    self._streaming(method, handler.unary_stream),
+                    handler.request_deserializer,
+                    handler.response_serializer,
+                )
+        return grpc.stream_stream_rpc_method_handler(
+            self._streaming(method, handler.stream_stream), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _answering(self, method: str, behaviour: Any) -> Any:
+        async def answer(request: Any, context: _Context) -> Any:
+            async with self._around(method, context, UNARY_SECONDS):
+                return await behaviour(request, context)
+
+        return answer
+
+    def _streaming(self, method: str, behaviour: Any) -> Any:
+        async def stream(request: Any, context: _Context) -> AsyncIterator[Any]:
+            async with self._around(method, context, None) as access:
+                relay = _Relay()
+                # The handler runs in one task from its start to its end: what it enters it also leaves there.
+                work = relay.start(_produce(behaviour, request, context, relay))
+                end = relay.start(self._end(context, access))
+                try:
+                    while True:
+                        if end.done():
+                            end.result()
+                        elif relay.waiting:
+                            yield relay.take()
+                        elif work.done():
+                            work.result()
+                            return
+                        else:
+                            await relay.changed()
+                finally:
+                    await _cancelled(work)
+                    await _cancelled(end)
+
+        return stream
+
+    async def _end(self, context: _Context, access: Access) -> None:
+        """Raises what a stream is to end with, when it is to end."""
+        while True:
+            try:
+                async with asyncio.timeout(self._recheck_seconds):
+                    await self._stopping.wait()
+            except TimeoutError:
+                if access is not Access.ANYONE:
+                    # An outage of the database is no reason to cut streams that need none.
+                    with contextlib.suppress(StoreUnavailable):
+                        await self._authenticator.authenticate(context)
+            else:
+                raise errors.Unavailable("the server is stopping: resume at another, or in a moment")
+
+    @contextlib.asynccontextmanager
+    async def _around(self, method: str, context: _Context, seconds: float | None) -> AsyncIterator[Access]:
+        _request_id.set(_request_id_of(context))
+        async with _logged(method, context), _told(context), _within(context, seconds):
+            access = access_to(method)
+            if access is not Access.ANYONE:
+                principal = await self._authenticator.authenticate(context)
+                authorise(access, principal)
+                _principal.set(principal)
+            yield access or Access.ANYONE
+
+
+class _Relay:
+    """Hands responses from the task of a handler to the task of its call, one at a time."""
+
+    def __init__(self) -> None:
+        self._responses: collections.deque[Any] = collections.deque()
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task whose end counts as a change."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._changed.set())
+        return task
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a response waits to be taken."""
+        return bool(self._responses)
+
+    def take(self) -> Any:
+        """The response that waits."""
+        self._room.set()
+        return self._responses.popleft()
+
+    async def put(self, response: Any) -> None:
+        """Leaves a response, and returns when it was taken."""
+        self._responses.append(response)
+        self._changed.set()
+        self._room.clear()
+        await self._room.wait()
+
+    async def changed(self) -> None:
+        """Returns when something has changed since the last call."""
+        await self._changed.wait()
+        self._changed.clear()
+
+
+async def _produce(behaviour: Any, request: Any, context: _Context, relay: _Relay) -> None:
+    responses = behaviour(request, context)
+    if inspect.isawaitable(responses):
+        # It writes to the context by itself.
+        await responses
+        return
+    async with contextlib.aclosing(responses):
+        async for response in responses:
+            await relay.put(response)
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    """Cancels a task and waits until it is over; how it ended is the affair of whoever waits for its result."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()
+
+
+@contextlib.asynccontextmanager
+async def _logged(method: str, context: _Context) -> AsyncIterator[None]:
+    began = time.monotonic()
+    outcome = "CANCELLED"
+    try:
+        yield
+        outcome = "OK"
+    except grpc.aio.AbortError:
+        code = context.code()
+        outcome = code.name if isinstance(code, grpc.StatusCode) else grpc.StatusCode(_code_pair(code)).name
+        raise
+    finally:
+        principal = _principal.get(None)
+        caller = f"{principal.kind.lower()} {principal.name}" if principal is not None else "anyone"
+        _log.info(
+            "%s %s %.1f ms, %s at %s, request %s",
+            method,
+            outcome,
+            1000 * (time.monotonic() - began),
+            caller,
+            context.peer(),
+            _request_id.get(),
+        )
+
+
+def _code_pair(number: int) -> Any:
+    return next(code.value for code in grpc.StatusCode if code.value[0] == number)
+
+
+@contextlib.asynccontextmanager
+async def _told(context: _Context) -> AsyncIterator[None]:
+    """Ends a call that failed with a status; what nobody expected goes to the log, and only its incident number to the caller."""
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except Exception as error:  # noqa: BLE001  # logged whole; its text must not reach the caller
+        told = errors.told(error)
+        if told is None:
+            incident = secrets.token_hex(8)
+            _log.exception("incident %s", incident)
+            told = errors.Internal(incident)
+        await context.abort_with_status(rpc_status.to_status(told.status()))
+
+
+@contextlib.asynccontextmanager
+async def _within(context: _Context, seconds: float | None) -> AsyncIterator[None]:
+    """Bounds a call by the caller's deadline and by ours, whichever is sooner; None: ours is none."""
+    remaining = context.time_remaining()
+    if seconds is None:
+        yield
+        return
+    try:
+        async with asyncio.timeout(seconds if remaining is None else min(remaining, seconds)) as scope:
+            yield
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        raise errors.DeadlineExceeded("the call took too long") from error
+
+
+def _request_id_of(context: _Context) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == "x-request-id" and isinstance(value, str) and _REQUEST_ID.fullmatch(value):
+            return value
+    return secrets.token_hex(8)

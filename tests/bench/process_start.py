@@ -1,0 +1,122 @@
+"""Time from asking for a process kernel to its command running, against bare bubblewrap with the same options.
+
+Each pair of runs is done back to back, in turns, so that both meet the same noise; the command prints the time at which it
+runs. The peer is given its root ready-mounted, no limits, no record, no gate to wait at and no agent: whatever a kernel
+costs beyond the tool itself counts against it.
+
+Prints one line: `name value unit peer ratio`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from agent.attempts import AttemptSpec, Phase
+from agent.backends import sandbox
+from agent.backends.kernels import ProcessOptions
+from agent.backends.process import ProcessBackend
+
+COMMAND = ("date", "+%s.%N")
+HOSTS = "127.0.0.1\tlocalhost\n"
+SLOTS = {"cpu": 1000, "mem": 256 << 20}
+
+
+async def kernel(backend: ProcessBackend, number: int) -> float:
+    """Seconds from create to the command running."""
+    name = f"bench{number}"
+    spec = AttemptSpec(f"{name}.1", "bench", name, 1, "main1", command=COMMAND, slots=SLOTS)
+    begin = time.time()
+    await backend.create(spec, HOSTS)
+    await backend.release(spec.id)
+    async with asyncio.timeout(30):
+        while not (observed := backend.observed()[spec.id]).phase.ended:
+            await asyncio.sleep(0.001)
+    if observed.phase is not Phase.EXITED or observed.exit_code != 0:
+        raise RuntimeError(observed.message)
+    piece = backend.output(spec.id).read(0)
+    await backend.remove(spec.id)
+    if piece is None:
+        raise RuntimeError("the command printed nothing")
+    return float(piece.data) - begin
+
+
+def bare(settings: sandbox.Settings, directory: Path, number: int) -> float:
+    """Seconds from starting bubblewrap to the command running."""
+    layers, work = directory / f"layers{number}", directory / f"work{number}"
+    layers.mkdir()
+    work.mkdir()
+    os.chown(work, settings.uid, settings.gid)
+    like = sandbox.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, {}, layers, work)
+
+    def run() -> float:
+        root = sandbox.mount_root(like, settings)
+        with (
+            (directory / f"output{number}").open("w+b") as output,
+            (directory / f"status{number}").open("wb") as status,
+        ):
+            gate, line = os.pipe()
+            os.write(line, b"\n")
+            os.close(line)
+            outer = sandbox.outer_arguments(like, settings, root, status.fileno())
+            inner = sandbox.inner_arguments(like, settings)
+            values = {f"e{n}": value for n, value in enumerate(sandbox.environment_of(like))}
+            begin = time.time()
+            process = subprocess.Popen(  # noqa: S603
+                [*outer, *inner],
+                stdin=gate,
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                pass_fds=(status.fileno(),),
+                env={"PATH": sandbox.SEARCH_PATH} | values,
+                start_new_session=True,
+            )
+            os.close(gate)
+            if process.wait() != 0:
+                raise RuntimeError(f"bubblewrap ended with {process.returncode}")
+            output.seek(0)
+            return float(output.read()) - begin
+
+    return sandbox.in_own_thread(run)
+
+
+async def main(count: int) -> float:
+    """Runs `count` pairs, prints the line and returns the ratio."""
+    with tempfile.TemporaryDirectory(prefix="retinue-bench-") as name:
+        directory = Path(name)
+        backend = ProcessBackend(
+            ProcessOptions(f"rt-test-bench-{os.getpid()}", directory / "state", directory / "scratch", "boot")
+        )
+        await backend.open(lambda: None)
+        mount_point = directory / "mount"
+        mount_point.mkdir()
+        settings = sandbox.Settings(mount_point, 60_000, 60_000, ())
+        layers = directory / "probe"
+        settings = replace(settings, overlay_on_disk=sandbox.can_overlay_on_disk(settings, layers))
+        try:
+            kernels, peers = [], []
+            for number in range(-2, count):
+                took = await kernel(backend, number + 2)
+                against = await asyncio.to_thread(bare, settings, directory, number + 2)
+                if number >= 0:
+                    kernels.append(took)
+                    peers.append(against)
+        finally:
+            await backend.close()
+    value, peer = statistics.median(kernels) * 1000, statistics.median(peers) * 1000
+    sys.stdout.write(f"process_kernel_start {value:.2f} ms {peer:.2f} {value / peer:.2f}\n")
+    return value / peer
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=30, help="pairs of runs")
+    asyncio.run(main(parser.parse_args().count))

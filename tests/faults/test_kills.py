@@ -1,0 +1,131 @@
+"""Processes are killed while a cluster session runs: its kernels do not notice."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from retinue.client import Client
+from retinue.client.local.cluster import Cluster
+from retinue.client.session import Session
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+COUNT = "n=0; while true; do n=$((n+1)); echo $$ $n; sleep 0.2; done"
+
+
+@pytest.fixture
+async def counting(client: Client) -> Session:
+    session = await client.sessions.create(
+        type="interactive",
+        command=["sh", "-c", COUNT],
+        sub_command=["sh", "-c", COUNT],
+        cluster_size=3,
+        cluster_mode="multi-node",
+        slots={"cpu": "2", "mem": "64m"},
+    )
+    return await session.wait("RUNNING", timeout=30)
+
+
+async def counted(client: Client, session: Session, hostname: str) -> list[int]:
+    """The numbers a kernel has counted; its process was one and the same all along."""
+    text = b"".join([chunk.data async for chunk in client.sessions.logs(session.id, hostname)]).decode()
+    pairs = re.findall(r"^(\d+) (\d+)$", text, re.MULTILINE)
+    assert len({pid for pid, _ in pairs}) == 1
+    return [int(number) for _, number in pairs]
+
+
+async def count_on(client: Client, session: Session) -> None:
+    """Waits until every kernel has counted on, without a gap."""
+    before = {kernel.hostname: len(await counted(client, session, kernel.hostname)) for kernel in session.kernels}
+    for hostname, length in before.items():
+        async with asyncio.timeout(30):
+            while len(numbers := await counted(client, session, hostname)) < length + 3:
+                await asyncio.sleep(0.2)
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_killed_agent_finds_its_kernels_again(client: Client, cluster: Cluster, counting: Session) -> None:
+    await cluster.kill_agent(0)
+    await cluster.start_agent(0)
+    await count_on(client, counting)
+    assert (await counting.refresh()).state == "RUNNING"
+    await counting.terminate()
+    await counting.wait_ended(30)
+    assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())
+
+
+async def test_killed_manager_finds_its_sessions_again(client: Client, cluster: Cluster, counting: Session) -> None:
+    await cluster.kill_manager()
+    await cluster.start_manager()
+    await count_on(client, counting)
+    assert (await counting.refresh()).state == "RUNNING"
+    await counting.terminate()
+    await counting.wait_ended(30)
+    assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())
+
+
+async def test_everything_killed_at_once(client: Client, cluster: Cluster, counting: Session) -> None:
+    await cluster.kill_manager()
+    await asyncio.gather(*(cluster.kill_agent(index) for index in range(len(cluster.agents))))
+    await cluster.start_manager()
+    for index in range(len(cluster.agents)):
+        await cluster.start_agent(index)
+    await count_on(client, counting)
+    await counting.terminate()
+    await counting.wait_ended(30)
+    assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())
+
+
+async def test_exit_while_its_agent_is_dead_is_delivered(client: Client, cluster: Cluster) -> None:
+    session = await client.sessions.create(
+        type="batch", command=["sh", "-c", "echo begin; sleep 1.5; echo end; exit 7"]
+    )
+    await session.wait("RUNNING", timeout=30)
+    index = next(n for n, agent in enumerate(cluster.agents) if agent.id == session.kernels[0].agent)
+    await cluster.kill_agent(index)
+    # Longer than the command takes: it ends while nobody looks.
+    await asyncio.sleep(2.5)
+    await cluster.start_agent(index)
+    await session.wait_ended(30)
+    assert (session.state, session.result, session.exit_code) == ("TERMINATED", "FAILURE", 7)
+    text = b"".join([chunk.data async for chunk in client.sessions.logs(session.id)])
+    assert text == b"begin\nend\n"
+
+
+async def test_session_terminated_while_its_agent_is_dead_ends_when_it_returns(
+    client: Client, cluster: Cluster
+) -> None:
+    session = await client.sessions.create(type="interactive")
+    await session.wait("RUNNING", timeout=30)
+    index = next(n for n, agent in enumerate(cluster.agents) if agent.id == session.kernels[0].agent)
+    await cluster.kill_agent(index)
+    await session.terminate()
+    assert (await session.refresh()).state == "TERMINATING"
+    await cluster.start_agent(index)
+    await session.wait_ended(30)
+    assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())
+
+
+async def test_two_hundred_sessions_leave_nothing(client: Client, cluster: Cluster) -> None:
+    async def one(number: int, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            size = 2 if number % 4 == 0 else 1
+            session = await client.sessions.create(
+                type="batch",
+                command=["true"],
+                cluster_size=size,
+                cluster_mode="multi-node",
+                slots={"cpu": "0.5", "mem": "32m"},
+            )
+            await session.wait_ended(120)
+            assert session.result == "SUCCESS", session.view
+
+    gate = asyncio.Semaphore(8)
+    async with asyncio.TaskGroup() as group:
+        for number in range(200):
+            group.create_task(one(number, gate))
+    assert all(left.is_clean for left in (await cluster.wait_clean(30)).values())
+    assert list(await client.resource_groups.shares()) == []
