@@ -18,17 +18,26 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def write_lasting(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replaces a file in one step; when this returns, the new content outlives a crash of the node."""
-    fresh = path.with_name(f".{path.name}.new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+def write_new(path: Path, content: bytes, *, lasting: bool) -> None:
+    """Writes a file only its owner can read; with `lasting`, its content outlives a crash of the node, if its name does."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(descriptor, mode)
         view = memoryview(content)
         while view:
             view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
+        if lasting:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_file(path: Path, content: bytes, *, lasting: bool = True) -> None:
+    """Replaces a file in one step, whatever process crashes.
+
+    With `lasting`, the new content outlives a crash of the node, too, from when this returns.
+    """
+    fresh = path.with_name(f".{path.name}.new")
+    write_new(fresh, content, lasting=lasting)
     fresh.replace(path)
-    sync_directory(path.parent)
+    if lasting:
+        sync_directory(path.parent)

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from agent.files import write_lasting
+from agent.files import replace_file
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -91,7 +91,7 @@ class IdentityStore:
 
     def save(self, identity: Identity) -> None:
         """Replaces the identity in one step, blocking. Raises OSError, and then the former one stays."""
-        write_lasting(self._path, json.dumps(asdict(identity), indent=1).encode())
+        replace_file(self._path, json.dumps(asdict(identity), indent=1).encode())
         self._identity = identity
 
     def renew(self, key: KeyRequest, certificate: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from agent.files import write_lasting
+from agent.files import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,5 +38,5 @@ class Terms:
             if term < self._highest:
                 raise StaleTermError(self._highest)
             if term > self._highest:
-                await asyncio.to_thread(write_lasting, self._path, f"{term}\n".encode())
+                await asyncio.to_thread(replace_file, self._path, f"{term}\n".encode())
                 self._highest = term

@@ -1,7 +1,7 @@
 """What there is of a native process kernel on the node, and the blocking half of all that is done with it.
 
 Every attempt has, under its id: files of the running sandbox in a directory given by its record (gate, status, output),
-control groups, and a private part of the scratch directory with its work directory and, if on disk, its upper layer.
+control groups, and a work directory under the scratch directory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING
@@ -71,9 +71,7 @@ class Kernels:
             for directory in (options.state_dir, options.scratch_dir, mount_point):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             hidden = sandbox.hidden_paths((options.state_dir, options.scratch_dir, *options.hidden))
-            settings = sandbox.Settings(mount_point, options.uid, options.gid, hidden)
-            on_disk = sandbox.can_overlay_on_disk(settings, options.scratch_dir / ".probe")
-            self._settings = replace(settings, overlay_on_disk=on_disk)
+            self._settings = sandbox.Settings(mount_point, options.uid, options.gid, hidden)
             self._cgroups = Cgroups(options.agent_id)
             self._cgroups.open()
         except (CgroupError, OSError) as error:
@@ -95,11 +93,10 @@ class Kernels:
             raise KernelError(str(error)) from error
 
     def _start(self, spec: AttemptSpec, hosts: str, place: Path) -> Started:
-        scratch = self._scratch(spec.id)
         limits = Limits.of(spec.slots, self._options.tasks)
         self._cgroups.create(spec.id, limits)
-        work = scratch / "work"
-        work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        work = self._scratch(spec.id)
+        work.mkdir(mode=0o700, exist_ok=True)
         os.chown(work, self._settings.uid, self._settings.gid)
         os.mkfifo(place / GATE, 0o600)
         places = self._cgroups.places(spec.id)
@@ -109,7 +106,6 @@ class Kernels:
             environment=spec.environment,
             files=self._files(spec.hostname, hosts),
             control_groups={str(MOUNT / name): str(path) for name, path in places.items()},
-            layers=scratch,
             work=work,
         )
         ends = sandbox.Ends(place / GATE, place / STATUS, place / OUTPUT)

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agent.attempts import ObservedAttempt, Phase
@@ -38,6 +38,14 @@ BOUND_INTERVAL = 1.0
 """Seconds between two looks at the sizes of outputs."""
 TAIL = 2_000
 """Bytes of output in the message of an attempt that could not be created."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A kernel at its gate: the child of this process that watches over it, and its record."""
+
+    child: subprocess.Popen[bytes]
+    record: Record
 
 
 class ProcessBackend:
@@ -116,19 +124,25 @@ class ProcessBackend:
             await self.decline(spec, Phase.FAILED, "IMAGE_UNSUPPORTED", "kernels of kind `process` have no image")
             return
         async with self._lock(spec.id):
-            if not await self._add(Record.of(spec, self._options.boot_id)):
+            if spec.id in self._records:
                 return
+            self._records[spec.id] = Record.of(spec, self._options.boot_id)
+            self._listener()
             try:
-                started = await asyncio.to_thread(self._kernels.start, spec, hosts, self._store.place(spec.id))
+                started = await asyncio.to_thread(self._record_and_start, spec, hosts)
             except KernelError as error:
                 log.warning("attempt %s could not be started: %s", spec.id, error)
                 self._records[spec.id] = replace(self._records[spec.id], message=f"it could not be started: {error}")
                 await self._finish_locked(spec.id)
-                return
-            self._children[spec.id] = started.child
-            record = replace(self._records[spec.id], phase=Phase.CREATED, monitor=started.monitor, init=started.init)
-            await self._write(record)
-            self._watch(record)
+            except OSError:
+                # It could not even be recorded, so nothing was started.
+                del self._records[spec.id]
+                raise
+            else:
+                self._children[spec.id] = started.child
+                self._records[spec.id] = started.record
+                self._listener()
+                self._watch(started.record)
 
     async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
         """Records that the attempt ended before anything of it was created."""
@@ -146,8 +160,10 @@ class ProcessBackend:
             record = self._record(attempt_id)
             if record.phase is not Phase.CREATED:
                 return
-            await self._write(replace(record, phase=Phase.RUNNING, start_time=time.time()))
-            await asyncio.to_thread(self._kernels.open_gate, self._store.place(attempt_id))
+            record = replace(record, phase=Phase.RUNNING, start_time=time.time())
+            await asyncio.to_thread(self._record_and_release, record)
+            self._records[attempt_id] = record
+            self._listener()
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
@@ -180,6 +196,25 @@ class ProcessBackend:
             del self._records[attempt_id]
         self._locks.pop(attempt_id, None)
         self._listener()
+
+    def _record_and_start(self, spec: AttemptSpec, hosts: str) -> _Started:
+        record = Record.of(spec, self._options.boot_id)
+        if not self._store.add(record):
+            raise OSError(f"there is a directory of attempt {spec.id} already")
+        started = self._kernels.start(spec, hosts, self._store.place(spec.id))
+        record = replace(record, phase=Phase.CREATED, monitor=started.monitor, init=started.init)
+        try:
+            self._store.write(record)
+        except OSError as error:
+            # A later agent would not know how to reach it.
+            self._kernels.kill(spec.id, started.init)
+            started.child.wait()
+            raise KernelError(f"it could not be recorded: {error}") from error
+        return _Started(started.child, record)
+
+    def _record_and_release(self, record: Record) -> None:
+        self._store.write(record)
+        self._kernels.open_gate(self._store.place(record.id))
 
     async def _adopt(self, record: Record) -> None:
         """Takes one attempt over from a former process of this agent."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.attempts import ATTEMPT_ID, AttemptSpec, Phase
 from agent.backends.processes import Process
-from agent.files import sync_directory, write_lasting
+from agent.files import replace_file, sync_directory, write_new
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +125,8 @@ class Records:
         fresh = self._directory / f".new-{record.id}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
-        write_lasting(fresh / RECORD, encode(record))
+        write_new(fresh / RECORD, encode(record), lasting=True)
+        sync_directory(fresh)
         try:
             # A directory that is not empty is never replaced by this.
             fresh.rename(self.place(record.id))
@@ -143,8 +144,12 @@ class Records:
             self.place(attempt_id).rename(self._directory / f"unreadable-{attempt_id}")
 
     def write(self, record: Record) -> None:
-        """Replaces the attempt's record."""
-        write_lasting(self.place(record.id) / RECORD, encode(record))
+        """Replaces the attempt's record.
+
+        The end of an attempt is made to outlive a crash of the node. What comes before does not need to: after such a
+        crash nothing of the attempt runs, and that it was there is known from its first record.
+        """
+        replace_file(self.place(record.id) / RECORD, encode(record), lasting=record.phase.ended)
 
     def remove(self, attempt_id: str) -> None:
         """Removes the attempt's directory and remembers that it was."""
@@ -163,7 +168,7 @@ class Records:
             os.fsync(removed.fileno())
         if len(self._removed) > 2 * REMEMBERED:
             kept = list(self._removed)[-REMEMBERED:]
-            write_lasting(self._removed_list, ("\n".join(kept) + "\n").encode())
+            replace_file(self._removed_list, ("\n".join(kept) + "\n").encode())
             self._removed = dict.fromkeys(kept)
 
 

@@ -1,7 +1,8 @@
 """Starts a command in a sandbox over the host's own root, by bubblewrap, and holds it at a gate.
 
-The root is an overlay: the host's `/` below, a private writable layer above. It is mounted in a mount namespace of the
-thread that starts bubblewrap, so nothing is ever mounted on the host and nothing has to be unmounted.
+The root is an overlay: the host's `/` below, a private writable layer above. That layer is in memory, counted to the
+kernel's limit: an upper layer that lies within the lower one is undefined. All is mounted in a mount namespace of the thread
+that starts bubblewrap, so nothing is ever mounted on the host and nothing has to be unmounted.
 
 Inside, in this order: bubblewrap's reaper (process 1), then as process 2 `setpriv`, which becomes an unprivileged user
 without any capability, then a shell that writes a line to standard output (the sandbox is ready), waits for a line on
@@ -17,10 +18,9 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import subprocess
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,15 +51,13 @@ class Settings:
     """What all sandboxes of an agent have in common.
 
     `mount_point` is an empty directory used inside private mount namespaces only; `hidden` are paths of the host that
-    are empty inside, besides the usual ones. With `overlay_on_disk`, the upper layer is a directory; else it is in
-    memory, counted to the kernel's limit.
+    are empty inside, besides the usual ones.
     """
 
     mount_point: Path
     uid: int
     gid: int
     hidden: tuple[str, ...]
-    overlay_on_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Sandbox:
     """One sandbox to be started.
 
     `files` are texts by path below the root, without the leading slash; `control_groups` are the host's directories
-    by path inside. `layers` is a private directory for the upper layer, `work` the command's writable home.
+    by path inside. `work` is the command's writable home.
     """
 
     hostname: str
@@ -75,7 +73,6 @@ class Sandbox:
     environment: Mapping[str, str]
     files: Mapping[str, str]
     control_groups: Mapping[str, str]
-    layers: Path
     work: Path
 
 
@@ -154,17 +151,10 @@ def mount_root(sandbox: Sandbox, settings: Settings) -> str:
     # Slave, not private: what the host unmounts later is unmounted here as well.
     linux.mount(None, "/", None, linux.MS_REC | linux.MS_SLAVE)
     leave_network_namespaces()
-    if settings.overlay_on_disk:
-        base = sandbox.layers
-        root = settings.mount_point
-    else:
-        linux.mount("tmpfs", str(settings.mount_point), "tmpfs", 0, "mode=0755")
-        base = settings.mount_point
-        root = base / "root"
-        root.mkdir()
-    upper, scratch = base / "upper", base / "scratch"
-    upper.mkdir(exist_ok=True)
-    scratch.mkdir(exist_ok=True)
+    linux.mount("tmpfs", str(settings.mount_point), "tmpfs", 0, "mode=0755")
+    root, upper, scratch = (settings.mount_point / name for name in ("root", "upper", "scratch"))
+    for directory in (root, upper, scratch):
+        directory.mkdir()
     for name, text in sandbox.files.items():
         _make_parents(upper, Path(name).parent)
         (upper / name).write_text(text)
@@ -200,20 +190,6 @@ def in_own_thread(action: Callable[[], Result]) -> Result:
     if errors:
         raise errors[0]
     return results[0]
-
-
-def can_overlay_on_disk(settings: Settings, layers: Path) -> bool:
-    """Whether the node's kernel takes an upper layer below the lower one; most refuse. Blocks."""
-    probe = Sandbox("probe", (), {}, {}, {}, layers, layers)
-    trial = replace(settings, overlay_on_disk=True)
-    layers.mkdir(parents=True, exist_ok=True)
-    try:
-        in_own_thread(lambda: mount_root(probe, trial))
-    except OSError:
-        return False
-    finally:
-        shutil.rmtree(layers, ignore_errors=True)
-    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from agent.attempts import AttemptSpec, Phase
 from agent.backends import sandbox
+from agent.backends.cgroups import Cgroups
 from agent.backends.kernels import ProcessOptions
 from agent.backends.process import ProcessBackend
 
 COMMAND = ("date", "+%s.%N")
 HOSTS = "127.0.0.1\tlocalhost\n"
+GROUPS = {path: path for path in map(str, sorted(Cgroups("bench").places("").values()))}
 SLOTS = {"cpu": 1000, "mem": 256 << 20}
 
 
@@ -51,11 +52,10 @@ async def kernel(backend: ProcessBackend, number: int) -> float:
 
 def bare(settings: sandbox.Settings, directory: Path, number: int) -> float:
     """Seconds from starting bubblewrap to the command running."""
-    layers, work = directory / f"layers{number}", directory / f"work{number}"
-    layers.mkdir()
+    work = directory / f"work{number}"
     work.mkdir()
     os.chown(work, settings.uid, settings.gid)
-    like = sandbox.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, {}, layers, work)
+    like = sandbox.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, GROUPS, work)
 
     def run() -> float:
         root = sandbox.mount_root(like, settings)
@@ -99,8 +99,6 @@ async def main(count: int) -> float:
         mount_point = directory / "mount"
         mount_point.mkdir()
         settings = sandbox.Settings(mount_point, 60_000, 60_000, ())
-        layers = directory / "probe"
-        settings = replace(settings, overlay_on_disk=sandbox.can_overlay_on_disk(settings, layers))
         try:
             kernels, peers = [], []
             for number in range(-2, count):

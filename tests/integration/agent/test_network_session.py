@@ -98,7 +98,7 @@ async def test_network_survives_a_restart_of_the_agent(agent: Agent) -> None:
     await agent.start()
     manager = await agent.converse(term=2)
     await manager.snapshot(*attempts, networks=(network(),))
-    (agent.settings.scratch_dir / attempts[0].id / "work" / "go").touch()
+    (agent.settings.scratch_dir / attempts[0].id / "go").touch()
     status = await manager.until_state(attempts[0].id, pb.ATTEMPT_STATE_EXITED)
     assert status.exit_code == 0
     logs = [piece.data async for piece in manager.stub.StreamLogs(pb.StreamLogsRequest(attempt_id=attempts[0].id))]

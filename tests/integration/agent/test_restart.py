@@ -107,7 +107,7 @@ async def test_killed_agent_leaves_kernels_and_the_next_adopts_them(process: Age
     await manager.until_state("ending.1", RUNNING)
     before = record(place.directory, "running.1")
     assert await process.end(signal.SIGKILL) == -signal.SIGKILL
-    (place.directory / "scratch" / "ending.1" / "work" / "go").touch()
+    (place.directory / "scratch" / "ending.1" / "go").touch()
     monitor = record(place.directory, "ending.1")["monitor"]
     assert isinstance(monitor, dict)
     async with asyncio.timeout(10):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import itertools
 import json
 import os
@@ -27,7 +28,13 @@ Result = TypeVar("Result")
 
 
 def run(*command: str) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
+    return subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    ).stdout
 
 
 def inside(name: str, function: Callable[[], Result]) -> Result:
@@ -176,6 +183,10 @@ class Kernel:
         return opened
 
 
+def mac_of(address: ipaddress.IPv4Address) -> str:
+    return "0a:58:" + address.packed.hex(":")
+
+
 class Cluster:
     """A session spread over nodes: what each node has to know, and a kernel per member."""
 
@@ -186,11 +197,13 @@ class Cluster:
         self.nodes = list(dict.fromkeys(node.name for node in nodes))
         self._by_name = {node.name: node for node in nodes}
         self._owners = nodes
-        base = subnet.split("/", maxsplit=1)[0].rsplit(".", 1)[0]
+        first = ipaddress.IPv4Network(subnet).network_address
         self.members = [
-            Member(f"{uuid.uuid4()}", f"kernel{rank}", f"{base}.{rank}", f"0a:58:{bytes(map(int, f'{base}.{rank}'.split('.'))).hex(':')}", node.address, local=False)
+            Member(
+                str(uuid.uuid4()), f"kernel{rank}", str(first + rank), mac_of(first + rank), node.address, local=False
+            )
             for rank, node in enumerate(nodes, start=2)
-        ]  # fmt: skip
+        ]
         self.kernels: list[Kernel] = []
 
     def network(self, node: Node) -> Network:
@@ -279,6 +292,17 @@ class Tap:
         with suppress(BlockingIOError):
             while True:
                 found.append(self._socket.recv(65536))
+        return found
+
+    async def until(self, mark: bytes) -> list[bytes]:
+        """All frames up to the first one with the mark in it."""
+        found: list[bytes] = []
+
+        def wanted(frame: bytes) -> bool:
+            found.append(frame)
+            return mark in frame
+
+        await self.frame(wanted)
         return found
 
     async def frame(self, wanted: Callable[[bytes], bool]) -> bytes:

@@ -98,8 +98,7 @@ async def test_unknown_addresses_are_not_flooded_on_the_node_either() -> None:
         with Tap(main.namespace, "eth0") as own, Tap(other.namespace, "eth0") as next_to:
             own.send(plain_frame("0a:58:0a:80:00:0d", main.member.mac, b"to nobody"))
             own.send(plain_frame(other.member.mac, main.member.mac, b"to you"))
-            seen: list[bytes] = []
-            await next_to.frame(lambda frame: seen.append(frame) or b"to you" in frame)
+            seen = await next_to.until(b"to you")
             assert not [frame for frame in seen if b"to nobody" in frame]
 
 
@@ -110,8 +109,7 @@ async def test_a_kernel_cannot_speak_with_the_mac_of_another() -> None:
             for false in (remote.member.mac, "0a:58:0a:80:00:0d"):
                 own.send(plain_frame(other.member.mac, false, b"spoofed"))
             own.send(plain_frame(other.member.mac, main.member.mac, b"honest"))
-            seen: list[bytes] = []
-            await next_to.frame(lambda frame: seen.append(frame) or b"honest" in frame)
+            seen = await next_to.until(b"honest")
             assert not [frame for frame in seen if b"spoofed" in frame]
         # Nobody learned the false place.
         assert (await asyncio.to_thread(exchange, other, remote, b"hello"))[0] == b"olleh"
@@ -137,7 +135,7 @@ async def test_two_sessions_with_the_same_addresses_do_not_meet() -> None:
                 listener.settimeout(PATIENCE)
                 connection, seen = listener.accept()
                 with connection:
-                    return seen == client.getsockname()
+                    return bool(seen == client.getsockname())
 
         with serve(left.kernels[1]) as left_listener, serve(right.kernels[1]) as right_listener:
             address = left.kernels[1].member.address
@@ -149,8 +147,7 @@ async def test_two_sessions_with_the_same_addresses_do_not_meet() -> None:
             own.send(plain_frame(right.kernels[1].member.mac, left.kernels[0].member.mac, b"hello"))
             with Tap(right.kernels[0].namespace, "eth0") as honest:
                 honest.send(plain_frame(right.kernels[1].member.mac, right.kernels[0].member.mac, b"own"))
-            seen: list[bytes] = []
-            await other.frame(lambda frame: seen.append(frame) or b"own" in frame)
+            seen = await other.until(b"own")
             assert not [frame for frame in seen if b"hello" in frame]
 
 
@@ -163,8 +160,7 @@ async def test_a_kernel_reaches_neither_its_node_nor_the_underlay() -> None:
         with Tap(one.name, "up0") as underlay, Tap(cluster.kernels[0].namespace, "eth0") as own:
             own.send(arp_request(cluster.kernels[0].member, two.address))
             own.send(plain_frame(cluster.kernels[1].member.mac, cluster.kernels[0].member.mac, b"marker"))
-            seen: list[bytes] = []
-            await underlay.frame(lambda frame: seen.append(frame) or b"marker" in frame)
+            seen = await underlay.until(b"marker")
             # The node itself may speak there; of the kernel there is the marker and nothing else.
             assert len([frame for frame in seen if mac_bytes(cluster.kernels[0].member.mac) in frame]) == 1
 

@@ -19,7 +19,7 @@ def to_network(value: dict[str, Any]) -> Network:
     return Network(**{**value, "members": tuple(Member(**member) for member in value["members"])})
 
 
-async def perform(networks: SessionNetworks, method: str, *arguments: Any) -> Any:
+async def perform(networks: SessionNetworks, method: str, *arguments: Any) -> Any:  # noqa: PLR0911 - a table of methods
     match method:
         case "ensure":
             return await networks.ensure(to_network(arguments[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from agent.network.observed import AddressEntry, Link, NeighbourEntry, Observed, PortSettings, StationEntry, TunnelEntry
 from agent.network.operations import (
@@ -29,6 +30,7 @@ NEW_PORT = PortSettings(
     neighbour_suppression=False,
     locked=False,
 )
+Kind = TypeVar("Kind", TunnelEntry, StationEntry, NeighbourEntry, AddressEntry)
 Entry = TunnelEntry | StationEntry | NeighbourEntry | AddressEntry
 
 
@@ -42,7 +44,7 @@ class Namespace:
     entries: set[tuple[int, Entry]] = field(default_factory=set)
 
     def observed(self) -> Observed:
-        def of(kind: type[Entry]) -> frozenset[Entry]:
+        def of(kind: type[Kind]) -> frozenset[Kind]:
             return frozenset(entry for _, entry in self.entries if isinstance(entry, kind))
 
         return Observed(dict(self.links), of(TunnelEntry), of(StationEntry), of(NeighbourEntry), of(AddressEntry))

@@ -120,8 +120,8 @@ ACCIDENTS: tuple[Callable[[Linux], None], ...] = (
 accidents = st.lists(st.sampled_from(ACCIDENTS), max_size=4, unique=True)
 
 
-@given(networks(), uplinks)
-def test_strategies_make_valid_networks(network: Network, _: Uplink) -> None:
+@given(networks())
+def test_strategies_make_valid_networks(network: Network) -> None:
     check(network)
 
 

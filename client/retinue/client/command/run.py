@@ -55,8 +55,9 @@ async def run_command(
     asks.
 
     \b
-      retinue run -- echo hello retinue run --size 3 --mode multi-node --slots cpu=2,mem=512m --sub-command 'sleep 60'
-      -- sh -c 'getent hosts sub1'
+      retinue run -- echo hello
+      retinue run --size 3 --mode multi-node --slots cpu=2 \\
+          --sub-command 'sleep 60' -- sh -c 'getent hosts sub1 sub2'
     """
     spec = request(given)
     async with connection.client() as client:
