@@ -54,6 +54,36 @@ def quota(cpu: int) -> int:
     return max(SMALLEST_QUOTA, cpu * CPU_PERIOD // 1000)
 
 
+Setting = tuple[str, str, int | str, bool]
+"""Controller, file, value, and whether the file must be there."""
+
+
+def memory_settings(limits: Limits, unified: bool) -> list[Setting]:
+    """What to write where for the limits of memory, swap space included, and tasks."""
+    if unified:
+        settings: list[Setting] = [("", "pids.max", limits.tasks, True)]
+        if limits.memory is not None:
+            settings += [("", "memory.max", limits.memory, True), ("", "memory.swap.max", 0, False)]
+        return settings
+    settings = [("pids", "pids.max", limits.tasks, True)]
+    if limits.memory is not None:
+        settings.append(("memory", "memory.limit_in_bytes", limits.memory, True))
+        settings.append(("memory", "memory.memsw.limit_in_bytes", limits.memory, False))
+    return settings
+
+
+def cpu_settings(cpu: int, unified: bool) -> list[Setting]:
+    """What to write where for so many thousandths of a processor: a ceiling, and a share when all is wanted by many."""
+    if unified:
+        weight = min(10_000, max(1, cpu // 10))
+        return [("", "cpu.weight", weight, True), ("", "cpu.max", f"{quota(cpu)} {CPU_PERIOD}", True)]
+    return [
+        ("cpu", "cpu.shares", max(2, cpu * 1024 // 1000), True),
+        ("cpu", "cpu.cfs_period_us", CPU_PERIOD, True),
+        ("cpu", "cpu.cfs_quota_us", quota(cpu), True),
+    ]
+
+
 def _write(path: Path, value: int | str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -103,12 +133,15 @@ class Cgroups:
             except OSError as error:
                 raise CgroupError(f"cannot make control groups under {root}: {error.strerror}") from error
 
-    def close(self) -> None:
-        """Removes the agent's own groups where nothing is left in them."""
-        for root in self._roots.values():
-            for place in (root / self._family / MONITORS, root / self._family, root / FAMILY):
-                with contextlib.suppress(OSError):
-                    place.rmdir()
+    def close(self, timeout: float) -> None:
+        """Removes the agent's own groups if nothing is left in them; waits up to `timeout` seconds for what is ending."""
+        if self.names() or self.processes(MONITORS):
+            return
+        if self.remove(MONITORS, timeout):
+            for root in self._roots.values():
+                for place in (root / self._family, root / FAMILY):
+                    with contextlib.suppress(OSError):
+                        place.rmdir()
 
     def names(self) -> set[str]:
         """Attempts there is a group of."""
@@ -122,49 +155,43 @@ class Cgroups:
         """The attempt's directory by controller; in version 2 there is one, under the empty name."""
         return {name: root / self._family / attempt_id for name, root in self._roots.items()}
 
-    def create(self, attempt_id: str, limits: Limits) -> None:
-        """Makes the attempt's groups with the limits of memory and tasks; that of processor time is set apart."""
-        places = self.places(attempt_id)
-        for place in places.values():
+    def create(self, name: str) -> None:
+        """Makes groups of that name, without limits."""
+        for place in self.places(name).values():
             place.mkdir(exist_ok=True)
-        if self.unified:
-            _write(places[""] / "pids.max", limits.tasks)
-            if limits.memory is not None:
-                _write(places[""] / "memory.max", limits.memory)
-                with contextlib.suppress(FileNotFoundError):
-                    _write(places[""] / "memory.swap.max", 0)
-            return
-        _write(places["pids"] / "pids.max", limits.tasks)
-        if limits.memory is not None:
-            _write(places["memory"] / "memory.limit_in_bytes", limits.memory)
-            with contextlib.suppress(FileNotFoundError):
-                _write(places["memory"] / "memory.memsw.limit_in_bytes", limits.memory)
+
+    def rename(self, name: str, attempt_id: str) -> None:
+        """Gives groups to an attempt; version 1 only."""
+        for old, new in zip(self.places(name).values(), self.places(attempt_id).values(), strict=True):
+            old.rename(new)
+
+    def limit(self, attempt_id: str, limits: Limits) -> None:
+        """Sets the limits of memory and tasks; that of processor time is set apart."""
+        places = self.places(attempt_id)
+        for controller, file, value, needed in memory_settings(limits, self.unified):
+            try:
+                _write(places[controller] / file, value)
+            except FileNotFoundError:
+                if needed:
+                    raise
 
     def limit_cpu(self, attempt_id: str, limits: Limits) -> None:
         """Sets the limit of processor time; done when the kernel is set up, so that setting up is not slowed by it."""
         if limits.cpu is None:
             return
-        place = self.places(attempt_id)["" if self.unified else "cpu"]
-        if self.unified:
-            _write(place / "cpu.weight", min(10_000, max(1, limits.cpu // 10)))
-            _write(place / "cpu.max", f"{quota(limits.cpu)} {CPU_PERIOD}")
-        else:
-            _write(place / "cpu.shares", max(2, limits.cpu * 1024 // 1000))
-            _write(place / "cpu.cfs_period_us", CPU_PERIOD)
-            _write(place / "cpu.cfs_quota_us", quota(limits.cpu))
-
-    def join(self, attempt_id: str) -> Sequence[str]:
-        """Puts what the calling thread starts next into the attempt's groups.
-
-        In version 1 the thread itself joins, at no cost; it must be a throw-away thread. In version 2 a thread cannot,
-        and the answer is the start of an argument vector that joins and then runs what follows it.
-        """
         places = self.places(attempt_id)
-        if self.unified:
-            return ("/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(places[""] / "cgroup.procs"))
-        for place in places.values():
+        for controller, file, value, _ in cpu_settings(limits.cpu, self.unified):
+            _write(places[controller] / file, value)
+
+    def join(self, name: str) -> None:
+        """Puts the calling thread, and whatever it starts, into the groups; version 1 only. It must be a throw-away one."""
+        for place in self.places(name).values():
             _write(place / "tasks", threading.get_native_id())
-        return ()
+
+    def joining_prefix(self, attempt_id: str) -> Sequence[str]:
+        """The start of an argument vector that joins the group and then becomes what follows; version 2 only."""
+        place = self.places(attempt_id)[""]
+        return ("/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(place / "cgroup.procs"))
 
     def watch_over(self, pid: int) -> None:
         """Moves the process that watches over a kernel out of the kernel's groups."""

@@ -18,13 +18,18 @@ from typing import TYPE_CHECKING
 from agent.backends import sandbox
 from agent.backends.backend import BackendError
 from agent.backends.cgroups import MOUNT, CgroupError, Cgroups, Limits
-from agent.backends.processes import Process, command_of, identify, send_signal, wait_end
+from agent.backends.launchers import SPARE, Launchers
+from agent.backends.processes import Process, alive, command_of, identify, send_signal, wait_end
 from agent.backends.status import Status, parse_status
 
 if TYPE_CHECKING:
     from agent.attempts import AttemptSpec
 
 GATE, STATUS, OUTPUT = "gate", "status", "output.log"
+CLOSE_TIMEOUT = 1.0
+"""Seconds to wait for processes that are ending when the agent stops."""
+SPARES = 4
+"""Threads kept ready to start kernels."""
 END_TIMEOUT = 5.0
 """Seconds to wait at a time for killed processes to be gone."""
 
@@ -74,16 +79,27 @@ class Kernels:
             self._settings = sandbox.Settings(mount_point, options.uid, options.gid, hidden)
             self._cgroups = Cgroups(options.agent_id)
             self._cgroups.open()
+            for name in self._cgroups.names():
+                # What a former agent kept ready.
+                if name.startswith(SPARE):
+                    self._cgroups.remove(name, END_TIMEOUT)
+            self._launchers = Launchers(self._cgroups, SPARES)
         except (CgroupError, OSError) as error:
             raise BackendError(f"kernels of kind `process` cannot run here: {error}") from error
 
     def close(self) -> None:
-        """Removes the agent's own control groups if there is nothing left in them."""
-        self._cgroups.close()
+        """Removes what was kept ready, and the agent's own control groups if nothing is left in them."""
+        self._launchers.close()
+        self._cgroups.close(CLOSE_TIMEOUT)
 
     def names(self) -> set[str]:
         """Attempts there is a control group of."""
-        return self._cgroups.names()
+        return {name for name in self._cgroups.names() if not name.startswith(SPARE)}
+
+    def shelter(self, monitor: Process) -> None:
+        """Moves the process that watches over a kernel out of the kernel's limits; takes a while, and may be repeated."""
+        if alive(monitor):
+            self._cgroups.watch_over(monitor.pid)
 
     def start(self, spec: AttemptSpec, hosts: str, place: Path) -> Started:
         """Starts a kernel and holds it at its gate; `place` is the directory for its files. Raises KernelError."""
@@ -94,7 +110,6 @@ class Kernels:
 
     def _start(self, spec: AttemptSpec, hosts: str, place: Path) -> Started:
         limits = Limits.of(spec.slots, self._options.tasks)
-        self._cgroups.create(spec.id, limits)
         work = self._scratch(spec.id)
         work.mkdir(mode=0o700, exist_ok=True)
         os.chown(work, self._settings.uid, self._settings.gid)
@@ -109,8 +124,12 @@ class Kernels:
             work=work,
         )
         ends = sandbox.Ends(place / GATE, place / STATUS, place / OUTPUT)
-        child = sandbox.start(kernel, self._settings, ends, lambda: self._cgroups.join(spec.id))
-        self._cgroups.watch_over(child.pid)
+        try:
+            child = sandbox.start(
+                kernel, self._settings, ends, lambda action: self._launchers.launch(spec.id, limits, action)
+            )
+        finally:
+            self._launchers.refill()
         self._cgroups.limit_cpu(spec.id, limits)
         number = self.status(place).init
         monitor, init = identify(child.pid), None if number is None else identify(number)

@@ -89,7 +89,7 @@ class ProcessBackend:
             # This process will not wait for it any more; without a code, the object would complain of that.
             child.returncode = 0
         self._children.clear()
-        if self._node is not None and not self._records:
+        if self._node is not None:
             await asyncio.to_thread(self._node.close)
 
     def observed(self) -> Mapping[str, ObservedAttempt]:
@@ -143,6 +143,7 @@ class ProcessBackend:
                 self._records[spec.id] = started.record
                 self._listener()
                 self._watch(started.record)
+                self._shelter(started.record)
 
     async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
         """Records that the attempt ended before anything of it was created."""
@@ -229,6 +230,11 @@ class ProcessBackend:
             # The former process may have ended between recording this and doing it; a second time does no harm.
             await asyncio.to_thread(self._kernels.open_gate, self._store.place(record.id))
         self._watch(record)
+        self._shelter(record)
+
+    def _shelter(self, record: Record) -> None:
+        if record.monitor is not None:
+            self._spawn(asyncio.to_thread(self._kernels.shelter, record.monitor), f"shelter {record.id}")
 
     async def _bury(self, attempt_id: str) -> None:
         """Ends an attempt whose record is lost: it must not be started again, and no more can be said of it."""

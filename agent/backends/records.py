@@ -126,7 +126,6 @@ class Records:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
         write_new(fresh / RECORD, encode(record), lasting=True)
-        sync_directory(fresh)
         try:
             # A directory that is not empty is never replaced by this.
             fresh.rename(self.place(record.id))
@@ -135,6 +134,7 @@ class Records:
             if self.place(record.id).exists():
                 return False
             raise
+        # The name is the guard, and lasts from here on; should what is in it be lost, the attempt counts as over.
         sync_directory(self._directory)
         return True
 

@@ -19,17 +19,14 @@ import contextlib
 import os
 import select
 import subprocess
-import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from agent.backends import linux
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-Result = TypeVar("Result")
-
 HOME = "/home/work"
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USER_NAME = "work"
@@ -173,25 +170,6 @@ def _make_parents(base: Path, relative: Path) -> None:
             directory.chmod(0o755)
 
 
-def in_own_thread(action: Callable[[], Result]) -> Result:
-    """Runs something in a thread that is used for nothing else, and waits: it may change what it sees of the node."""
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(action())
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="sandbox")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
-
-
 @dataclass(frozen=True, slots=True)
 class Ends:
     """Files by which a sandbox is reached: `gate` is a FIFO that exists; `status` and `output` are made."""
@@ -201,17 +179,22 @@ class Ends:
     output: Path
 
 
-def start(
-    sandbox: Sandbox, settings: Settings, ends: Ends, join: Callable[[], Sequence[str]]
-) -> subprocess.Popen[bytes]:
+class Launch(Protocol):
+    """Runs something in a thread that is used for nothing else, with the start of its argument vector, and waits."""
+
+    def __call__(self, action: Callable[[Sequence[str]], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """The result of the action."""
+        ...
+
+
+def start(sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch) -> subprocess.Popen[bytes]:
     """Starts the sandbox and returns once it is ready at its gate, blocking; the result is the process that watches it.
 
-    `join` is called in the thread that starts it and gives the start of the argument vector. Raises SandboxError,
-    after ending what was started, or OSError.
+    Raises SandboxError, after ending what was started, or OSError.
     """
     ready, announce = os.pipe()
     try:
-        monitor = _launch(sandbox, settings, ends, join, announce)
+        monitor = _start(sandbox, settings, ends, launch, announce)
     except BaseException:
         os.close(ready)
         raise
@@ -230,9 +213,7 @@ def start(
     return monitor
 
 
-def _launch(
-    sandbox: Sandbox, settings: Settings, ends: Ends, join: Callable[[], Sequence[str]], announce: int
-) -> subprocess.Popen[bytes]:
+def _start(sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, announce: int) -> subprocess.Popen[bytes]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with (
         _opened(ends.gate, os.O_RDWR) as gate,
@@ -240,8 +221,7 @@ def _launch(
         _opened(ends.status, flags) as status,
     ):
 
-        def launch() -> subprocess.Popen[bytes]:
-            prefix = join()
+        def inside(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
             root = mount_root(sandbox, settings)
             return subprocess.Popen(  # noqa: S603
                 [*prefix, *outer_arguments(sandbox, settings, root, status), *inner_arguments(sandbox, settings)],
@@ -253,7 +233,7 @@ def _launch(
                 start_new_session=True,
             )
 
-        return in_own_thread(launch)
+        return launch(inside)
 
 
 @contextlib.contextmanager

@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
-_AGENT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_AGENT_ID = re.compile(r"[a-z0-9-]+")
 _LABEL_LENGTH = 20
 _DIGEST_LENGTH = 8
 _PROCESS_NAMESPACE = "/proc/self/ns/net"
+# In place of a descriptor, where no step may name one.
+_NO_KERNEL = -1
 
 # A session's namespace has no addresses of its own and no business with IP: it only switches frames.
 _SESSION_SETTINGS = {
@@ -129,7 +131,7 @@ class SessionNetworks:
             assert session is not None  # noqa: S101 - it has just been made, and nobody else may remove it
             steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
             with netlink.connected() as node:
-                _apply(steps, {Place.SESSION: connection, Place.NODE: node}, session, session)
+                _apply(steps, {Place.SESSION: connection, Place.NODE: node}, session, _NO_KERNEL)
         return len(steps)
 
     def _attach(self, network: Network, kernel_id: str, netns_path: str) -> int:
@@ -157,7 +159,7 @@ class SessionNetworks:
             with netlink.connected(session) as connection:
                 port = observe_port(connection, BRIDGE, name).links.get(name)
                 if port is not None:
-                    _send([DeleteLink(port.index)], connection, session, session)
+                    _send([DeleteLink(port.index)], connection, session, _NO_KERNEL)
 
     def _remove(self, session_id: str) -> None:
         name = self.namespace(session_id)
@@ -172,10 +174,10 @@ class SessionNetworks:
 def agent_label(agent_id: str) -> str:
     """The agent's part of the names it gives, of 20 characters at most; what is longer ends in a digest of the whole.
 
-    Raises InvalidNetworkError unless the id is made of a-z, 0-9 and inner dashes.
+    Raises InvalidNetworkError unless the id is made of a-z, 0-9 and dashes.
     """
     if not _AGENT_ID.fullmatch(agent_id):
-        raise InvalidNetworkError(f"agent id {agent_id!r} is not made of a-z, 0-9 and inner dashes")
+        raise InvalidNetworkError(f"agent id {agent_id!r} is not made of a-z, 0-9 and dashes")
     if len(agent_id) <= _LABEL_LENGTH:
         return agent_id
     digest = hashlib.sha256(agent_id.encode()).hexdigest()[:_DIGEST_LENGTH]

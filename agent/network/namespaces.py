@@ -96,8 +96,13 @@ def opened(path: str | os.PathLike[str]) -> Iterator[int]:
 
 @contextmanager
 def opened_name(name: str) -> Iterator[int | None]:
-    """A descriptor of the named namespace, closed at the end; None when there is none, or only a half-made one."""
-    if not _is_namespace(DIRECTORY / name):
+    """A descriptor of the named namespace, closed at the end; None when there is none, or only a half-made one.
+
+    Raises NetworkError.
+    """
+    with _explained(f"open network namespace {name}"):
+        there = _is_namespace(DIRECTORY / name)
+    if not there:
         yield None
         return
     with opened(DIRECTORY / name) as descriptor:
@@ -105,8 +110,9 @@ def opened_name(name: str) -> Iterator[int | None]:
 
 
 def same(one: int, other: int | str) -> bool:
-    """Whether two descriptors, or a descriptor and a path, are of one namespace. Raises OSError."""
-    return os.path.samestat(os.fstat(one), os.stat(other))
+    """Whether two descriptors, or a descriptor and a path, are of one namespace. Raises NetworkError."""
+    with _explained("compare network namespaces"):
+        return os.path.samestat(os.fstat(one), os.stat(other))
 
 
 def run_inside(descriptor: int, function: Callable[[], _Result]) -> _Result:

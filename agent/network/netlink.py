@@ -6,11 +6,11 @@ batch off while it is being sent, so that its answers are there when the call co
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 import struct
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl  # type: ignore[import-untyped]
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _SOL_NETLINK, _NETLINK_EXT_ACK, _NETLINK_CAP_ACK, _NETLINK_GET_STRICT_CHECK = 270, 11, 10, 12
 _REQUEST, _ACK, _DUMP, _ACK_TEXTS = 0x1, 0x4, 0x300, 0x200
 _ERROR, _DONE = 2, 3
+_INTERRUPTED = 0x10
+_DUMP_TRIES = 10
 _HEADER = struct.Struct("=IHHII")
 _ERRNO = struct.Struct("=i")
 _ATTRIBUTE = struct.Struct("=HH")
@@ -88,13 +90,18 @@ class Netlink:
 
     def request(self, message: Message) -> list[Any]:
         """What the kernel answers to one question, decoded. Raises RequestError; NetworkError when the socket fails."""
-        return list(self._ask(message, _REQUEST | _ACK))
+        return self._ask(message, _REQUEST | _ACK)[0]
 
     def dump(self, message: Message) -> list[Any]:
         """All that the kernel lists for the question, decoded. Raises as `request` does."""
-        return list(self._ask(message, _REQUEST | _DUMP))
+        for _ in range(_DUMP_TRIES):
+            answers, whole = self._ask(message, _REQUEST | _DUMP)
+            if whole:
+                return answers
+        raise NetworkError("netlink: what is there changes faster than it can be read")
 
-    def _ask(self, message: Message, flags: int) -> Iterator[Any]:
+    def _ask(self, message: Message, flags: int) -> tuple[list[Any], bool]:
+        """The answers, and whether nothing changed while they were put together."""
         self._sequence += 1
         message["header"]["flags"] = flags
         message["header"]["sequence_number"] = self._sequence
@@ -102,15 +109,16 @@ class Netlink:
         self._write(bytes(message.data))
         decoder = MarshalRtnl()
         answers = bytearray()
+        whole = True
         while True:
             for kind, flags_set, number, payload in self._read():
                 if number != self._sequence:
                     continue
+                whole = whole and not flags_set & _INTERRUPTED
                 if kind in {_ERROR, _DONE}:
                     if (error := _refusal(kind, flags_set, payload)) is not None:
                         raise error
-                    yield from decoder.parse(bytes(answers))
-                    return
+                    return list(decoder.parse(bytes(answers))), whole
                 answers += _HEADER.pack(_HEADER.size + len(payload), kind, flags_set, number, 0) + payload
                 answers += bytes(-len(answers) % 4)
 
@@ -133,15 +141,16 @@ class Netlink:
             position += max(_HEADER.size, length + -length % 4)
 
 
-@contextmanager
+@contextlib.contextmanager
 def connected(descriptor: int | None = None) -> Iterator[Netlink]:
     """A socket inside the namespace of the descriptor, by default the process's own. Raises NetworkError."""
-    try:
-        connection = _open() if descriptor is None else namespaces.run_inside(descriptor, _open)
-    except OSError as error:
-        raise NetworkError(f"cannot open a netlink socket: {error}") from error
-    with connection:
-        yield Netlink(connection)
+    with contextlib.ExitStack() as stack:
+        try:
+            opened = _open() if descriptor is None else namespaces.run_inside(descriptor, _open)
+            netlink = Netlink(stack.enter_context(opened))
+        except OSError as error:
+            raise NetworkError(f"cannot open a netlink socket: {error}") from error
+        yield netlink
 
 
 def _open() -> socket.socket:

@@ -38,7 +38,7 @@ _PERMANENT, _NO_ARP = neighbour_flags.states["permanent"], neighbour_flags.state
 
 def observe_session(netlink: Netlink, bridge: str) -> Observed:
     """A session's namespace, whole: its links, and the tables of its bridge and of its VXLAN device. Raises NetworkError."""
-    links = {link.name: link for link in map(_link, netlink.dump(_question(ifinfmsg, rtnl.RTM_GETLINK)))}
+    links = _links(netlink)
     tunnels, stations = _forwarding(netlink, links.values())
     return Observed(links, tunnels, stations, _neighbours(netlink, links.get(bridge)))
 
@@ -56,7 +56,7 @@ def observe_port(netlink: Netlink, bridge: str, port: str) -> Observed:
 
 def observe_kernel(netlink: Netlink) -> Observed:
     """A kernel's namespace: its links and their IPv4 addresses. Raises NetworkError."""
-    links = {link.name: link for link in map(_link, netlink.dump(_question(ifinfmsg, rtnl.RTM_GETLINK)))}
+    links = _links(netlink)
     return Observed(links, addresses=observe_addresses(netlink))
 
 
@@ -74,6 +74,12 @@ def observe_link(netlink: Netlink, index: int) -> Link:
     question = _question(ifinfmsg, rtnl.RTM_GETLINK, index=index)
     question["attrs"] = [("IFLA_EXT_MASK", _SKIP_STATISTICS)]
     return _link(netlink.request(question)[0])
+
+
+def _links(netlink: Netlink) -> dict[str, Link]:
+    question = _question(ifinfmsg, rtnl.RTM_GETLINK)
+    question["attrs"] = [("IFLA_EXT_MASK", _SKIP_STATISTICS)]
+    return {link.name: link for link in map(_link, netlink.dump(question))}
 
 
 def _find(netlink: Netlink, name: str) -> Link | None:
@@ -94,12 +100,14 @@ def _forwarding(netlink: Netlink, links: Iterable[Link]) -> tuple[frozenset[Tunn
         if not link.master and link.kind != "vxlan":
             continue
         for found in netlink.dump(_question(ndmsg, rtnl.RTM_GETNEIGH, family=socket.AF_BRIDGE, ifindex=link.index)):
+            if found["ifindex"] != link.index:
+                continue
             mac = _text(found, "NDA_LLADDR")
-            if found["flags"] & _SELF:
-                if link.kind == "vxlan":
-                    tunnels.add(TunnelEntry(mac, _text(found, "NDA_DST")))
-            elif found["ifindex"] == link.index and found["state"] & _NO_ARP:
-                stations.add(StationEntry(link.index, mac))
+            if not found["flags"] & _SELF:
+                if found["state"] & _NO_ARP:
+                    stations.add(StationEntry(link.index, mac))
+            elif link.kind == "vxlan":
+                tunnels.add(TunnelEntry(mac, _text(found, "NDA_DST")))
     return frozenset(tunnels), frozenset(stations)
 
 

@@ -116,9 +116,7 @@ def plan_attachment(network: Network, member: Member, session: Observed, kernel:
     name = port_name(network, member)
     port, inner = session.links.get(name), kernel.links.get(KERNEL_LINK)
     if inner is not None and inner.kind != "veth":
-        raise NetworkError(
-            f"the kernel's namespace has a {KERNEL_LINK} already, and it is not ours: {inner.kind or '?'}"
-        )
+        raise NetworkError(f"the kernel's namespace has an {KERNEL_LINK} that is not ours, of kind {inner.kind!r}")
     if port is not None and inner is not None and _paired(port, inner) and inner.mac == member.mac:
         index = inner.index
         operations = _plan_port(port, _Port(network.mtu, KERNEL_PORT, frozenset({member.mac})), session)

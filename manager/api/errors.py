@@ -39,6 +39,7 @@ DOMAIN = "retinue"
 MAX_VIOLATIONS = 20
 # Details travel as metadata, of which clients take 8 KiB.
 MAX_STATUS_BYTES = 4096
+# In bytes.
 _MAX_TEXT, _MAX_VALUE = 400, 128
 
 # Field path and what is wrong there.
@@ -315,7 +316,13 @@ def told(error: Exception) -> ApiError | None:
     return found
 
 
-def _printable(text: str, limit: int) -> str:
-    """Text of a caller may come back to a terminal or a log: nothing in it may be taken for a command."""
-    shown = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text[:limit])
-    return shown if len(text) <= limit else shown[:limit] + "…"
+def _printable(text: str, most: int) -> str:
+    """At most so many bytes of a text. It may be a caller's, and come back to a terminal or a log: it must not be a command there."""
+    shown, size = [], 0
+    for character in text:
+        safe = character if character.isprintable() else f"\\u{ord(character):04x}"
+        size += len(safe.encode(errors="replace"))
+        if size > most:
+            return "".join(shown) + "…"
+        shown.append(safe)
+    return "".join(shown)

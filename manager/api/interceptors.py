@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
@@ -36,7 +36,7 @@ RECHECK_SECONDS = 2.0
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-_Handler = grpc.RpcMethodHandler[Any, Any]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 _principal: ContextVar[Principal] = ContextVar("principal")
 _request_id: ContextVar[str] = ContextVar("request_id", default="")
@@ -219,13 +219,13 @@ async def _logged(method: str, context: _Context) -> AsyncIterator[None]:
         yield
         outcome = "OK"
     except grpc.aio.AbortError:
-        code = context.code()
-        outcome = code.name if isinstance(code, grpc.StatusCode) else grpc.StatusCode(_code_pair(code)).name
+        outcome = _code_name(context.code())
         raise
     finally:
         principal = _principal.get(None)
         caller = f"{principal.kind.lower()} {principal.name}" if principal is not None else "anyone"
-        _log.info(
+        _log.log(
+            logging.DEBUG if outcome == "OK" else logging.INFO,
             "%s %s %.1f ms, %s at %s, request %s",
             method,
             outcome,
@@ -236,8 +236,9 @@ async def _logged(method: str, context: _Context) -> AsyncIterator[None]:
         )
 
 
-def _code_pair(number: int) -> Any:
-    return next(code.value for code in grpc.StatusCode if code.value[0] == number)
+def _code_name(code: Any) -> str:
+    """The library tells a code as an enum or as its number."""
+    return next((known.name for known in grpc.StatusCode if code in (known, known.value[0])), str(code))
 
 
 @contextlib.asynccontextmanager

@@ -137,6 +137,7 @@ class Supervisor:
                 continue
             state = verdict(silence, self._timers)
             if state != self._states.get(agent_id):
-                _log.warning("agent %s is %s after %.1f s of silence", agent_id, state, silence)
+                level = logging.INFO if state == ALIVE else logging.WARNING
+                _log.log(level, "agent %s is %s after %.1f s of silence", agent_id, state, silence)
                 self._states[agent_id] = state
                 await self._listener.became(agent_id, state, silence)

@@ -21,6 +21,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 MANAGER_DNS = "manager.retinue"
@@ -99,6 +100,13 @@ class Authority:
     def fingerprint(self) -> str:
         """SHA-256 of the authority's certificate, in hexadecimal."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
+
+    def derive_key(self, purpose: str) -> bytes:
+        """A secret of 32 bytes that everybody who has the authority's key has too."""
+        raw = self._key.private_bytes(
+            serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return HKDF(hashes.SHA256(), 32, salt=None, info=purpose.encode()).derive(raw)
 
     def issue_server(self, hosts: Iterable[str]) -> Certificate:
         """For the manager's ports: `manager.retinue`, `localhost`, the loopback addresses, and these names and addresses."""

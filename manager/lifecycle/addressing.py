@@ -10,8 +10,11 @@ from dataclasses import dataclass
 # Private space that few sites use; sessions are isolated from each other and from the node, so an overlap with a site's own
 # network only matters to kernels that talk to that site.
 POOL = ipaddress.ip_network("10.128.0.0/9")
-VXLAN_OVERHEAD = 50
-MIN_UNDERLAY_MTU = 576
+# Bytes that VXLAN adds, by the version of IP it travels over.
+_OVERHEAD = {4: 50, 6: 70}
+_USUAL_MTU = 1500
+# 576 inside the session and the larger overhead.
+MIN_UNDERLAY_MTU = 646
 MAX_VNI = 2**24 - 1
 # The network, broadcast and bridge addresses are not kernels'.
 _RESERVED_ADDRESSES = 3
@@ -73,7 +76,11 @@ def choose_vni(taken: Collection[int], source: random.Random) -> int:
     return vni
 
 
-def inner_mtu(underlay_mtus: Collection[int], *, vxlan: bool) -> int:
-    """The MTU inside a session: the smallest underlay's, less the header of VXLAN when it is used."""
-    smallest = min((mtu for mtu in underlay_mtus if mtu >= MIN_UNDERLAY_MTU), default=1500)
-    return smallest - (VXLAN_OVERHEAD if vxlan else 0)
+def inner_mtu(underlays: Collection[tuple[str, int]], *, vxlan: bool) -> int:
+    """The MTU inside a session over underlays of (address, MTU): the smallest, less the header of VXLAN when it is used."""
+    overhead = 0
+    if vxlan:
+        overhead = max(
+            (_OVERHEAD[ipaddress.ip_address(address).version] for address, _ in underlays), default=_OVERHEAD[4]
+        )
+    return min((mtu for _, mtu in underlays if mtu >= MIN_UNDERLAY_MTU), default=_USUAL_MTU) - overhead

@@ -134,11 +134,11 @@ class Scheduler:
         """What to write for placed sessions: kernels with addresses, networks of cluster sessions, and the sessions' kind of network."""
         rows: dict[str, list[dict[str, Any]]] = {"kernels": [], "networks": [], "sessions": []}
         clusters = [session for session in kept if len(session.kernel_ids) > 1]
-        pool, vnis, mtus = SubnetPool(()), set[int](), dict[str, int]()
+        pool, vnis, underlays = SubnetPool(()), set[int](), dict[str, tuple[str, int]]()
         if clusters:
             subnets, vnis = await placements.read_taken_addresses(tx)
             pool = SubnetPool(subnets)
-            mtus = await placements.read_underlay_mtus(
+            underlays = await placements.read_underlays(
                 tx, sorted({agent for session in clusters for agent in chosen[session.id]})
             )
         for session in list(kept):
@@ -155,7 +155,7 @@ class Scheduler:
                     continue
                 vnis.add(vni)
                 network = "VXLAN" if vni else "BRIDGE"
-                mtu = inner_mtu([mtus[agent] for agent in sites], vxlan=bool(vni))
+                mtu = inner_mtu([underlays[agent] for agent in sites], vxlan=bool(vni))
                 rows["networks"].append(
                     {"session_id": session.id, "vni": vni, "subnet": subnet, "mtu": mtu, "agents": sites}
                 )

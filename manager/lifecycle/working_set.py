@@ -26,6 +26,7 @@ class WorkingSet:
     # Bytes of output of ended attempts, to be fetched before their agents may forget them.
     output_sizes: dict[tuple[uuid.UUID, int], int] = field(default_factory=dict)
     forced: set[uuid.UUID] = field(default_factory=set)
+    addresses: dict[uuid.UUID, str] = field(default_factory=dict)
     attempts_before: dict[tuple[uuid.UUID, int], tuple[Goal, Observed, bool]] = field(default_factory=dict)
 
 
@@ -51,6 +52,7 @@ async def take_out(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> Work
             )
             for kernel in kernels[session_id]
         ]
+        taken.addresses.update({kernel["id"]: kernel["address"] for kernel in kernels[session_id]})
         for record in records:
             taken.attempts_before[record.id, record.epoch] = (record.goal, record.observed, record.attempt_ended)
         taken.machines[session_id] = SessionMachine(
@@ -119,7 +121,7 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
                         "log_size": taken.output_sizes.get((kernel.id, kernel.epoch), 0) if kernel.attempt_ended else 0,
                     }
                 )
-        entries.extend(_entry(session_id, row, move) for move in machine.moves)
+        entries.extend(_entry(session_id, row, move, taken.addresses) for move in machine.moves)
     if session_rows or kernel_rows:
         await sessions.write(tx, session_rows, kernel_rows)
     if attempt_rows:
@@ -149,7 +151,7 @@ def _entry(session_id: uuid.UUID, row: Mapping[str, Any], move: SessionMoved | K
             "to": move.to_state,
             "agent": move.agent_id or "",
             "epoch": move.epoch,
-            "address": "",
+            "address": "" if move.to_state is KernelState.PENDING else addresses[move.kernel_id],
             "exit_code": move.exit_code,
             "reason": move.reason,
         }

@@ -191,6 +191,6 @@ def _check(agents: Agents, owners: Owners, queue: Queue) -> None:
         if shape != wanted:
             raise ValueError(f"{name} has shape {shape}, not {wanted}")
     if len(set(agents.slots)) != slots or len(set(agents.ids)) != count:
-        raise ValueError("slots and agents must be named once each")
+        raise ValueError("each slot and each agent must be named once")
     if len(owners.weights) and int(owners.weights.min()) < 1:
         raise ValueError("weights must be 1 or more")

@@ -88,6 +88,11 @@ class EmbeddedServer:
         """Process of the running server."""
         return self._pid
 
+    @property
+    def started_here(self) -> bool:
+        """Whether this object started the server that runs, and did not take it over."""
+        return self._process is not None
+
     async def start(self) -> str:
         """Starts the server, or takes over the one that runs, and returns the URL. Raises EmbeddedServerError."""
         binaries = await asyncio.to_thread(self._prepare)

@@ -117,10 +117,12 @@ async def keep_rotation(tx: AsyncSession, group: str, rotation: str) -> None:
     )
 
 
-async def read_underlay_mtus(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, int]:
-    """MTU of each agent's underlay link."""
-    rows = await tx.execute(text("SELECT id, underlay_mtu FROM agent WHERE id = ANY(:ids)"), {"ids": list(agent_ids)})
-    return {row["id"]: row["underlay_mtu"] for row in fetched(rows)}
+async def read_underlays(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, tuple[str, int]]:
+    """Address and MTU of each agent's underlay link."""
+    rows = await tx.execute(
+        text("SELECT id, underlay_address, underlay_mtu FROM agent WHERE id = ANY(:ids)"), {"ids": list(agent_ids)}
+    )
+    return {row["id"]: (row["underlay_address"], row["underlay_mtu"]) for row in fetched(rows)}
 
 
 async def read_taken_addresses(tx: AsyncSession) -> tuple[list[str], set[int]]:

@@ -1,8 +1,8 @@
 """Time from asking for a process kernel to its command running, against bare bubblewrap with the same options.
 
 Each pair of runs is done back to back, in turns, so that both meet the same noise; the command prints the time at which it
-runs. The peer is given its root ready-mounted, no limits, no record, no gate to wait at and no agent: whatever a kernel
-costs beyond the tool itself counts against it.
+runs. The peer has the same root, mounted by the same calls, and the same arguments; it has no limits, no record, nobody to
+wait for at its gate and no agent. Whatever a kernel costs beyond that counts against it.
 
 Prints one line: `name value unit peer ratio`.
 """
@@ -21,13 +21,14 @@ from pathlib import Path
 
 from agent.attempts import AttemptSpec, Phase
 from agent.backends import sandbox
-from agent.backends.cgroups import Cgroups
+from agent.backends.cgroups import MOUNT, Cgroups
 from agent.backends.kernels import ProcessOptions
+from agent.backends.launchers import in_own_thread
 from agent.backends.process import ProcessBackend
 
 COMMAND = ("date", "+%s.%N")
 HOSTS = "127.0.0.1\tlocalhost\n"
-GROUPS = {path: path for path in map(str, sorted(Cgroups("bench").places("").values()))}
+GROUPS = {str(MOUNT / name): str(MOUNT / name) for name in Cgroups("bench").places("")}
 SLOTS = {"cpu": 1000, "mem": 256 << 20}
 
 
@@ -58,6 +59,7 @@ def bare(settings: sandbox.Settings, directory: Path, number: int) -> float:
     like = sandbox.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, GROUPS, work)
 
     def run() -> float:
+        begin = time.time()
         root = sandbox.mount_root(like, settings)
         with (
             (directory / f"output{number}").open("w+b") as output,
@@ -69,7 +71,6 @@ def bare(settings: sandbox.Settings, directory: Path, number: int) -> float:
             outer = sandbox.outer_arguments(like, settings, root, status.fileno())
             inner = sandbox.inner_arguments(like, settings)
             values = {f"e{n}": value for n, value in enumerate(sandbox.environment_of(like))}
-            begin = time.time()
             process = subprocess.Popen(  # noqa: S603
                 [*outer, *inner],
                 stdin=gate,
@@ -85,7 +86,7 @@ def bare(settings: sandbox.Settings, directory: Path, number: int) -> float:
             output.seek(0)
             return float(output.read()) - begin
 
-    return sandbox.in_own_thread(run)
+    return in_own_thread(run)
 
 
 async def main(count: int) -> float:

@@ -26,7 +26,7 @@ SLOTS = ("cpu", "mem", "cuda.device", "rocm.device", "tpu", "disk", "net.bandwid
 Problem = tuple[Agents, Owners, Queue]
 
 
-def make_problem(agents: int, sessions: int, owners: int, shapes: int, gangs: float, seed: int = 1) -> Problem:
+def make_problem(agents: int, sessions: int, *, owners: int, shapes: int, gangs: float, seed: int = 1) -> Problem:
     """A mixed fleet, a third with accelerators, partly in use; the queue asks for about as much as there is. `gangs` is the part of
     sessions with four kernels, all of them multi-node. `shapes` 0 makes every request different.
     """
@@ -130,9 +130,9 @@ def main() -> None:
     parser.add_argument("--agent-strategy", action="append", choices=["concentrated", "dispersed", "round-robin"])
     arguments = parser.parse_args()
     cases = {
-        "1k-agents-10k-pending": make_problem(1_000, 10_000, 100, 20, 0.2),
-        "10k-agents-100k-pending": make_problem(10_000, 100_000, 1_000, 50, 0.2),
-        "10k-agents-10k-pending-all-shapes-distinct": make_problem(10_000, 10_000, 1_000, 0, 0.2),
+        "1k-agents-10k-pending": make_problem(1_000, 10_000, owners=100, shapes=20, gangs=0.2),
+        "10k-agents-100k-pending": make_problem(10_000, 100_000, owners=1_000, shapes=50, gangs=0.2),
+        "10k-agents-10k-pending-all-shapes-distinct": make_problem(10_000, 10_000, owners=1_000, shapes=0, gangs=0.2),
     }
     for agent_strategy in arguments.agent_strategy or ["concentrated", "dispersed"]:
         for name, problem in cases.items():

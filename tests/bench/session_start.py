@@ -20,7 +20,11 @@ async def start(client: Client, size: int) -> tuple[float, float]:
     """Seconds until the request was answered, and until the session ran."""
     began = time.perf_counter()
     session = await client.sessions.create(
-        type="interactive", cluster_size=size, cluster_mode="multi-node", slots={"cpu": "0.1", "mem": "32m"}, termination_grace=0
+        type="interactive",
+        cluster_size=size,
+        cluster_mode="multi-node",
+        slots={"cpu": "0.1", "mem": "32m"},
+        termination_grace=0,
     )
     answered = time.perf_counter()
     await session.wait("RUNNING", timeout=60)
@@ -38,7 +42,9 @@ async def main() -> None:
             rounds = [await start(client, size) for _ in range(ROUNDS)]
             request = statistics.median(answered for answered, _ in rounds)
             whole = statistics.median(running for _, running in rounds)
-            print(f"create_to_running_{size} {whole * 1000:.1f} ms create_session={request * 1000:.1f} {whole / request:.2f}")  # noqa: T201
+            print(
+                f"create_to_running_{size} {whole * 1000:.1f} ms create_session={request * 1000:.1f} {whole / request:.2f}"
+            )
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     cgroups = Cgroups(place.agent_id)
     for name in cgroups.names():
         assert cgroups.remove(name, 10)
-    cgroups.close()
+    cgroups.close(5)
     for name in namespaces.names():
         if name.startswith(f"rt-{place.agent_id}-"):
             namespaces.delete(name)
@@ -65,26 +65,33 @@ class Backends:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.changed = asyncio.Event()
+        self._waiters: set[asyncio.Event] = set()
         self.current: ProcessBackend | None = None
 
     async def open(self, **values: object) -> ProcessBackend:
         if self.current is not None:
             await self.current.close()
         self.current = ProcessBackend(self.place.options(**values))
-        await self.current.open(self.changed.set)
+        await self.current.open(self._changed)
         return self.current
 
     async def until(self, attempt_id: str, *phases: Phase) -> ObservedAttempt:
         """Waits until the attempt is in one of the phases."""
         assert self.current is not None
-        async with asyncio.timeout(20):
-            while True:
-                self.changed.clear()
-                observed = self.current.observed()[attempt_id]
-                if observed.phase in phases:
-                    return observed
-                await self.changed.wait()
+        changed = asyncio.Event()
+        self._waiters.add(changed)
+        try:
+            async with asyncio.timeout(20):
+                while (observed := self.current.observed()[attempt_id]).phase not in phases:
+                    await changed.wait()
+                    changed.clear()
+        finally:
+            self._waiters.discard(changed)
+        return observed
+
+    def _changed(self) -> None:
+        for waiter in self._waiters:
+            waiter.set()
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.network import namespaces
 from retinue.agent.v1 import agent_service_pb2 as pb
+
+from agent.network import namespaces
 from tests.integration.agent.manager_side import attempt
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,12 @@ import pytest
 
 from agent.attempts import AttemptSpec, ObservedAttempt, Phase
 from agent.backends.backend import BackendError, UnknownAttemptError
+from agent.backends.cgroups import Cgroups
+from agent.backends.launchers import SPARE
 
 if TYPE_CHECKING:
     from agent.backends.process import ProcessBackend
-    from tests.integration.agent.conftest import Backends
+    from tests.integration.agent.conftest import Backends, Place
 
 HOSTS = "127.0.0.1\tlocalhost\n10.1.2.3\tsub1\n"
 PYTHON = "/usr/bin/python3"
@@ -282,24 +284,23 @@ async def test_output_is_bounded_and_offsets_stay_true(backends: Backends) -> No
     await backends.until("k.1", Phase.EXITED)
 
 
-def things() -> dict[str, object]:
+def things(place: Place) -> dict[str, object]:
     """What there is on the node that a backend may leave behind."""
-    groups = sum(
-        len(names) for top in ("memory", "cpu", "pids") for _, names, _ in os.walk(f"/sys/fs/cgroup/{top}/retinue")
-    )
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "groups": groups,
-        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "groups": {name for name in Cgroups(place.agent_id).names() if not name.startswith(SPARE)},
+        "mounts": [line for line in mounts if str(place.directory) in line],
         "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(),
+        "threads": sum(not thread.name.startswith("asyncio") for thread in threading.enumerate()),
+        "files": sorted(path.relative_to(place.directory) for path in place.directory.rglob("*")),
     }
 
 
 async def test_fifty_leave_nothing(backends: Backends) -> None:
     backend = await backends.open()
     await ran(backends, spec("warm", "true"))
-    directory = backends.place.directory
-    before = things(), sorted(path.relative_to(directory) for path in directory.rglob("*"))
+    before = things(backends.place)
     semaphore = asyncio.Semaphore(4)
 
     async def one(number: int) -> None:
@@ -307,14 +308,14 @@ async def test_fifty_leave_nothing(backends: Backends) -> None:
             wanted = spec(f"k{number}", "sh", "-c", "mkdir -p a/b; echo x >a/b/c; echo y >/var/tmp/z; exit 1")
             await backend.create(wanted, HOSTS)
             await backend.release(wanted.id)
-            while not backend.observed()[wanted.id].phase.ended:
-                await asyncio.sleep(0.005)
+            await backends.until(wanted.id, Phase.EXITED)
             await backend.remove(wanted.id)
 
     async with asyncio.timeout(60):
         await asyncio.gather(*(one(number) for number in range(50)))
-    assert (things(), sorted(path.relative_to(directory) for path in directory.rglob("*"))) == before
-    assert sys.getrefcount(backend) < 20
+    assert things(backends.place) == before
+    await backend.close()
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/retinue/{backends.place.agent_id}"))
 
 
 async def test_tree_deeper_than_the_stack_is_removed(backends: Backends) -> None:

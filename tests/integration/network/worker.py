@@ -50,6 +50,13 @@ async def answer(networks: SessionNetworks, line: str) -> None:
     sys.stdout.flush()
 
 
+def refuse_children(event: str, _: tuple[object, ...]) -> None:
+    """Ends the worker when anything in it forks or starts a program: the agent must not."""
+    if event in {"os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "subprocess.Popen"}:
+        sys.stderr.write(f"the network code called {event}\n")
+        os._exit(70)
+
+
 async def main() -> None:
     networks = SessionNetworks(sys.argv[1], sys.argv[2] or None)
     async with asyncio.TaskGroup() as tasks:
@@ -57,4 +64,5 @@ async def main() -> None:
             tasks.create_task(answer(networks, line))
 
 
+sys.addaudithook(refuse_children)
 asyncio.run(main())

@@ -224,8 +224,8 @@ def test_any_history_converges(history: list[object], failing: set[str], last: D
             assert there is not None
             whole = all(
                 mate.goal is not Goal.RUNNING
-                or (at := world.attempts.get(mate.spec.id)) is not None
-                and (at.held or at.start_time is not None)
+                or ((at := world.attempts.get(mate.spec.id)) is not None
+                and (at.held or at.start_time is not None))
                 for mate in mates
             )
             if wanted.goal is Goal.RUNNING and whole:

@@ -51,6 +51,8 @@ def test_vnis_are_free_ones() -> None:
 
 
 def test_mtu_is_the_smallest_underlay_less_the_header() -> None:
-    assert inner_mtu([1500, 9000], vxlan=True) == 1450
-    assert inner_mtu([9000], vxlan=False) == 9000
-    assert inner_mtu([0], vxlan=True) == 1450
+    v4, v6 = "192.0.2.1", "2001:db8::1"
+    assert inner_mtu([(v4, 1500), (v4, 9000)], vxlan=True) == 1450
+    assert inner_mtu([(v4, 9000), (v6, 9000)], vxlan=True) == 8930
+    assert inner_mtu([(v4, 9000)], vxlan=False) == 9000
+    assert inner_mtu([(v4, 0)], vxlan=True) == 1450

@@ -110,7 +110,7 @@ class Cluster:
         """How to reach its manager as its administrator. Raises ClusterError before the start."""
         if not self._facts:
             raise ClusterError("the manager has not come up")
-        return Settings(self._facts["endpoint"], self._facts["token"], self._facts["ca"])
+        return Settings(f"127.0.0.1:{self._ports[0]}", self._facts["token"], str(self.directory / "ca.pem"))
 
     @property
     def ca_fingerprint(self) -> str:
@@ -168,13 +168,15 @@ class Cluster:
             self._manager = self._child("manager", self._manager_command(data))
         if self.manager.pid is not None:
             return
-        facts.unlink(missing_ok=True)
+        # It is written anew when the manager is ready, and its content from before is taken up.
+        before = _version(facts)
         await self._launch(self.manager)
         deadline = time.monotonic() + self.options.manager_seconds
-        while not facts.exists():
+        while _version(facts) == before:
             self._check(self.manager, deadline, "the manager does not come up")
             await asyncio.sleep(_POLL_SECONDS)
         self._facts = {key: str(value) for key, value in json.loads(facts.read_text()).items()}
+        (self.directory / "ca.pem").write_text(self._facts["ca"])
 
     async def stop_manager(self) -> None:
         """Tells the manager to end and waits for it."""
@@ -310,7 +312,8 @@ class Cluster:
     def _manager_command(self, data: Path) -> list[str]:
         hosts = ["127.0.0.1", "localhost", socket.gethostname()]
         if self._state.underlay is not None:
-            hosts.append(self._state.underlay.host_address)
+            # The first one is what agents are told.
+            hosts.insert(0, self._state.underlay.host_address)
         user_port, agent_port = self._ports
         return [
             *(sys.executable, "-m", "manager.main", "serve", "--dev", "--data-dir", str(data)),
@@ -348,6 +351,15 @@ def _prepare(wanted: Path | None) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o711)
     return directory
+
+
+def _version(file: Path) -> tuple[int, int] | None:
+    """Something that differs between two files that had the same name one after the other."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _free_ports(port: int) -> tuple[int, int]:

@@ -1,0 +1,276 @@
+"""The AccountService: projects, users, memberships and tokens."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import grpc.aio
+from retinue.manager.v1 import account_service_pb2 as pb
+from retinue.manager.v1 import account_service_pb2_grpc
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.api.authentication import Authenticator
+from manager.api.errors import InUse, InvalidRequest, MethodDenied, NameTaken, NotFound
+from manager.api.fields import Violations
+from manager.api.interceptors import current_principal
+from manager.api.pages import open_page
+from manager.api.times import timestamp
+from manager.identity.principal import ADMIN, USER, Principal
+from manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
+from manager.store import accounts, requests
+from manager.store.database import Database
+from manager.store.tables import Membership, Project, Token, UserAccount
+
+MAX_MEMBERSHIPS = 1000
+MAX_DESCRIPTION = 256
+LONGEST_TTL = dt.timedelta(days=3653)
+_SHORTEST_TTL = dt.timedelta(seconds=1)
+_USER_ROLES = {USER: pb.USER_ROLE_USER, ADMIN: pb.USER_ROLE_ADMIN}
+_PROJECT_ROLES = {"MEMBER": pb.PROJECT_ROLE_MEMBER, "ADMIN": pb.PROJECT_ROLE_ADMIN}
+_STORED_PROJECT_ROLES = {number: name for name, number in _PROJECT_ROLES.items()}
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
+    """Accounts, for administrators; and for everybody what concerns themselves."""
+
+    def __init__(self, database: Database, authenticator: Authenticator) -> None:
+        self._database = database
+        self._authenticator = authenticator
+
+    async def GetCaller(self, request: pb.GetCallerRequest, context: _Context) -> pb.GetCallerResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            return pb.GetCallerResponse(user=await _user_message(tx, current_principal().name))
+
+    async def CreateProject(self, request: pb.CreateProjectRequest, context: _Context) -> pb.CreateProjectResponse:
+        """See the proto."""
+        violations = Violations()
+        name = violations.name("project.name", request.project.name)
+        violations.request_id(request.request_id)
+        violations.raise_any()
+        async with self._database.transaction() as tx:
+
+            async def create() -> pb.CreateProjectResponse:
+                made = await accounts.create_project(tx, name)
+                if made is None:
+                    raise NameTaken("project", name)
+                return pb.CreateProjectResponse(project=_project_message(made))
+
+            if request.validate_only:
+                if await accounts.get_project(tx, name) is not None:
+                    raise NameTaken("project", name)
+                return pb.CreateProjectResponse(project=pb.Project(name=name))
+            caller = current_principal().name
+            return await requests.once(tx, caller, "CreateProject", request, pb.CreateProjectResponse, create)
+
+    async def ListProjects(self, request: pb.ListProjectsRequest, context: _Context) -> pb.ListProjectsResponse:
+        """See the proto."""
+        caller = current_principal()
+        page = open_page(request.page_size, request.page_token, ["projects"])
+        async with self._database.transaction() as tx:
+            found = await accounts.list_projects(
+                tx,
+                after=page.after[0] if page.after else "",
+                limit=page.size + 1,
+                among=None if caller.is_admin else caller.projects,
+            )
+        shown = found[: page.size]
+        return pb.ListProjectsResponse(
+            projects=[_project_message(project) for project in shown],
+            next_page_token=page.token_after([shown[-1].name]) if len(found) > page.size else "",
+        )
+
+    async def DeleteProject(self, request: pb.DeleteProjectRequest, context: _Context) -> pb.DeleteProjectResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            if await accounts.get_project(tx, request.name, lock=True) is None:
+                raise NotFound("project", request.name)
+            if await accounts.project_has_live_sessions(tx, request.name):
+                raise InUse("project", request.name, "live sessions")
+            await accounts.delete_project(tx, request.name)
+        self._authenticator.forget()
+        return pb.DeleteProjectResponse()
+
+    async def CreateUser(self, request: pb.CreateUserRequest, context: _Context) -> pb.CreateUserResponse:
+        """See the proto."""
+        name, role, memberships = _checked_user(request)
+        async with self._database.transaction() as tx:
+
+            async def create() -> pb.CreateUserResponse:
+                for project in memberships:
+                    await _existing_project(tx, project)
+                if await accounts.create_user(tx, name, role, memberships) is None:
+                    raise NameTaken("user", name)
+                return pb.CreateUserResponse(user=await _user_message(tx, name))
+
+            if request.validate_only:
+                for project in memberships:
+                    await _existing_project(tx, project)
+                if await accounts.get_user(tx, name) is not None:
+                    raise NameTaken("user", name)
+                shown = [
+                    Membership(user_name=name, project=project, role=role) for project, role in memberships.items()
+                ]
+                return pb.CreateUserResponse(
+                    user=pb.User(name=name, role=_USER_ROLES[role], memberships=_membership_messages(shown))
+                )
+            caller = current_principal().name
+            return await requests.once(tx, caller, "CreateUser", request, pb.CreateUserResponse, create)
+
+    async def ListUsers(self, request: pb.ListUsersRequest, context: _Context) -> pb.ListUsersResponse:
+        """See the proto."""
+        page = open_page(request.page_size, request.page_token, ["users"])
+        async with self._database.transaction() as tx:
+            found = await accounts.list_users(tx, after=page.after[0] if page.after else "", limit=page.size + 1)
+            shown = found[: page.size]
+            memberships = await accounts.memberships_of(tx, [user.name for user in shown])
+        return pb.ListUsersResponse(
+            users=[_as_message(user, memberships[user.name]) for user in shown],
+            next_page_token=page.token_after([shown[-1].name]) if len(found) > page.size else "",
+        )
+
+    async def DeleteUser(self, request: pb.DeleteUserRequest, context: _Context) -> pb.DeleteUserResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            await _existing_user(tx, request.name, lock=True)
+            if await accounts.user_has_live_sessions(tx, request.name):
+                raise InUse("user", request.name, "live sessions")
+            await accounts.delete_user(tx, request.name)
+        self._authenticator.forget()
+        return pb.DeleteUserResponse()
+
+    async def SetMembership(self, request: pb.SetMembershipRequest, context: _Context) -> pb.SetMembershipResponse:
+        """See the proto."""
+        violations = Violations()
+        violations.enum("role", request.role, pb.ProjectRole.DESCRIPTOR, unspecified=True)
+        violations.raise_any()
+        async with self._database.transaction() as tx:
+            await _existing_user(tx, request.user, lock=True)
+            await _existing_project(tx, request.project)
+            role = _STORED_PROJECT_ROLES.get(request.role, "")
+            await accounts.set_membership(tx, request.user, request.project, role)
+            response = pb.SetMembershipResponse(user=await _user_message(tx, request.user))
+        self._authenticator.forget()
+        return response
+
+    async def CreateToken(self, request: pb.CreateTokenRequest, context: _Context) -> pb.CreateTokenResponse:
+        """See the proto."""
+        user = _own_or_any(request.user)
+        violations = Violations()
+        description = violations.text("description", request.description, MAX_DESCRIPTION)
+        ttl = violations.duration("ttl", request.ttl, _SHORTEST_TTL, LONGEST_TTL) if request.HasField("ttl") else None
+        violations.raise_any()
+        secret = new_secret(TOKEN_PREFIX)
+        async with self._database.transaction() as tx:
+            await _existing_user(tx, user, lock=True)
+            token = await accounts.create_token(tx, user, hash_secret(secret), description=description, ttl=ttl)
+            return pb.CreateTokenResponse(token=_token_message(token), secret=secret)
+
+    async def ListTokens(self, request: pb.ListTokensRequest, context: _Context) -> pb.ListTokensResponse:
+        """See the proto."""
+        user = _own_or_any(request.user)
+        page = open_page(request.page_size, request.page_token, ["tokens", user])
+        after = (dt.datetime.fromisoformat(page.after[0]), uuid.UUID(page.after[1])) if page.after else None
+        async with self._database.transaction() as tx:
+            found = await accounts.list_tokens(tx, user, after=after, limit=page.size + 1)
+        shown = found[: page.size]
+        token = ""
+        if len(found) > page.size:
+            token = page.token_after([shown[-1].create_time.isoformat(), str(shown[-1].id)])
+        return pb.ListTokensResponse(tokens=[_token_message(item) for item in shown], next_page_token=token)
+
+    async def RevokeToken(self, request: pb.RevokeTokenRequest, context: _Context) -> pb.RevokeTokenResponse:
+        """See the proto."""
+        caller = current_principal()
+        violations = Violations()
+        token_id = violations.uuid("token_id", request.token_id)
+        violations.raise_any()
+        async with self._database.transaction() as tx:
+            token = await accounts.get_token(tx, token_id, lock=True)
+            if token is None or not (caller.is_admin or token.user_name == caller.name):
+                raise NotFound("token", request.token_id)
+            await accounts.revoke_token(tx, token_id)
+            await tx.refresh(token)
+            response = pb.RevokeTokenResponse(token=_token_message(token))
+        self._authenticator.forget()
+        return response
+
+
+def _own_or_any(user: str) -> str:
+    """The user whose tokens are meant. Others are for administrators, whether they exist or not."""
+    caller: Principal = current_principal()
+    if user not in ("", caller.name) and not caller.is_admin:
+        raise MethodDenied("only administrators deal with the tokens of others")
+    return user or caller.name
+
+
+def _checked_user(request: pb.CreateUserRequest) -> tuple[str, str, dict[str, str]]:
+    violations = Violations()
+    name = violations.name("user.name", request.user.name)
+    violations.request_id(request.request_id)
+    role = violations.enum("user.role", request.user.role, pb.UserRole.DESCRIPTOR, unspecified=True)
+    memberships: dict[str, str] = {}
+    if len(request.user.memberships) > MAX_MEMBERSHIPS:
+        raise InvalidRequest([("user.memberships", f"must be at most {MAX_MEMBERSHIPS}")])
+    for position, membership in enumerate(request.user.memberships):
+        path = f"user.memberships[{position}]"
+        violations.enum(f"{path}.role", membership.role, pb.ProjectRole.DESCRIPTOR)
+        violations.name(f"{path}.project", membership.project)
+        if membership.project in memberships:
+            violations.add(f"{path}.project", "is given twice")
+        memberships[membership.project] = _STORED_PROJECT_ROLES.get(membership.role, "")
+    violations.raise_any()
+    return name, ADMIN if role == pb.USER_ROLE_ADMIN else USER, memberships
+
+
+async def _existing_user(tx: AsyncSession, name: str, *, lock: bool = False) -> UserAccount:
+    user = await accounts.get_user(tx, name, lock=lock)
+    if user is None:
+        raise NotFound("user", name)
+    return user
+
+
+async def _existing_project(tx: AsyncSession, name: str) -> Project:
+    """Held until the commit, so that nothing refers to a project that goes meanwhile."""
+    project = await accounts.get_project(tx, name, lock=True)
+    if project is None:
+        raise NotFound("project", name)
+    return project
+
+
+async def _user_message(tx: AsyncSession, name: str) -> pb.User:
+    user = await _existing_user(tx, name)
+    return _as_message(user, (await accounts.memberships_of(tx, [name]))[name])
+
+
+def _as_message(user: UserAccount, memberships: Sequence[Membership]) -> pb.User:
+    return pb.User(
+        name=user.name,
+        role=_USER_ROLES[user.role],
+        memberships=_membership_messages(memberships),
+        create_time=timestamp(user.create_time),
+    )
+
+
+def _membership_messages(memberships: Sequence[Membership]) -> list[pb.Membership]:
+    return [pb.Membership(project=item.project, role=_PROJECT_ROLES[item.role]) for item in memberships]
+
+
+def _project_message(project: Project) -> pb.Project:
+    return pb.Project(name=project.name, create_time=timestamp(project.create_time))
+
+
+def _token_message(token: Token) -> pb.Token:
+    return pb.Token(
+        id=str(token.id),
+        user=token.user_name,
+        description=token.description,
+        create_time=timestamp(token.create_time),
+        expire_time=timestamp(token.expire_time),
+        revoke_time=timestamp(token.revoke_time),
+    )

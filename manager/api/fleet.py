@@ -1,0 +1,208 @@
+"""The FleetService: agents, resource groups, shares and join tokens."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import grpc.aio
+from retinue.manager.v1 import fleet_service_pb2 as pb
+from retinue.manager.v1 import fleet_service_pb2_grpc
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.api.errors import InUse, NameTaken, NotFound
+from manager.api.etags import check_etag
+from manager.api.fields import Violations
+from manager.api.filters import parse_filter
+from manager.api.fleet_convert import agent_message, group_message, share_message
+from manager.api.group_policy import changed_policy, new_policy
+from manager.api.interceptors import current_principal
+from manager.api.pages import open_page
+from manager.api.times import timestamp
+from manager.identity.authority import Authority
+from manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
+from manager.store import agents, groups, requests
+from manager.store.database import Database
+from manager.store.tables import Agent, ResourceGroup
+
+DEFAULT_GROUP = "default"
+MAX_USES = 10_000
+DEFAULT_JOIN_TTL, LONGEST_JOIN_TTL = dt.timedelta(minutes=15), dt.timedelta(days=30)
+_SHORTEST_TTL = dt.timedelta(seconds=1)
+_STATE_PREFIX = "AGENT_STATE_"
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
+    """The fleet, for everybody to look at and for administrators to change."""
+
+    def __init__(self, database: Database, authority: Authority) -> None:
+        self._database = database
+        self._authority = authority
+
+    async def GetAgent(self, request: pb.GetAgentRequest, context: _Context) -> pb.GetAgentResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            return pb.GetAgentResponse(agent=await _agent_message(tx, request.agent_id))
+
+    async def ListAgents(self, request: pb.ListAgentsRequest, context: _Context) -> pb.ListAgentsResponse:
+        """See the proto."""
+        terms = [
+            (field, operator, value.removeprefix(_STATE_PREFIX) if field == "state" else value)
+            for field, operator, value in parse_filter(request.filter, agents.FILTER_FIELDS)
+        ]
+        page = open_page(request.page_size, request.page_token, ["agents", request.filter])
+        async with self._database.transaction() as tx:
+            after = page.after[0] if page.after else ""
+            found = await agents.list_page(tx, terms=terms, after=after, limit=page.size + 1)
+            shown = found[: page.size]
+            loads = await agents.read_loads(tx, [agent.id for agent in shown])
+        return pb.ListAgentsResponse(
+            agents=[agent_message(agent, loads[agent.id]) for agent in shown],
+            next_page_token=page.token_after([shown[-1].id]) if len(found) > page.size else "",
+        )
+
+    async def DrainAgent(self, request: pb.DrainAgentRequest, context: _Context) -> pb.DrainAgentResponse:
+        """See the proto."""
+        return pb.DrainAgentResponse(agent=await self._set_drained(request.agent_id, request.etag, drained=True))
+
+    async def UndrainAgent(self, request: pb.UndrainAgentRequest, context: _Context) -> pb.UndrainAgentResponse:
+        """See the proto."""
+        return pb.UndrainAgentResponse(agent=await self._set_drained(request.agent_id, request.etag, drained=False))
+
+    async def _set_drained(self, agent_id: str, given_etag: str, *, drained: bool) -> pb.Agent:
+        async with self._database.transaction() as tx:
+            agent = await _existing_agent(tx, agent_id, lock=True)
+            check_etag(given_etag, agent.version)
+            await agents.set_drained(tx, agent_id, drained=drained)
+            await tx.refresh(agent)
+            return agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id])
+
+    async def GetResourceGroup(
+        self, request: pb.GetResourceGroupRequest, context: _Context
+    ) -> pb.GetResourceGroupResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            return pb.GetResourceGroupResponse(resource_group=group_message(await _existing_group(tx, request.name)))
+
+    async def ListResourceGroups(
+        self, request: pb.ListResourceGroupsRequest, context: _Context
+    ) -> pb.ListResourceGroupsResponse:
+        """See the proto."""
+        page = open_page(request.page_size, request.page_token, ["groups"])
+        async with self._database.transaction() as tx:
+            found = await groups.list_page(tx, after=page.after[0] if page.after else "", limit=page.size + 1)
+        shown = found[: page.size]
+        return pb.ListResourceGroupsResponse(
+            resource_groups=[group_message(group) for group in shown],
+            next_page_token=page.token_after([shown[-1].name]) if len(found) > page.size else "",
+        )
+
+    async def CreateResourceGroup(
+        self, request: pb.CreateResourceGroupRequest, context: _Context
+    ) -> pb.CreateResourceGroupResponse:
+        """See the proto."""
+        violations = Violations()
+        name = violations.name("resource_group.name", request.resource_group.name)
+        violations.request_id(request.request_id)
+        policy = new_policy(request.resource_group, violations)
+        violations.raise_any()
+        async with self._database.transaction() as tx:
+
+            async def create() -> pb.CreateResourceGroupResponse:
+                group = await groups.create(tx, name, policy)
+                if group is None:
+                    raise NameTaken("resource_group", name)
+                return pb.CreateResourceGroupResponse(resource_group=group_message(group))
+
+            if request.validate_only:
+                if await groups.get(tx, name) is not None:
+                    raise NameTaken("resource_group", name)
+                shown = ResourceGroup(name=name, version=0, **policy)
+                return pb.CreateResourceGroupResponse(resource_group=group_message(shown))
+            caller = current_principal().name
+            return await requests.once(
+                tx, caller, "CreateResourceGroup", request, pb.CreateResourceGroupResponse, create
+            )
+
+    async def UpdateResourceGroup(
+        self, request: pb.UpdateResourceGroupRequest, context: _Context
+    ) -> pb.UpdateResourceGroupResponse:
+        """See the proto."""
+        wanted = request.resource_group
+        async with self._database.transaction() as tx:
+            group = await _existing_group(tx, wanted.name, lock=True)
+            violations = Violations()
+            policy = changed_policy(group, wanted, request.update_mask, violations)
+            violations.raise_any()
+            check_etag(wanted.etag, group.version)
+            if request.validate_only:
+                shown = ResourceGroup(**{**group.model_dump(), **policy})
+                return pb.UpdateResourceGroupResponse(resource_group=group_message(shown))
+            if policy:
+                group = await groups.change(tx, wanted.name, policy)
+            return pb.UpdateResourceGroupResponse(resource_group=group_message(group))
+
+    async def DeleteResourceGroup(
+        self, request: pb.DeleteResourceGroupRequest, context: _Context
+    ) -> pb.DeleteResourceGroupResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            group = await _existing_group(tx, request.name, lock=True)
+            check_etag(request.etag, group.version)
+            if await groups.in_use(tx, request.name):
+                raise InUse("resource_group", request.name, "agents or live sessions")
+            await groups.remove(tx, request.name)
+        return pb.DeleteResourceGroupResponse()
+
+    async def ListShares(self, request: pb.ListSharesRequest, context: _Context) -> pb.ListSharesResponse:
+        """See the proto."""
+        name = request.resource_group or DEFAULT_GROUP
+        async with self._database.transaction() as tx:
+            await _existing_group(tx, name)
+            shares = await groups.read_shares(tx, name)
+        return pb.ListSharesResponse(shares=[share_message(share) for share in shares])
+
+    async def CreateJoinToken(
+        self, request: pb.CreateJoinTokenRequest, context: _Context
+    ) -> pb.CreateJoinTokenResponse:
+        """See the proto."""
+        violations = Violations()
+        if request.agent_id:
+            violations.name("agent_id", request.agent_id)
+        ttl = DEFAULT_JOIN_TTL
+        if request.HasField("ttl"):
+            ttl = violations.duration("ttl", request.ttl, _SHORTEST_TTL, LONGEST_JOIN_TTL)
+        uses = violations.integer("uses", request.uses or 1, 1, MAX_USES)
+        violations.raise_any()
+        group = request.resource_group or DEFAULT_GROUP
+        secret = new_secret(JOIN_TOKEN_PREFIX)
+        async with self._database.transaction() as tx:
+            # Held, so that the group does not go meanwhile.
+            await _existing_group(tx, group, lock=True)
+            expire_time = await agents.create_join_token(
+                tx, hash_secret(secret), group=group, agent_id=request.agent_id or None, uses=uses, ttl=ttl
+            )
+        return pb.CreateJoinTokenResponse(
+            token=secret, ca_fingerprint=self._authority.fingerprint, expire_time=timestamp(expire_time)
+        )
+
+
+async def _existing_agent(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> Agent:
+    agent = await agents.get(tx, agent_id, lock=lock)
+    if agent is None:
+        raise NotFound("agent", agent_id)
+    return agent
+
+
+async def _agent_message(tx: AsyncSession, agent_id: str) -> pb.Agent:
+    agent = await _existing_agent(tx, agent_id)
+    return agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id])
+
+
+async def _existing_group(tx: AsyncSession, name: str, *, lock: bool = False) -> ResourceGroup:
+    group = await groups.get(tx, name, lock=lock)
+    if group is None:
+        raise NotFound("resource_group", name)
+    return group

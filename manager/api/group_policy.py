@@ -1,0 +1,91 @@
+"""Policies of resource groups, from messages: checked, with defaults filled in, as stored."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf.field_mask_pb2 import FieldMask
+from retinue.manager.v1 import fleet_service_pb2 as pb
+
+from manager.api.fields import Violations
+from manager.scheduling.columns import Policy
+from manager.scheduling.strategies import AGENT_STRATEGIES, SESSION_STRATEGIES, PolicyError, validate_policy
+from manager.store.tables import ResourceGroup
+
+DEFAULT_SESSION_STRATEGY, DEFAULT_AGENT_STRATEGY = "drf", "concentrated"
+DEFAULT_START_TIMEOUT = dt.timedelta(minutes=10)
+SHORTEST_START_TIMEOUT, LONGEST_START_TIMEOUT = dt.timedelta(seconds=1), dt.timedelta(days=1)
+MAX_OPTIONS, MAX_WEIGHTS, MAX_WEIGHT = 32, 10_000, 1_000_000
+MUTABLE = ("session_strategy", "agent_strategy", "options", "owner_weights", "start_timeout")
+
+
+def new_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, Any]:
+    """The policy of a group to be made, by column; what is wrong goes to `violations`."""
+    policy = {
+        "session_strategy": message.session_strategy or DEFAULT_SESSION_STRATEGY,
+        "agent_strategy": message.agent_strategy or DEFAULT_AGENT_STRATEGY,
+        "options": dict(message.options),
+        "owner_weights": dict(message.owner_weights),
+        "start_timeout_seconds": _start_timeout(message, violations),
+    }
+    _check(policy, violations)
+    return policy
+
+
+def changed_policy(
+    group: ResourceGroup, message: pb.ResourceGroup, mask: FieldMask, violations: Violations
+) -> dict[str, Any]:
+    """The columns of a group that change; a field in the mask that is empty goes back to its default.
+
+    Without a mask, the fields that are set change. The policy is checked as a whole, as it would be afterwards.
+    """
+    paths = violations.mask("update_mask", mask, MUTABLE)
+    if not mask.paths:
+        paths = [field.name for field, _ in message.ListFields() if field.name in MUTABLE]
+    policy: dict[str, Any] = {}
+    for path in paths:
+        match path:
+            case "session_strategy":
+                policy[path] = message.session_strategy or DEFAULT_SESSION_STRATEGY
+            case "agent_strategy":
+                policy[path] = message.agent_strategy or DEFAULT_AGENT_STRATEGY
+            case "start_timeout":
+                policy["start_timeout_seconds"] = _start_timeout(message, violations)
+            case "options":
+                policy[path] = dict(message.options)
+            case "owner_weights":
+                policy[path] = dict(message.owner_weights)
+    current = {
+        name: getattr(group, name) for name in ("session_strategy", "agent_strategy", "options", "owner_weights")
+    }
+    _check({**current, **policy}, violations)
+    return policy
+
+
+def _start_timeout(message: pb.ResourceGroup, violations: Violations) -> int:
+    if not message.HasField("start_timeout"):
+        return int(DEFAULT_START_TIMEOUT.total_seconds())
+    path = "resource_group.start_timeout"
+    value = violations.duration(path, message.start_timeout, SHORTEST_START_TIMEOUT, LONGEST_START_TIMEOUT)
+    if value.microseconds:
+        violations.add(path, "must be whole seconds")
+    return int(value.total_seconds())
+
+
+def _check(policy: Mapping[str, Any], violations: Violations) -> None:
+    session_strategy = violations.one_of(
+        "resource_group.session_strategy", policy["session_strategy"], SESSION_STRATEGIES
+    )
+    agent_strategy = violations.one_of("resource_group.agent_strategy", policy["agent_strategy"], AGENT_STRATEGIES)
+    violations.mapping("resource_group.options", policy["options"], MAX_OPTIONS)
+    violations.mapping("resource_group.owner_weights", policy["owner_weights"], MAX_WEIGHTS)
+    for owner, weight in sorted(policy["owner_weights"].items()):
+        if not 1 <= weight <= MAX_WEIGHT:
+            violations.add(f"resource_group.owner_weights[{owner[:64]!r}]", f"must be from 1 to {MAX_WEIGHT}")
+    if session_strategy in SESSION_STRATEGIES and agent_strategy in AGENT_STRATEGIES:
+        try:
+            validate_policy(Policy(session_strategy, agent_strategy, policy["options"]))
+        except PolicyError as error:
+            violations.add("resource_group.options", str(error))

@@ -1,0 +1,31 @@
+"""What a manager is told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from manager.fleet.supervisor import Timers
+
+DEFAULT_DATA_DIRECTORY = Path("/var/lib/retinue/manager")
+DEFAULT_LISTEN, DEFAULT_AGENT_LISTEN = "0.0.0.0:7440", "0.0.0.0:7441"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting, with its default."""
+
+    # Holds the certificate authority and, unless `database_url` is given, the database.
+    data_directory: Path = DEFAULT_DATA_DIRECTORY
+    # Addresses of the port for users and of the one for agents, `host:port`; port 0 means any that is free.
+    listen: str = DEFAULT_LISTEN
+    agent_listen: str = DEFAULT_AGENT_LISTEN
+    # Names and addresses under which the manager is reached; the first one is told to others.
+    advertise: tuple[str, ...] = ()
+    # A PostgreSQL server of one's own; empty: the embedded one.
+    database_url: str = ""
+    # Makes accounts and tokens by itself and writes them to `dev.json`.
+    development: bool = False
+    timers: Timers = field(default_factory=Timers)
+    # How long calls under way may take to finish when the manager stops.
+    grace_seconds: float = 2.0

@@ -1,0 +1,199 @@
+"""What is wrong with a request is said with the exact code, reason and field; nothing is made, and nothing breaks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import pytest_asyncio
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
+from grpc_status import rpc_status
+
+from retinue.client import Client
+from retinue.client.local.cluster import Cluster
+from retinue.manager.v1 import session_pb2, session_service_pb2, session_service_pb2_grpc
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+pb = session_service_pb2
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stub(cluster: Cluster) -> AsyncIterator[session_service_pb2_grpc.SessionServiceAsyncStub]:
+    settings = cluster.settings
+    credentials = grpc.composite_channel_credentials(
+        grpc.ssl_channel_credentials(open(settings.ca, "rb").read()),  # noqa: ASYNC230, SIM115, PTH123
+        grpc.access_token_call_credentials(settings.token),
+    )
+    options = (("grpc.ssl_target_name_override", "manager.retinue"),)
+    async with grpc.aio.secure_channel(settings.endpoint, credentials, options) as channel:
+        yield session_service_pb2_grpc.SessionServiceStub(channel)
+
+
+def spec(**changes: Any) -> session_pb2.SessionSpec:
+    made = session_pb2.SessionSpec(type=session_pb2.SESSION_TYPE_BATCH, kernel=session_pb2.KernelSpec(command=["true"]))
+    made.MergeFrom(session_pb2.SessionSpec(**changes))
+    return made
+
+
+def slots(**amounts: str) -> session_pb2.KernelSpec:
+    return session_pb2.KernelSpec(slots=amounts)
+
+
+CREATE = [
+    (spec(name="UPPER"), "spec.name"),
+    (spec(name="a" * 64), "spec.name"),
+    (spec(name="-rf"), "spec.name"),
+    (spec(name="../x"), "spec.name"),
+    (spec(name="a\nb"), "spec.name"),
+    (spec(name="main1"), "spec.name"),
+    (spec(cluster_size=-1), "spec.cluster_size"),
+    (spec(cluster_size=10**9), "spec.cluster_size"),
+    (spec(priority=101), "spec.priority"),
+    (spec(priority=-1), "spec.priority"),
+    (spec(cluster_mode=99), "spec.cluster_mode"),
+    (session_pb2.SessionSpec(kernel=session_pb2.KernelSpec(command=["true"])), "spec.type"),
+    (session_pb2.SessionSpec(type=99, kernel=session_pb2.KernelSpec(command=["true"])), "spec.type"),
+    (spec(type=session_pb2.SESSION_TYPE_SYSTEM), "spec.type"),
+    (spec(termination_grace=Duration(seconds=301)), "spec.termination_grace"),
+    (spec(termination_grace=Duration(seconds=-1)), "spec.termination_grace"),
+    (spec(termination_grace=Duration(seconds=1, nanos=2_000_000_000)), "spec.termination_grace"),
+    (spec(resource_group="nowhere"), "spec.resource_group"),
+    (spec(kernel=slots(cpu="0")), "spec.kernel.slots['cpu']"),
+    (spec(kernel=slots(cpu="-1")), "spec.kernel.slots['cpu']"),
+    (spec(kernel=slots(cpu="NaN")), "spec.kernel.slots['cpu']"),
+    (spec(kernel=slots(cpu="inf")), "spec.kernel.slots['cpu']"),
+    (spec(kernel=slots(cpu="1e400")), "spec.kernel.slots['cpu']"),
+    (spec(kernel=slots(cpu="9223372036854775808")), "spec.kernel.slots['cpu']"),
+    (spec(kernel=slots(mem="4x")), "spec.kernel.slots['mem']"),
+    (spec(kernel=session_pb2.KernelSpec(slots={"cuda.device": "0.5"})), "spec.kernel.slots['cuda.device']"),
+    (spec(kernel=session_pb2.KernelSpec(environment={"BACKENDAI_X": "1"})), "spec.kernel.environment['BACKENDAI_X']"),
+    (spec(kernel=session_pb2.KernelSpec(environment={"A=B": "1"})), "spec.kernel.environment['A=B']"),
+    (spec(kernel=session_pb2.KernelSpec(image="Not An Image")), "spec.kernel.image"),
+    (spec(roles=[session_pb2.RoleSpec(role="worker")]), "spec.roles[0].role"),
+    (spec(roles=[session_pb2.RoleSpec(role="sub"), session_pb2.RoleSpec(role="sub")]), "spec.roles[1].role"),
+    (spec(labels={"a": "x" * 257}), "spec.labels['a']"),
+    (session_pb2.SessionSpec(type=session_pb2.SESSION_TYPE_BATCH), "spec.kernel.command"),
+]
+
+
+def details(error: grpc.aio.AioRpcError) -> tuple[str, list[str]]:
+    """The reason, and the fields that are named."""
+    status = rpc_status.from_call(error)
+    assert status is not None
+    information, bad = ErrorInfo(), BadRequest()
+    for detail in status.details:
+        detail.Unpack(information) or detail.Unpack(bad)
+    assert information.domain == "retinue"
+    return information.reason, [violation.field for violation in bad.field_violations]
+
+
+@pytest.mark.parametrize(("request_spec", "field"), CREATE, ids=lambda value: value if isinstance(value, str) else "")
+async def test_create(
+    stub: session_service_pb2_grpc.SessionServiceAsyncStub, request_spec: session_pb2.SessionSpec, field: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stub.CreateSession(pb.CreateSessionRequest(spec=request_spec))
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert details(raised.value) == ("INVALID_FIELD", [field])
+
+
+@pytest.mark.parametrize(
+    ("method", "request_message", "code", "reason", "fields"),
+    [
+        ("CreateSession", pb.CreateSessionRequest(spec=spec(), request_id="x"), "INVALID_ARGUMENT", "INVALID_FIELD", ["request_id"]),
+        ("CreateSession", pb.CreateSessionRequest(spec=spec(project="other")), "PERMISSION_DENIED", "PROJECT_DENIED", []),
+        ("GetSession", pb.GetSessionRequest(), "NOT_FOUND", "NOT_FOUND", []),
+        ("GetSession", pb.GetSessionRequest(session="'; DROP TABLE session; --"), "NOT_FOUND", "NOT_FOUND", []),
+        ("GetSession", pb.GetSessionRequest(session="0" * 36), "NOT_FOUND", "NOT_FOUND", []),
+        ("GetSession", pb.GetSessionRequest(session="x\0y"), "NOT_FOUND", "NOT_FOUND", []),
+        ("TerminateSession", pb.TerminateSessionRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
+        ("ExplainSession", pb.ExplainSessionRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
+        ("ListSessions", pb.ListSessionsRequest(page_size=-1), "INVALID_ARGUMENT", "INVALID_FIELD", ["page_size"]),
+        ("ListSessions", pb.ListSessionsRequest(page_token="forged"), "INVALID_ARGUMENT", "INVALID_FIELD", ["page_token"]),
+        ("ListSessions", pb.ListSessionsRequest(filter="owner"), "INVALID_ARGUMENT", "INVALID_FIELD", ["filter"]),
+        ("ListSessions", pb.ListSessionsRequest(filter='secret = "x"'), "INVALID_ARGUMENT", "INVALID_FIELD", ["filter"]),
+        ("ListSessions", pb.ListSessionsRequest(filter='owner = "x" OR true'), "INVALID_ARGUMENT", "INVALID_FIELD", ["filter"]),
+        ("ListSessions", pb.ListSessionsRequest(order_by="owner"), "INVALID_ARGUMENT", "INVALID_FIELD", ["order_by"]),
+    ],
+)
+async def test_unary(
+    stub: Any, method: str, request_message: Any, code: str, reason: str, fields: list[str]
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await getattr(stub, method)(request_message)
+    assert raised.value.code().name == code
+    assert details(raised.value) == (reason, fields)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_message", "code", "reason", "fields"),
+    [
+        ("WatchSessions", pb.WatchSessionsRequest(after_revision=-1), "INVALID_ARGUMENT", "INVALID_FIELD", ["after_revision"]),
+        ("WatchSessions", pb.WatchSessionsRequest(session_id="x"), "INVALID_ARGUMENT", "INVALID_FIELD", ["session_id"]),
+        ("WatchSessions", pb.WatchSessionsRequest(until_ended=True), "INVALID_ARGUMENT", "INVALID_FIELD", ["until_ended"]),
+        ("WatchSessions", pb.WatchSessionsRequest(after_revision=2**60), "OUT_OF_RANGE", "REVISION_IN_FUTURE", []),
+        (
+            "WatchSessions",
+            pb.WatchSessionsRequest(session_id="00000000-0000-4000-8000-000000000000"),
+            "NOT_FOUND",
+            "NOT_FOUND",
+            [],
+        ),
+        ("StreamLogs", pb.StreamLogsRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
+        ("StreamLogs", pb.StreamLogsRequest(session="x", offset=-1), "INVALID_ARGUMENT", "INVALID_FIELD", ["offset"]),
+        ("StreamLogs", pb.StreamLogsRequest(session="x", all=True, offset=3), "INVALID_ARGUMENT", "INVALID_FIELD", ["all"]),
+    ],
+)
+async def test_streaming(
+    stub: Any, method: str, request_message: Any, code: str, reason: str, fields: list[str]
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        async for _ in getattr(stub, method)(request_message):
+            pass
+    assert raised.value.code().name == code
+    assert details(raised.value) == (reason, fields)
+
+
+async def test_logs_past_the_end_and_of_unknown_kernels(client: Client, stub: Any) -> None:
+    session = await client.sessions.create(type="batch", command=["echo", "x"])
+    await session.wait_ended(30)
+    for request, code, reason in (
+        (pb.StreamLogsRequest(session=session.id, offset=100), "OUT_OF_RANGE", "OFFSET_PAST_END"),
+        (pb.StreamLogsRequest(session=session.id, hostname="sub9"), "INVALID_ARGUMENT", "INVALID_FIELD"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            async for _ in stub.StreamLogs(request):
+                pass
+        assert raised.value.code().name == code
+        assert details(raised.value)[0] == reason
+
+
+async def test_a_message_over_the_limit_is_refused(stub: Any) -> None:
+    huge = spec(kernel=session_pb2.KernelSpec(environment={"A": "x" * 5_000_000}))
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stub.CreateSession(pb.CreateSessionRequest(spec=huge))
+    assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_users_do_not_see_each_other(client: Client, cluster: Cluster) -> None:
+    for name in ("mallory", "alice"):
+        await client.users.create(name, projects={"default": "member"})
+    tokens = {name: (await client.tokens.create(user=name)).secret for name in ("mallory", "alice")}
+    async with cluster.client(tokens["alice"]) as alice, cluster.client(tokens["mallory"]) as mallory:
+        session = await alice.sessions.create(type="batch", command=["true"], slots={"cpu": "64"}, name="hers")
+        assert [s.id async for s in mallory.sessions.list()] == []
+        for reference in (session.id, session.id[:12], "hers"):
+            with pytest.raises(Exception, match="no such session"):
+                await mallory.sessions.get(reference)
+            with pytest.raises(Exception, match="no such session"):
+                await mallory.sessions.terminate(reference)
+        with pytest.raises(Exception, match="no such session"):
+            async for _ in mallory.sessions.logs(session.id):
+                pass
+        assert (await client.sessions.get(session.id)).id == session.id
+        await session.terminate()

@@ -1,0 +1,218 @@
+"""The loop: what fails is tried again, what is slow holds up nothing else, and few are created at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.attempts import AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
+from agent.network.errors import NetworkError
+from agent.reconcile.loop import PARALLEL_CREATES, Reconciler
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from agent.backends.output import Output
+
+
+@dataclass(frozen=True)
+class Net:
+    session_id: str
+
+
+class MemoryBackend:
+    """Attempts that are values only; `gates` hold up the creation of some."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.attempts: dict[str, ObservedAttempt] = {}
+        self.gates: dict[str, asyncio.Event] = {}
+        self.creating = 0
+        self.most_creating = 0
+        self.hosts: dict[str, str] = {}
+        self.listener: Callable[[], None] = lambda: None
+
+    async def open(self, listener: Callable[[], None]) -> None:
+        self.listener = listener
+
+    async def close(self) -> None:
+        self.attempts.clear()
+
+    def observed(self) -> Mapping[str, ObservedAttempt]:
+        return self.attempts
+
+    def _set(self, attempt: ObservedAttempt) -> None:
+        self.attempts[attempt.id] = attempt
+        self.listener()
+
+    async def create(self, spec: AttemptSpec, hosts: str) -> None:
+        self.creating += 1
+        self.most_creating = max(self.most_creating, self.creating)
+        try:
+            if (gate := self.gates.get(spec.id)) is not None:
+                await gate.wait()
+            assert spec.id not in self.attempts
+            self.hosts[spec.id] = hosts
+            self._set(ObservedAttempt(spec.id, spec.session_id, spec.kernel_id, spec.networked, Phase.CREATED))
+        finally:
+            self.creating -= 1
+
+    async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
+        attempt = ObservedAttempt(spec.id, spec.session_id, spec.kernel_id, spec.networked, phase)
+        self._set(replace(attempt, reason=reason, message=message))
+
+    def namespace_path(self, attempt_id: str) -> str:
+        return f"/proc/{attempt_id}/ns/net"
+
+    async def mark_attached(self, attempt_id: str) -> None:
+        self._set(replace(self.attempts[attempt_id], attached=True))
+
+    async def release(self, attempt_id: str) -> None:
+        self._set(replace(self.attempts[attempt_id], phase=Phase.RUNNING, start_time=1.0))
+
+    async def stop(self, attempt_id: str, grace: float) -> None:
+        kill_at = time.monotonic() + grace
+        self._set(replace(self.attempts[attempt_id], phase=Phase.STOPPING, kill_at=kill_at, stop_grace=grace))
+
+    async def kill(self, attempt_id: str) -> None:
+        self._set(replace(self.attempts[attempt_id], phase=Phase.EXITED, kill_at=None))
+
+    async def remove(self, attempt_id: str) -> None:
+        del self.attempts[attempt_id]
+        self.listener()
+
+    def output(self, attempt_id: str) -> Output:
+        raise NotImplementedError(attempt_id)
+
+
+class MemoryLinks:
+    """Networks that are names only, and fail a few times."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.there: set[str] = set()
+        self.attached: list[tuple[str, str]] = []
+
+    async def ensure(self, network: Net) -> None:
+        self.there.add(network.session_id)
+        if self.failures > 0:
+            self.failures -= 1
+            raise NetworkError("the cable is out")
+
+    async def attach(self, network: Net, kernel_id: str, netns_path: str) -> None:
+        assert network.session_id in self.there
+        self.attached.append((kernel_id, netns_path))
+
+    async def remove(self, session_id: str) -> None:
+        self.there.discard(session_id)
+
+    async def observed(self) -> set[str]:
+        return set(self.there)
+
+
+@dataclass
+class Bench:
+    backend: MemoryBackend
+    links: MemoryLinks
+    loop: Reconciler[Net]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        changed = asyncio.Event()
+        stop = self.loop.listen(changed.set)
+        try:
+            async with asyncio.timeout(5):
+                while not condition():
+                    await changed.wait()
+                    changed.clear()
+        finally:
+            stop()
+
+    def phase(self, attempt_id: str) -> Phase | None:
+        attempt = self.backend.attempts.get(attempt_id)
+        return None if attempt is None else attempt.phase
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    backend, links = MemoryBackend(), MemoryLinks()
+    loop: Reconciler[Net] = Reconciler(
+        backend,
+        links,
+        lambda network: f"hosts of {network.session_id}",
+        clock=time.monotonic,
+        random_numbers=random.Random(1),
+    )
+    await backend.open(loop.changed)
+    stopping = asyncio.Event()
+    task = asyncio.create_task(loop.run(stopping))
+    yield Bench(backend, links, loop)
+    stopping.set()
+    for gate in backend.gates.values():
+        gate.set()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def wanted(
+    name: str, session: str = "s", goal: Goal = Goal.RUNNING, networked: bool = False, grace: float = 0.0
+) -> DesiredAttempt:
+    return DesiredAttempt(AttemptSpec(f"{name}.1", session, name, 1, name, networked=networked), goal, grace)
+
+
+async def test_network_that_fails_is_tried_again(bench: Bench) -> None:
+    bench.links.failures = 2
+    bench.loop.set_desired([wanted("a", networked=True)], [Net("s")])
+    await bench.until(lambda: bench.loop.trouble("a.1") == "the cable is out")
+    assert bench.phase("a.1") is None
+    await bench.until(lambda: bench.phase("a.1") is Phase.RUNNING)
+    assert bench.loop.trouble("a.1") == ""
+    assert bench.links.attached == [("a", "/proc/a.1/ns/net")]
+    assert bench.backend.hosts["a.1"] == "hosts of s"
+
+
+async def test_slow_one_holds_up_no_other_session(bench: Bench) -> None:
+    bench.backend.gates["slow.1"] = asyncio.Event()
+    bench.loop.set_desired([wanted("slow", "one"), wanted("mate", "one"), wanted("quick", "two")], [])
+    await bench.until(lambda: bench.phase("quick.1") is Phase.RUNNING and bench.phase("mate.1") is Phase.CREATED)
+    assert bench.phase("slow.1") is None
+    bench.backend.gates["slow.1"].set()
+    await bench.until(lambda: bench.phase("slow.1") is Phase.RUNNING and bench.phase("mate.1") is Phase.RUNNING)
+    assert "127.0.0.1\tslow" in bench.backend.hosts["slow.1"]
+
+
+async def test_few_are_created_at_once(bench: Bench) -> None:
+    gate = asyncio.Event()
+    names = [f"k{number}" for number in range(20)]
+    bench.backend.gates = {f"{name}.1": gate for name in names}
+    bench.loop.set_desired([wanted(name, name) for name in names], [])
+    await bench.until(lambda: bench.backend.creating == PARALLEL_CREATES)
+    gate.set()
+    await bench.until(lambda: all(bench.phase(f"{name}.1") is Phase.RUNNING for name in names))
+    assert bench.backend.most_creating == PARALLEL_CREATES
+
+
+async def test_grace_runs_out_by_itself_and_the_end_is_kept_until_settled(bench: Bench) -> None:
+    bench.loop.set_desired([wanted("a", networked=True)], [Net("s")])
+    await bench.until(lambda: bench.phase("a.1") is Phase.RUNNING)
+    bench.loop.change_desired([wanted("a", goal=Goal.STOPPED, networked=True, grace=0.05)], [], [], [])
+    await bench.until(lambda: bench.phase("a.1") is Phase.EXITED)
+    bench.loop.change_desired([], ["a.1"], [], ["s"])
+    assert bench.loop.networks() == {"s"}
+    bench.loop.settle(["a.1"])
+    await bench.until(lambda: not bench.backend.attempts and not bench.loop.networks())
+    assert bench.links.there == set()
+    assert bench.loop.settled == frozenset()
+
+
+async def test_stopped_before_it_was_created(bench: Bench) -> None:
+    bench.loop.set_desired([wanted("a", goal=Goal.STOPPED)], [])
+    await bench.until(lambda: bench.phase("a.1") is Phase.EXITED)
+    assert bench.backend.attempts["a.1"].reason == "STOPPED"
+    assert bench.backend.hosts == {}

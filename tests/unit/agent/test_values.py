@@ -1,0 +1,238 @@
+"""Parsing and deciding, without a node."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.attempts import AttemptSpec, Phase
+from agent.backends.cgroups import Limits, cpu_settings, memory_settings, quota
+from agent.backends.processes import Process, identify, parse_stat
+from agent.backends.records import Record, Records, decode, encode, ended
+from agent.backends.sandbox import Sandbox, Settings, environment_of, gate_script, hidden_paths, inner_arguments
+from agent.backends.status import Status, parse_status
+from agent.backends.verdict import verdict
+from agent.enrollment import endpoint, normal_fingerprint, split_address
+from agent.resources.discovery import Node, capacity, discover, parse_slots
+
+RECORD = Record("k.1", "s", "k", "boot", networked=True, monitor=Process(5, 77), init=Process(6, 78))
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("", Status()),
+        ('{ "child-pid": 42, "net-namespace": 4026532183 }\n', Status(42, None)),
+        ('{ "child-pid": 42 }\n{ "exit-code": 0 }\n', Status(42, 0)),
+        ('{ "child-pid": 42 }\n{ "exit-code": 137 }', Status(42, 137)),
+        ('{ "child-pid": 42 }\n{ "exit-co', Status(42, None)),
+        ("no json", Status()),
+        ('{ "child-pid": "x" }', Status()),
+    ],
+)
+def test_status(text: str, status: Status) -> None:
+    assert parse_status(text) == status
+
+
+def test_stat_of_a_process_with_a_strange_name() -> None:
+    fields = " ".join(["S", "1", *(str(number) for number in range(5, 22)), "4242", "0"])
+    assert parse_stat(f"17 (a) Z 1 (b) {fields}") == ("S", 1, 4242)
+    assert identify(2**22) is None
+    assert identify(1) is not None
+
+
+def test_record_round_trip() -> None:
+    for record in (
+        RECORD,
+        Record("k.1", "s", "k", "boot"),
+        replace(RECORD, phase=Phase.EXITED, exit_code=3, log_size=9),
+    ):
+        assert decode(encode(record)) == record
+    values = json.loads(encode(RECORD))
+    # A field of a later version is no reason to lose an attempt, nor is one that this version added.
+    assert decode(json.dumps(values | {"later": 1}).encode()) == RECORD
+    del values["log_size"]
+    assert decode(json.dumps(values).encode()) == RECORD
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"id": "k.1"}', '{"phase": "no"}', "null"])
+def test_damaged_record(text: str) -> None:
+    with pytest.raises(ValueError, match=""):
+        decode(text.encode())
+
+
+def test_records_on_disk(tmp_path: Path) -> None:
+    records = Records(tmp_path / "attempts")
+    assert records.load() == ({}, set())
+    assert records.add(RECORD)
+    assert not records.add(replace(RECORD, session_id="other"))
+    assert Records(tmp_path / "attempts").load() == ({"k.1": RECORD}, set())
+    # Half made, half removed, damaged, and not ours.
+    for name in (".new-a.1", ".old-b.1", "damaged.1", "something"):
+        (tmp_path / "attempts" / name).mkdir()
+    (tmp_path / "attempts" / "damaged.1" / "record.json").write_bytes(encode(RECORD))
+    loaded, unreadable = Records(tmp_path / "attempts").load()
+    assert (loaded, unreadable) == ({"k.1": RECORD}, {"damaged.1"})
+    assert not (tmp_path / "attempts" / ".new-a.1").exists()
+    assert not (tmp_path / "attempts" / ".old-b.1").exists()
+    records.remove("k.1")
+    assert records.was_removed("k.1")
+    again = Records(tmp_path / "attempts")
+    assert again.load()[0] == {}
+    assert again.was_removed("k.1")
+    assert not again.was_removed("k.2")
+
+
+def test_removed_attempts_are_remembered_in_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.backends.records.REMEMBERED", 5)
+    records = Records(tmp_path)
+    records.load()
+    for number in range(30):
+        records.remove(f"k{number}.1")
+    again = Records(tmp_path)
+    again.load()
+    assert all(again.was_removed(f"k{number}.1") for number in range(25, 30))
+    assert not again.was_removed("k0.1")
+    assert len((tmp_path / "removed").read_text().split()) <= 10
+
+
+@pytest.mark.parametrize(
+    ("record", "exit_code", "out_of_memory", "rebooted", "expected"),
+    [
+        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), 0, False, False, (Phase.EXITED, "EXITED")),
+        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), 0, True, False, (Phase.EXITED, "EXITED")),
+        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), 137, True, False, (Phase.EXITED, "OOM_KILLED")),
+        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), None, False, False, (Phase.EXITED, "KILLED")),
+        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), None, False, True, (Phase.EXITED, "NODE_REBOOTED")),
+        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), 7, False, True, (Phase.EXITED, "EXITED")),
+        (replace(RECORD, phase=Phase.STOPPING, start_time=1.0), 143, False, False, (Phase.EXITED, "STOPPED")),
+        (replace(RECORD, phase=Phase.CREATED), None, False, False, (Phase.FAILED, "START_FAILED")),
+        (replace(RECORD, phase=Phase.CREATING), None, False, False, (Phase.FAILED, "START_FAILED")),
+        (replace(RECORD, phase=Phase.CREATING), None, False, True, (Phase.EXITED, "NODE_REBOOTED")),
+    ],
+)
+def test_verdict(
+    record: Record, exit_code: int | None, out_of_memory: bool, rebooted: bool, expected: tuple[Phase, str]
+) -> None:
+    phase, reason, message = verdict(record, exit_code, out_of_memory, rebooted)
+    assert (phase, reason) == expected
+    assert message
+    assert ended(record, phase, reason, message, 1.0).phase.ended
+
+
+def test_limits() -> None:
+    limits = Limits.of({"cpu": 1500, "mem": 1 << 30, "cuda.device": 1000}, 100)
+    assert memory_settings(limits, unified=False) == [
+        ("pids", "pids.max", 100, True),
+        ("memory", "memory.limit_in_bytes", 1 << 30, True),
+        ("memory", "memory.memsw.limit_in_bytes", 1 << 30, False),
+    ]
+    assert memory_settings(limits, unified=True) == [
+        ("", "pids.max", 100, True),
+        ("", "memory.max", 1 << 30, True),
+        ("", "memory.swap.max", 0, False),
+    ]
+    assert cpu_settings(1500, unified=False) == [
+        ("cpu", "cpu.shares", 1536, True),
+        ("cpu", "cpu.cfs_period_us", 100_000, True),
+        ("cpu", "cpu.cfs_quota_us", 150_000, True),
+    ]
+    assert cpu_settings(1500, unified=True) == [("", "cpu.weight", 150, True), ("", "cpu.max", "150000 100000", True)]
+    assert cpu_settings(1, unified=False)[0] == ("cpu", "cpu.shares", 2, True)
+    assert cpu_settings(1, unified=True)[0] == ("", "cpu.weight", 1, True)
+    assert quota(1) == 1000
+    assert memory_settings(Limits.of({}, 7), unified=True) == [("", "pids.max", 7, True)]
+
+
+def test_arguments_never_name_what_the_user_set() -> None:
+    kernel = Sandbox("h", ("run", "$(x)"), {"SECRET": "hush", "LD_PRELOAD": "/evil.so"}, {}, {}, Path("/w"))
+    arguments = inner_arguments(kernel, Settings(Path("/m"), 7, 8, ()))
+    assert not [argument for argument in arguments if "hush" in argument or "LD_PRELOAD" in argument]
+    assert arguments[-3:] == ["sh", "run", "$(x)"]
+    assert "--reuid=7" in arguments
+    assert "--regid=8" in arguments
+    values = environment_of(kernel)
+    assert "SECRET=hush" in values
+    assert f'"$e{len(values) - 1}"' in gate_script(len(values))
+    assert f'"$e{len(values)}"' not in gate_script(len(values))
+    assert inner_arguments(replace(kernel, command=()), Settings(Path("/m"), 7, 8, ()))[-2:] == ["sleep", "infinity"]
+
+
+def test_hidden_paths_leave_out_what_is_masked_anyhow(tmp_path: Path) -> None:
+    assert hidden_paths([tmp_path, Path("/root/x"), Path("/var/lib/y"), Path("/var/lib/y"), Path("/srv")]) == (
+        "/srv",
+        "/var/lib/y",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"),
+    [
+        ("", {}),
+        ("cpu=4,mem=8g", {"cpu": 4000, "mem": 8 << 30}),
+        ("cpu=0.5, mem=1.5k,cuda.device=2", {"cpu": 500, "mem": 1536, "cuda.device": 2000}),
+        ("mem=100", {"mem": 100}),
+    ],
+)
+def test_slots(text: str, slots: dict[str, int]) -> None:
+    assert parse_slots(text) == slots
+
+
+@pytest.mark.parametrize(
+    "text", ["cpu", "cpu=", "cpu=-1", "cpu=4g", "cpu=1,cpu=2", "=1", "mem=1e9", "CPU=1", "cpu=1.2345"]
+)
+def test_bad_slots(text: str) -> None:
+    with pytest.raises(ValueError, match=r"slot|suffix"):
+        parse_slots(text)
+
+
+def test_capacity() -> None:
+    node = Node(4, 8 << 30, "x86_64", "b")
+    assert capacity(node, {}, {}) == {"cpu": 4000, "mem": 8 << 30}
+    assert capacity(node, {"cpu": 500, "mem": 9 << 30}, {}) == {"cpu": 3500, "mem": 0}
+    assert capacity(node, {"cpu": 500}, {"cpu": 100_000, "x": 1}) == {"cpu": 100_000, "mem": 8 << 30, "x": 1}
+
+
+def test_discovery_heeds_limits(tmp_path: Path) -> None:
+    (tmp_path / "sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text("the-boot\n")
+    (tmp_path / "meminfo").write_text("MemTotal:       1000 kB\nMemFree: 1 kB\n")
+    group = tmp_path / "cgroup"
+    (group / "cpu").mkdir(parents=True)
+    (group / "memory").mkdir()
+    assert discover(tmp_path, group).memory == 1000 << 10
+    (group / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert discover(tmp_path, group).memory == 1000 << 10
+    (group / "memory" / "memory.limit_in_bytes").write_text("1024\n")
+    (group / "cpu" / "cpu.cfs_quota_us").write_text("100000\n")
+    (group / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    node = discover(tmp_path, group)
+    assert (node.memory, node.processors, node.boot_id) == (1024, 1, "the-boot")
+    (group / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    (group / "cpu.max").write_text("max 100000\n")
+    assert discover(tmp_path, group).processors >= 1
+
+
+def test_addresses() -> None:
+    assert split_address("a.example:70") == ("a.example", 70)
+    assert split_address("[::1]:70") == ("::1", 70)
+    for text in ("", "a", "a:", "a:b", "a:99999"):
+        with pytest.raises(ValueError, match="host:port"):
+            split_address(text)
+    assert endpoint(":7001", "10.0.0.1:7000") == "10.0.0.1:7001"
+    assert endpoint(":7001", "[::1]:7000") == "[::1]:7001"
+    assert endpoint("other:7001", "10.0.0.1:7000") == "other:7001"
+    assert normal_fingerprint("AB:" * 31 + "AB") == "ab" * 32
+
+
+def test_ids_of_attempts_are_safe_as_names() -> None:
+    from agent.attempts import ATTEMPT_ID  # noqa: PLC0415
+
+    for good in ("k.1", "11111111-0000-4000-8000-000000000001.42"):
+        assert ATTEMPT_ID.fullmatch(good)
+    for bad in ("", "k", ".1", "k.", "../k.1", "k/1.1", "K.1", "k.1\n", "-k.1", "monitors", "spare-1", "a" * 64 + ".1"):
+        assert not ATTEMPT_ID.fullmatch(bad), bad
+    assert AttemptSpec("k.1", "s", "k", 1, "h").command == ()

@@ -1,0 +1,74 @@
+"""Events folded into a session."""
+
+from __future__ import annotations
+
+from retinue.client import fold
+from retinue.manager.v1 import session_pb2 as pb
+from tests.unit.client.journal import ID, Journal, session
+
+
+def test_a_whole_life_folds_into_the_session_as_it_ended() -> None:
+    journal = Journal()
+    journal.whole_life(exit_code=3)
+    view = None
+    for event in journal.events:
+        view = fold(view, event)
+    assert view is not None
+    assert (view.state, view.result, view.exit_code) == (pb.SESSION_STATE_TERMINATED, pb.SESSION_RESULT_FAILURE, 3)
+    assert (view.reason, view.network, view.etag) == ("COMMAND_ENDED", pb.NETWORK_KIND_BRIDGE, "")
+    assert [(k.hostname, k.state, k.agent, k.exit_code, k.address) for k in view.kernels] == [
+        ("main1", pb.KERNEL_STATE_TERMINATED, "n1", 3, "10.128.0.2"),
+        ("sub1", pb.KERNEL_STATE_TERMINATED, "n2", 143, "10.128.0.3"),
+    ]
+    moments = {event.revision: event.create_time.seconds for event in journal.events}
+    assert view.schedule_time.seconds == moments[2]
+    assert view.start_time.seconds < view.end_time.seconds == moments[len(moments)]
+
+
+def test_folding_changes_neither_the_session_nor_the_event() -> None:
+    journal = Journal()
+    journal.whole_life()
+    before = fold(None, journal.events[0])
+    assert before is not None
+    kept = before.SerializeToString(deterministic=True)
+    events = [event.SerializeToString(deterministic=True) for event in journal.events]
+    view: pb.Session | None = before
+    for event in journal.events[1:]:
+        view = fold(view, event)
+    assert before.SerializeToString(deterministic=True) == kept
+    assert [event.SerializeToString(deterministic=True) for event in journal.events] == events
+
+
+def test_a_rolled_back_kernel_is_nowhere() -> None:
+    journal = Journal()
+    journal.kernel(1, pb.KERNEL_STATE_CREATING, agent="n2")
+    journal.kernel(1, pb.KERNEL_STATE_PENDING, agent="n2")
+    placed = fold(session(), journal.events[0])
+    assert placed is not None
+    assert placed.kernels[1].agent == "n2"
+    back = fold(placed, journal.events[1])
+    assert back is not None
+    assert (back.kernels[1].agent, back.kernels[1].address, back.kernels[1].epoch) == ("", "", 1)
+
+
+def test_a_note_replaces_all_but_the_kernels() -> None:
+    noted = pb.Session(id=ID, state=pb.SESSION_STATE_PENDING, reason="NO_CAPACITY", message="cpu is short", etag="e2")
+    noted.conditions.add(type="AGENT_LOST")
+    after = fold(session(), pb.SessionEvent(revision=4, session_id=ID, noted=noted))
+    assert after is not None
+    assert (after.reason, after.message, after.etag, len(after.conditions)) == ("NO_CAPACITY", "cpu is short", "e2", 1)
+    assert [kernel.hostname for kernel in after.kernels] == ["main1", "sub1"]
+
+
+def test_what_does_not_concern_the_session_changes_nothing() -> None:
+    journal = Journal()
+    journal.moved(pb.SESSION_STATE_RUNNING)
+    moved = journal.events[0]
+    assert fold(None, moved) is None
+    other = session()
+    other.id = "another"
+    assert fold(other, moved) == other
+    unknown = pb.SessionEvent(revision=9, session_id=ID)
+    assert fold(session(), unknown) == session()
+    stranger = pb.SessionEvent(revision=9, session_id=ID, kernel_moved=pb.KernelMove(kernel_id="none", hostname="sub9"))
+    assert fold(session(), stranger) == session()

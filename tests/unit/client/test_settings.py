@@ -1,0 +1,119 @@
+"""Which manager is meant: flags, environment, contexts."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from retinue.client import Settings, UsageError
+from retinue.client.settings import contexts_path, read_ca, read_contexts, resolve, write_context
+
+DEV = Settings("127.0.0.1:7440", "rtn_dev", "/ca.pem")
+OTHER = Settings("far.example:7440", "rtn_far", None)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "retinue" / "contexts.yaml"
+    write_context(path, "dev", DEV)
+    write_context(path, "far", OTHER)
+    return path
+
+
+@pytest.fixture
+def environment(path: Path) -> dict[str, str]:
+    return {"RETINUE_CONTEXTS": str(path)}
+
+
+def test_contexts_survive_writing_and_are_for_the_owner_only(path: Path) -> None:
+    assert read_contexts(path) == ("dev", {"dev": DEV, "far": OTHER})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == ["contexts.yaml"]
+
+
+def test_the_current_context_is_used(environment: dict[str, str]) -> None:
+    assert resolve(environment) == DEV
+
+
+def test_a_context_by_name(environment: dict[str, str]) -> None:
+    assert resolve(environment, context="far") == OTHER
+    assert resolve({**environment, "RETINUE_CONTEXT": "far"}) == OTHER
+    assert resolve({**environment, "RETINUE_CONTEXT": "nowhere"}, context="far") == OTHER
+
+
+def test_the_environment_goes_before_the_context_and_a_flag_before_both(environment: dict[str, str]) -> None:
+    environment |= {"RETINUE_ENDPOINT": "env:1", "RETINUE_TOKEN": "t1", "RETINUE_CA": "/env.pem"}
+    assert resolve(environment) == Settings("env:1", "t1", "/env.pem")
+    assert resolve(environment, endpoint="flag:2", token="t2", ca="/flag.pem") == Settings("flag:2", "t2", "/flag.pem")
+
+
+def test_a_contexts_token_goes_to_its_own_endpoint_only(environment: dict[str, str]) -> None:
+    assert resolve(environment, endpoint="evil:1") == Settings("evil:1", None, None)
+    assert resolve(environment, context="dev", endpoint="evil:1") == Settings("evil:1", None, None)
+    assert resolve(environment, context="dev", endpoint=DEV.endpoint) == DEV
+    assert resolve({**environment, "RETINUE_ENDPOINT": "evil:1", "RETINUE_CONTEXT": "dev"}).token is None
+
+
+def test_a_token_of_the_environment_goes_with_a_context(environment: dict[str, str]) -> None:
+    assert resolve({**environment, "RETINUE_TOKEN": "mine"}) == Settings(DEV.endpoint, "mine", DEV.ca)
+
+
+def test_nothing_known(tmp_path: Path, environment: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="no manager is known"):
+        resolve({"RETINUE_CONTEXTS": str(tmp_path / "none.yaml")})
+    with pytest.raises(UsageError, match="no context 'gone'.*dev, far"):
+        resolve(environment, context="gone")
+
+
+def test_a_file_that_others_may_read_is_refused(path: Path) -> None:
+    path.chmod(0o640)
+    with pytest.raises(UsageError, match="chmod 600"):
+        read_contexts(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("[1, 2]", "must hold"),
+        ("contexts: [1]", "must hold"),
+        ("contexts: {a: {}}", "has no endpoint"),
+        ("contexts: {a: {endpoint: 'x', tokn: y}}", "unknown keys: tokn"),
+        ("contexts: {a: ", "cannot be read"),
+        ("!!python/object/apply:os.system ['true']", "cannot be read"),
+    ],
+)
+def test_a_file_that_makes_no_sense(path: Path, content: str, complaint: str) -> None:
+    path.write_text(content)
+    with pytest.raises(UsageError, match=complaint):
+        read_contexts(path)
+
+
+def test_removing_the_current_context(path: Path) -> None:
+    write_context(path, "dev", None)
+    assert read_contexts(path) == (None, {"far": OTHER})
+    write_context(path, "third", DEV, make_current=True)
+    assert read_contexts(path)[0] == "third"
+
+
+def test_an_empty_file(path: Path) -> None:
+    path.write_text("")
+    assert read_contexts(path) == (None, {})
+
+
+def test_places() -> None:
+    assert contexts_path({"XDG_CONFIG_HOME": "/x"}) == Path("/x/retinue/contexts.yaml")
+    assert contexts_path({"RETINUE_CONTEXTS": "/y.yaml", "XDG_CONFIG_HOME": "/x"}) == Path("/y.yaml")
+    assert contexts_path({}) == Path.home() / ".config/retinue/contexts.yaml"
+
+
+def test_ca(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_bytes(b"PEM")
+    assert read_ca(None) is None
+    assert read_ca(b"x") == b"x"
+    assert read_ca("-----BEGIN CERTIFICATE-----") == b"-----BEGIN CERTIFICATE-----"
+    assert read_ca(str(file)) == read_ca(file) == b"PEM"
+    with pytest.raises(UsageError):
+        read_ca(tmp_path / "none")

@@ -1,0 +1,151 @@
+"""Reasons: true, in words, with amounts."""
+
+from __future__ import annotations
+
+from manager.scheduling.columns import Explanation, Lack, Policy, Shortfall, Tier
+from tests.vectors.scene import WAITS, Scene
+
+POLICY = Policy("drf", "concentrated")
+
+
+def reason(scene: Scene, policy: Policy = POLICY) -> Explanation:
+    outcome = scene.run(policy)
+    explanation = outcome.decisions.explain(outcome.rows["s"])
+    assert explanation is not None
+    return explanation
+
+
+def test_never_fits_as_configured() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 2000, "mem": 64})
+    scene.add_agent("b", {"cpu": 4000, "mem": 1}, {"cpu": 4000})
+    scene.add_session("s", "A", [{"cpu": 8000, "mem": 1}])
+    assert reason(scene) == Explanation(
+        Tier.CONFIGURATION,
+        "EXCEEDS_LARGEST_AGENT",
+        "larger than every agent: kernel 0 asks for cpu 8, agent b comes closest with 4 there, 4 short",
+        (Shortfall(0, "b", (Lack("cpu", 8000, 4000),)),),
+    )
+
+
+def test_a_slot_that_nobody_has() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 2000})
+    scene.add_session("s", "A", [{"cpu": 1000, "tpu": 1000}])
+    explanation = reason(scene)
+    assert explanation.code == "EXCEEDS_LARGEST_AGENT"
+    assert explanation.shortfalls[0].lacks == (Lack("tpu", 1000, 0),)
+
+
+def test_the_whole_group_is_too_small() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 3000})
+    scene.add_agent("b", {"cpu": 2000})
+    scene.add_session("s", "A", [{"cpu": 2000}] * 3)
+    explanation = reason(scene)
+    assert (explanation.tier, explanation.code) == (Tier.CONFIGURATION, "EXCEEDS_GROUP")
+    assert explanation.message == "empty agents would hold 2 of the 3 kernels that ask for cpu 2"
+
+
+def test_single_node_is_judged_by_the_sum() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 3000, "mem": 8 << 30})
+    scene.add_agent("b", {"cpu": 3000, "mem": 8 << 30})
+    scene.add_session("s", "A", [{"cpu": 2000, "mem": 1 << 30}] * 2, single_node=True)
+    explanation = reason(scene)
+    assert explanation.tier is Tier.CONFIGURATION
+    assert explanation.shortfalls == (Shortfall(None, "a", (Lack("cpu", 4000, 3000),)),)
+    assert explanation.message.startswith(
+        "larger than every agent: all kernels together ask for cpu 4, agent a comes closest with 3"
+    )
+
+
+def test_no_agent_of_the_architecture() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 2000})
+    scene.add_session("s", "A", [{"cpu": 1000}], architecture="riscv64")
+    assert reason(scene) == Explanation(Tier.CONFIGURATION, "ARCHITECTURE_MISSING", "no agent has architecture riscv64")
+
+
+def test_no_agent_takes_sessions() -> None:
+    scene = Scene()
+    scene.add_session("s", "A", [{"cpu": 1000}])
+    assert (reason(scene).tier, reason(scene).code) == (Tier.SYSTEM, "NO_AGENT_AVAILABLE")
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 2000}, schedulable=False)
+    scene.add_session("s", "A", [{"cpu": 1000}], architecture="x86_64")
+    assert (reason(scene).tier, reason(scene).code) == (Tier.SYSTEM, "NO_AGENT_AVAILABLE")
+
+
+def test_what_is_short_now_after_what_the_pass_placed() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 4000, "mem": 4 << 30})
+    scene.add_agent("b", {"cpu": 4000, "mem": 4 << 30}, {"cpu": 3500, "mem": 3 << 30})
+    scene.add_session("first", "A", [{"cpu": 3000, "mem": 1 << 30}])
+    scene.add_session("s", "A", [{"cpu": 2000, "mem": 3 << 30}])
+    explanation = reason(scene)
+    assert (explanation.tier, explanation.code) == (Tier.CAPACITY, "INSUFFICIENT_CAPACITY")
+    assert (
+        explanation.message == "not enough is free: kernel 0 asks for cpu 2, agent a comes closest with 1 free, 1 short"
+    )
+    assert explanation.shortfalls == (Shortfall(0, "a", (Lack("cpu", 2000, 1000),)),)
+
+
+def test_the_binding_slot_comes_first() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 4000, "mem": 100}, {"cpu": 3000, "mem": 99})
+    scene.add_session("s", "A", [{"cpu": 2000, "mem": 100}])
+    assert [lack.slot for lack in reason(scene).shortfalls[0].lacks] == ["mem", "cpu"]
+
+
+def test_kernels_that_fit_one_by_one_but_not_together() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 2000}, {"cpu": 1000})
+    scene.add_agent("b", {"cpu": 4000}, {"cpu": 2000})
+    scene.add_session("s", "A", [{"cpu": 1000}] * 4)
+    for strategy in ("concentrated", "dispersed", "round-robin"):
+        explanation = reason(scene, Policy("drf", strategy))
+        assert explanation.message == (
+            "3 of 4 kernels find room together: kernel 3 asks for cpu 1, agent a comes closest with 0 free, 1 short"
+        )
+        assert explanation.shortfalls == (Shortfall(3, "a", (Lack("cpu", 1000, 0),)),)
+
+
+def test_a_gang_of_many_equal_kernels_has_few_lines() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 2000}, {"cpu": 2000})
+    scene.add_agent("b", {"cpu": 2_000_000}, {"cpu": 2_000_000})
+    scene.add_session("s", "A", [{"cpu": 1000}] * 1000)
+    assert len(reason(scene).shortfalls) == 16
+    assert reason(scene).message.endswith("(and 15 more)")
+
+
+def test_a_reason_given_before_the_pass_is_kept() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 1})
+    scene.add_session("s", "A", [{"cpu": 5}], held_back=True)
+    assert reason(scene) is WAITS
+
+
+def test_sessions_of_a_kind_share_one_reason() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 1}, {"cpu": 1})
+    for name in ("s", "t"):
+        scene.add_session(name, "A", [{"cpu": 1}])
+    decisions = scene.run(POLICY).decisions
+    assert decisions.explain(0) is decisions.explain(1)
+
+
+def test_strictly_designated_agents_alone_are_judged() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 1000}, {"cpu": 1000})
+    scene.add_agent("b", {"cpu": 8000}, schedulable=False)
+    scene.add_agent("c", {"cpu": 8000})
+    scene.add_session("s", "A", [{"cpu": 1000}], designated=["a"], strict=True)
+    scene.add_session("t", "A", [{"cpu": 1000}], designated=["b"], strict=True)
+    decisions = scene.run(POLICY).decisions
+    first, second = decisions.explain(0), decisions.explain(1)
+    assert first is not None
+    assert second is not None
+    assert (first.tier, first.shortfalls[0].agent) == (Tier.CAPACITY, "a")
+    assert second.tier is Tier.SYSTEM

@@ -1,0 +1,297 @@
+"""Vectors about sequences of sessions and the choice of agents (backendai.json)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from manager.scheduling.columns import Policy, Tier, Verdict
+from manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
+from manager.scheduling.reasons import ARCHITECTURE_MISSING
+from manager.scheduling.strategies import MAX_KERNELS_PER_AGENT, MAX_TRIES_BEFORE_SKIP, SLOT_PRIORITY
+from tests.vectors.scene import Amounts, Outcome, Scene, exact
+from tests.vectors.share_vectors import in_order, share
+
+Vector = dict[str, Any]
+
+
+def scene_with(agents: list[Vector]) -> Scene:
+    """A scene with the agents of a vector."""
+    scene = Scene()
+    for agent in agents:
+        scene.add_agent(
+            agent["id"],
+            agent["capacity"],
+            agent.get("used"),
+            architecture=agent.get("architecture", "x86_64"),
+            kernels=agent.get("containers", 0),
+        )
+    return scene
+
+
+def policy_of(given: Vector, session_strategy: str = "fifo") -> Policy:
+    """The policy of a vector; `legacy` is what we call dispersed."""
+    strategy = given.get("strategy") or given.get("agent_strategy") or "concentrated"
+    options = {}
+    if "resource_priority" in given:
+        options[SLOT_PRIORITY] = ",".join(given["resource_priority"])
+    if "max_containers_per_agent" in given:
+        options[MAX_KERNELS_PER_AGENT] = str(given["max_containers_per_agent"])
+    return Policy(session_strategy, "dispersed" if strategy == "legacy" else strategy, options)
+
+
+def add_pending(scene: Scene, session: Vector) -> None:
+    """Adds a waiting session of a vector."""
+    kernels = session["kernels"] if "kernels" in session else [session["request"]]
+    held_back = session.get("starts_in_seconds", 0) > 0 or any(
+        (needed["status"], needed["result"]) != ("TERMINATED", "success") for needed in session.get("depends_on", [])
+    )
+    scene.add_session(
+        session["id"],
+        session.get("user", "owner"),
+        kernels,
+        priority=session.get("priority", 10),
+        single_node=session.get("cluster_mode", "single-node") == "single-node",
+        held_back=held_back,
+    )
+
+
+def drf_order(vector: Vector) -> None:
+    given, expected = vector["input"], vector["expected"]
+    held: dict[str, Amounts] = {
+        user: {slot: exact(part["requested"]) + exact(part["used"]) for slot, part in slots.items()}
+        for user, slots in given["holdings"].items()
+    }
+    order = in_order(given["capacity"], held, [(session["id"], session["user"]) for session in given["pending"]])
+    assert order == expected["order"]
+    for user, wanted in expected.get("dominant_share", {}).items():
+        assert share(held.get(user, {}), given["capacity"]) == exact(wanted)
+
+
+def pick_and_place(vector: Vector) -> None:
+    given, expected = vector["input"], vector["expected"]
+    scene = scene_with(given["agents"])
+    held: dict[str, dict[str, Fraction]] = {}
+    for existing in given.get("existing", []):
+        amounts = held.setdefault(existing["user"], {})
+        for slot, amount in existing["holds"].items():
+            amounts[slot] = amounts.get(slot, Fraction(0)) + exact(amount)
+    for user, amounts in held.items():
+        scene.add_owner(user, 1, amounts)
+    for session in given["pending"]:
+        add_pending(scene, session)
+    outcome = scene.run(policy_of(given, given["scheduler"]))
+    assert outcome.order[0] == expected["picked"]
+    agents = outcome.agents[expected["picked"]]
+    assert set(agents) == {expected["agent"]}
+    kernels = next(session for session in given["pending"] if session["id"] == expected["picked"]).get("kernels", [{}])
+    assert len(agents) == len(kernels)
+
+
+def accelerator_avoidance(vector: Vector) -> None:
+    """Each session by itself, for what one takes does not count for the next here."""
+    given = vector["input"]
+    assert given["update_occupancy"] is False
+    pending = {session["id"]: session for session in given["pending"]}
+    sequence = Scene()
+    sequence.add_agent("pool", {"cpu": 1})
+    for name in pending:
+        sequence.add_session(name, "owner", [{}])
+    order = sequence.run(Policy(given["scheduler"], "concentrated")).order
+    got = []
+    for name in order:
+        scene = scene_with(given["agents"])
+        add_pending(scene, pending[name])
+        agents = scene.run(policy_of(given)).agents.get(name, [None])
+        assert len(set(agents)) == 1
+        got.append({"picked": name, "agent": agents[0]})
+    assert got == vector["expected"]["sequence"]
+
+
+def fifo_hol_avoidance(vector: Vector) -> None:
+    given = vector["input"]
+    scene = Scene()
+    scene.add_agent("pool", given["capacity"])
+    for session in given["pending"]:
+        scene.add_session(session["id"], "owner", [given["request_each"]], tries=session.get("scheduler_retries", 0))
+    options = {MAX_TRIES_BEFORE_SKIP: str(given["config"]["num_retries_to_skip"])}
+    assert scene.run(Policy(given["scheduler"], "concentrated", options)).order[0] == vector["expected"]["picked"]
+
+
+def priority_order(vector: Vector) -> None:
+    given = vector["input"]
+    scene = Scene()
+    scene.add_agent("pool", {"cpu": 1})
+    for number, priority in enumerate(given["pending_priorities_in_arrival_order"]):
+        scene.add_session(str(number), "owner", [{}], priority=priority)
+    order = scene.run(Policy(given["scheduler"], "concentrated")).order
+    assert [int(name) for name in order] == vector["expected"]["order_by_index"]
+
+
+def round_robin(vector: Vector) -> None:
+    given, expected = vector["input"], vector["expected"]
+    scene = Scene()
+    for agent in given["agents"]:
+        scene.add_agent(agent, {"cpu": given["picks"]})
+    for number in range(given["picks"]):
+        scene.add_session(str(number), "owner", [{"cpu": 1}])
+    outcome = scene.run(Policy("fifo", "round-robin"))
+    sequence = [outcome.agents[name][0] for name in outcome.order]
+    assert len(sequence) == given["picks"]
+    if "sequence" in expected:
+        assert sequence == expected["sequence"]
+    if "count_per_agent" in expected:
+        assert {sequence.count(agent) for agent in given["agents"]} == {expected["count_per_agent"]}
+
+
+def agent_pick(vector: Vector) -> None:
+    given = vector["input"]
+    scene = scene_with(given["agents"])
+    scene.add_session("s", "owner", [given["request"]])
+    assert scene.run(policy_of(given)).agents.get("s", [None]) == [vector["expected"]["agent"]]
+
+
+def agent_pick_in_batch(vector: Vector) -> None:
+    """What was placed before in the pass goes first, to the agents it went to."""
+    given, expected = vector["input"], vector["expected"]
+    scene = scene_with(given["agents"])
+    for number, (agent, amounts) in enumerate(given["already_placed_in_pass"].items()):
+        scene.add_session(f"before-{number}", "owner", [amounts], designated=[agent], strict=True)
+    others = [agent["id"] for agent in given["agents"] if agent["id"] not in given["exclude"]]
+    scene.add_session("s", "owner", [given["request"]], designated=others, strict=True)
+    outcome = scene.run(policy_of(given))
+    assert outcome.agents["s"] == [expected["agent"]]
+    for number, agent in enumerate(given["already_placed_in_pass"]):
+        assert outcome.agents[f"before-{number}"] == [agent]
+    agents, _, queue, scale = scene.columns()
+    for agent, remaining in expected["remaining_after"].items():
+        row = list(agents.ids).index(agent)
+        taken = queue.requests[outcome.decisions.kernel_agents == row].sum(axis=0)
+        left = (agents.capacity - agents.used)[row] - taken
+        assert dict(zip(agents.slots, left.tolist(), strict=True)) == {
+            slot: exact(amount) * scale for slot, amount in remaining.items()
+        }
+
+
+def shortfall_report(vector: Vector) -> None:
+    given, expected = vector["input"], vector["expected"]
+    scene = scene_with(given["agents"])
+    kernels = given.get("kernels") or [given["request"]]
+    scene.add_session("s", "owner", kernels, single_node=given.get("cluster_mode") == "single-node")
+    outcome = scene.run(policy_of(given))
+    explanation = outcome.decisions.explain(outcome.rows["s"])
+    assert explanation is not None
+    if "missing" in expected:
+        missing = {lack.slot: Fraction(lack.short, outcome.scale) for lack in explanation.shortfalls[0].lacks}
+        assert missing == {slot: exact(amount) for slot, amount in expected["missing"].items()}
+    if "failed_kernel_indices" in expected:
+        failed = [shortfall.kernel for shortfall in explanation.shortfalls]
+        assert failed == expected["failed_kernel_indices"]
+        assert set(range(len(kernels))) - set(failed) == set(expected["placeable_kernel_indices"])
+    assert not outcome.order
+
+
+def failed_agent_avoidance(vector: Vector) -> None:
+    given = vector["input"]
+    for strategy in given.get("strategies", ["concentrated", "dispersed", "round-robin"]):
+        scene = scene_with(given["agents"])
+        scene.add_session(
+            "s",
+            "owner",
+            [given["request"]],
+            designated=given.get("designated", ()),
+            strict=given.get("designation_policy") == "strict",
+            avoided=given["failed_for_session"],
+        )
+        assert scene.run(Policy("fifo", strategy)).agents["s"] == [vector["expected"]["agent"]]
+
+
+def multi_container_placement(vector: Vector) -> None:
+    given, expected = vector["input"], vector["expected"]
+    scene = scene_with(given["agents"])
+    scene.add_session(
+        "s",
+        "owner",
+        given["kernels"],
+        single_node=given["cluster_mode"] == "single-node",
+        architecture=given.get("architecture", ""),
+        designated=given.get("designated", ()),
+        strict=given.get("designation_policy") == "strict",
+    )
+    outcome = scene.run(policy_of(given))
+    if "error" in expected:
+        assert_refused(outcome, expected)
+    else:
+        placement = outcome.agents["s"]
+        assert placement == expected["placement"]
+        assert len(placement) == expected.get("placed_kernels", len(placement))
+
+
+def assert_refused(outcome: Outcome, expected: Vector) -> None:
+    """Nothing is placed or held, and the verdict says whether free amounts could matter."""
+    decisions = outcome.decisions
+    assert not outcome.order
+    assert not decisions.held.any()
+    explanation = decisions.explain(outcome.rows["s"])
+    assert explanation is not None
+    compatible = {"no-fit": True, "no-compatible-agent": False}[expected["error"]]
+    assert (decisions.verdicts[outcome.rows["s"]] == Verdict.NO_ROOM) == compatible
+    if expected.get("failed_filter") == "architecture":
+        assert (explanation.tier, explanation.code) == (Tier.CONFIGURATION, ARCHITECTURE_MISSING)
+
+
+def scheduling_pass(vector: Vector) -> None:
+    given, expected = vector["input"], vector["expected"]
+    scene = scene_with(given["agents"])
+    for session in given["sessions"]:
+        add_pending(scene, session)
+    outcome = scene.run(policy_of(given, given["scheduler"]))
+    verdicts = {name: Verdict(outcome.decisions.verdicts[row]) for name, row in outcome.rows.items()}
+    failures = {Verdict.NO_ROOM, Verdict.NO_AGENT, Verdict.HELD_BACK}
+    assert outcome.order == expected["scheduled"]
+    assert {name for name, verdict in verdicts.items() if verdict in failures} == set(expected["failed"])
+    assert {name for name, verdict in verdicts.items() if verdict == Verdict.BEHIND} == set(expected.get("skipped", []))
+    for name, agents in expected.get("placement", {}).items():
+        assert outcome.agents[name] == agents
+
+
+def fair_share_decay(vector: Vector) -> None:
+    given = vector["input"]
+    for case, expected in zip(given["cases"], vector["expected"]["decayed"], strict=True):
+        buckets = [(bucket["age_days"], float(bucket["cpu_seconds"])) for bucket in case["buckets"]]
+        assert decayed_usage(buckets, given["half_life_days"]) == pytest.approx(float(expected))
+
+
+def fair_share_factor(vector: Vector) -> None:
+    given, expected = vector["input"], vector["expected"]
+    capacity = {slot: float(amount) for slot, amount in given["capacity"].items()}
+    weights = {slot: float(weight) for slot, weight in given["resource_weights"].items()}
+    for seconds, normalised, wanted in zip(
+        given["usage_cpu_seconds"], expected["normalized"], expected["factor"], strict=True
+    ):
+        got = normalised_usage({"cpu": float(seconds)}, capacity, given["lookback_days"], weights)
+        assert got == pytest.approx(float(normalised))
+        assert factor(got, float(given["weight"])) == pytest.approx(float(wanted))
+
+
+RUNNERS: dict[str, Callable[[Vector], None]] = {
+    "drf_order": drf_order,
+    "fifo_pick_and_place": pick_and_place,
+    "lifo_pick_and_place": pick_and_place,
+    "drf_pick_and_place": pick_and_place,
+    "accelerator_avoidance": accelerator_avoidance,
+    "fifo_hol_avoidance": fifo_hol_avoidance,
+    "priority_order": priority_order,
+    "round_robin": round_robin,
+    "agent_pick": agent_pick,
+    "agent_pick_in_batch": agent_pick_in_batch,
+    "shortfall_report": shortfall_report,
+    "failed_agent_avoidance": failed_agent_avoidance,
+    "multi_container_placement": multi_container_placement,
+    "scheduling_pass": scheduling_pass,
+    "fair_share_decay": fair_share_decay,
+    "fair_share_factor": fair_share_factor,
+}

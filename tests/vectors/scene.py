@@ -1,0 +1,136 @@
+"""A small scheduling problem written down with plain names and decimal amounts, and what a pass makes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from manager.scheduling.columns import UNPLACED, Agents, AgentWishes, Explanation, Owners, Policy, Queue, Tier
+from manager.scheduling.scheduling_pass import Decisions, run_pass
+
+Amounts = Mapping[str, str | int | float | Fraction]
+WAITS = Explanation(Tier.POLICY, "HELD_BACK", "waits for a reason of its own")
+
+
+def exact(amount: str | float | Fraction) -> Fraction:
+    """The number that a text or a decimal stands for."""
+    return Fraction(str(amount))
+
+
+@dataclass
+class Outcome:
+    """What a pass decided, by name."""
+
+    order: list[str]
+    agents: dict[str, list[str]]
+    decisions: Decisions
+    rows: dict[str, int]
+    # How many units of the pass one unit of the problem is.
+    scale: int
+
+
+@dataclass
+class Scene:
+    """A problem under construction. Rows of owners, in the order of `add_owner`, break ties."""
+
+    _agents: list[tuple[str, Amounts, Amounts, bool, str, int]] = field(default_factory=list)
+    _owners: dict[str, tuple[int, Amounts]] = field(default_factory=dict)
+    _sessions: list[tuple[str, str, Sequence[Amounts], int, bool, int, str, bool, AgentWishes | None]] = field(
+        default_factory=list
+    )
+
+    def add_agent(
+        self,
+        name: str,
+        capacity: Amounts,
+        used: Amounts | None = None,
+        *,
+        schedulable: bool = True,
+        architecture: str = "x86_64",
+        kernels: int = 0,
+    ) -> None:
+        """An agent."""
+        self._agents.append((name, capacity, used or {}, schedulable, architecture, kernels))
+
+    def add_owner(self, name: str, weight: int = 1, held: Amounts | None = None) -> None:
+        """An owner."""
+        self._owners[name] = (weight, held or {})
+
+    def add_session(  # all but three by name
+        self,
+        name: str,
+        owner: str,
+        kernels: Sequence[Amounts],
+        *,
+        priority: int = 10,
+        single_node: bool = False,
+        tries: int = 0,
+        architecture: str = "",
+        held_back: bool = False,
+        designated: Sequence[str] = (),
+        strict: bool = False,
+        avoided: Sequence[str] = (),
+    ) -> None:
+        """A session; they arrive in the order in which they are added. An owner not added before has weight 1 and holds nothing."""
+        if owner not in self._owners:
+            self.add_owner(owner)
+        wishes = None
+        if designated or avoided:
+            row = {agent[0]: number for number, agent in enumerate(self._agents)}
+            wishes = AgentWishes([row[agent] for agent in designated], strict, [row[agent] for agent in avoided])
+        self._sessions.append((name, owner, kernels, priority, single_node, tries, architecture, held_back, wishes))
+
+    def columns(self) -> tuple[Agents, Owners, Queue, int]:
+        """The problem as a pass reads it, and its scale."""
+        requests = [kernel for session in self._sessions for kernel in session[2]]
+        helds = [held for _, held in self._owners.values()]
+        mappings = [mapping for agent in self._agents for mapping in agent[1:3]] + requests + helds
+        slots = sorted({slot for mapping in mappings for slot in mapping})
+        scale = math.lcm(*(exact(amount).denominator for mapping in mappings for amount in mapping.values()))
+
+        def matrix(rows: Sequence[Amounts]) -> np.ndarray:  # type: ignore[type-arg]  # int64
+            values = [[int(exact(row.get(slot, 0)) * scale) for slot in slots] for row in rows]
+            return np.array(values, np.int64).reshape(len(rows), len(slots))
+
+        agents = Agents(
+            tuple(slots),
+            [agent[0] for agent in self._agents],
+            matrix([agent[1] for agent in self._agents]),
+            matrix([agent[2] for agent in self._agents]),
+            np.array([agent[3] for agent in self._agents], np.bool_),
+            [agent[4] for agent in self._agents],
+            np.array([agent[5] for agent in self._agents], np.int64),
+        )
+        names = list(self._owners)
+        owners = Owners(names, np.array([weight for weight, _ in self._owners.values()], np.int64), matrix(helds))
+        sessions = self._sessions
+        queue = Queue(
+            ids=[session[0] for session in sessions],
+            owners=np.array([names.index(session[1]) for session in sessions], np.int64),
+            priorities=np.array([session[3] for session in sessions], np.int64),
+            orders=np.arange(len(sessions), dtype=np.int64),
+            single_node=np.array([session[4] for session in sessions], np.bool_),
+            offsets=np.cumsum([0, *(len(session[2]) for session in sessions)]).astype(np.int64),
+            requests=matrix(requests),
+            tries=np.array([session[5] for session in sessions], np.int64),
+            held_back={row: WAITS for row, session in enumerate(sessions) if session[7]},
+            architectures={row: session[6] for row, session in enumerate(sessions) if session[6]},
+            wishes={row: session[8] for row, session in enumerate(sessions) if session[8] is not None},
+        )
+        return agents, owners, queue, scale
+
+    def run(self, policy: Policy, rotation: str = "") -> Outcome:
+        """Runs one pass."""
+        agents, owners, queue, scale = self.columns()
+        decisions = run_pass(agents, owners, queue, policy, rotation)
+        rows = {name: row for row, name in enumerate(queue.ids)}
+        placed = {}
+        for name, row in rows.items():
+            chosen = decisions.kernel_agents[queue.offsets[row] : queue.offsets[row + 1]].tolist()
+            if UNPLACED not in chosen and row in decisions.sessions:
+                placed[name] = [agents.ids[agent] for agent in chosen]
+        return Outcome([queue.ids[row] for row in decisions.sessions], placed, decisions, rows, scale)

@@ -1,0 +1,222 @@
+"""Vectors about shares and the order of owners (drf.json)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from manager.scheduling.columns import UNPLACED, Policy
+from manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
+from manager.scheduling.shares import ShareKeys, dominant_share
+from manager.scheduling.strategies import FIFO, MAX_TRIES_BEFORE_SKIP, SLOT_PRIORITY
+from tests.vectors.scene import Amounts, Outcome, Scene, exact
+
+Vector = dict[str, Any]
+# Divisible tasks are cut into so many pieces.
+PIECES = 600
+
+
+def share(held: Amounts, capacity: Amounts, weight: str | float = 1) -> Fraction:
+    """An owner's weighted dominant share, computed by both of our ways, which must agree."""
+    slots = sorted(capacity)
+    weighted = exact(weight)
+    scale = 10**6
+    amounts = [int(exact(held.get(slot, 0)) * scale) for slot in slots]
+    totals = [int(exact(capacity[slot]) * scale) for slot in slots]
+    by_fraction = dominant_share(amounts, totals) / weighted
+    keys = ShareKeys(totals, [1])
+    whole = max((factor * total for factor, total in zip(keys.factors, totals, strict=True)), default=0) or 1
+    assert Fraction(keys.unweighted(amounts), whole) / weighted == by_fraction
+    return by_fraction
+
+
+def whole_weights(weights: Sequence[str | float]) -> list[int]:
+    """Weights of the same proportions in whole numbers."""
+    fractions = [exact(weight) for weight in weights]
+    scale = 1
+    for fraction in fractions:
+        scale *= fraction.denominator
+    return [int(fraction * scale) for fraction in fractions]
+
+
+def fill(vector: Vector, pieces: int = 1) -> tuple[list[str], dict[str, int], Outcome]:
+    """Progressive filling of one pool: the owners in order of pick, their tasks, and the pass. `pieces` enlarges the pool."""
+    scene = Scene()
+    capacity = {slot: exact(amount) * pieces for slot, amount in vector["capacity"].items()}
+    users = {user["name"]: user for user in vector["users"]}
+    initial = {name: user.get("initial", {}) for name, user in users.items()}
+    used = {slot: sum((exact(held.get(slot, 0)) for held in initial.values()), Fraction(0)) for slot in capacity}
+    scene.add_agent("pool", capacity, used)
+    ties = vector.get("tie_order") or list(users)
+    weights = dict(zip(ties, whole_weights([users[name].get("weight", 1) for name in ties]), strict=True))
+    for name in ties:
+        scene.add_owner(name, weights[name], initial[name])
+    for name in ties:
+        demand = users[name]["demand"]
+        most = min(int(capacity[slot] / exact(amount)) for slot, amount in demand.items() if exact(amount) > 0)
+        for number in range(min(most + 1, users[name].get("max_tasks", most + 1))):
+            scene.add_session(f"{name}/{number}", name, [demand])
+    outcome = scene.run(Policy("drf", "concentrated"))
+    picks = [name.rsplit("/", 1)[0] for name in outcome.order]
+    if vector.get("on_no_fit", "stop") == "stop":
+        picks = picks[: steps_until_a_misfit(vector, picks, ties, capacity)]
+    return picks, {name: picks.count(name) for name in users}, outcome
+
+
+def steps_until_a_misfit(vector: Vector, picks: list[str], ties: list[str], capacity: dict[str, Fraction]) -> int:
+    """How many picks there were when first the owner with the lowest share was passed over, for its task did not fit."""
+    users = {user["name"]: user for user in vector["users"]}
+    held = {name: {slot: exact(users[name].get("initial", {}).get(slot, 0)) for slot in capacity} for name in ties}
+    tasks = dict.fromkeys(ties, 0)
+    for step, picked in enumerate(picks):
+        wanting = [name for name in ties if tasks[name] < users[name].get("max_tasks", len(picks) + 1)]
+        if picked != min(wanting, key=lambda name: share(held[name], capacity, users[name].get("weight", 1))):
+            return step
+        tasks[picked] += 1
+        for slot, amount in users[picked]["demand"].items():
+            held[picked][slot] += exact(amount)
+    return len(picks)
+
+
+def progressive_fill(vector: Vector) -> None:
+    picks, tasks, _ = fill(vector)
+    expected = vector["expected"]
+    assert tasks == expected["tasks"]
+    if "pick_order" in expected:
+        assert picks == expected["pick_order"]
+    for user in vector["users"]:
+        held = {
+            slot: exact(user.get("initial", {}).get(slot, 0)) + tasks[user["name"]] * exact(user["demand"].get(slot, 0))
+            for slot in vector["capacity"]
+        }
+        if "dominant_share" in expected:
+            assert share(held, vector["capacity"]) == exact(expected["dominant_share"][user["name"]])
+        if "weighted_share" in expected:
+            assert share(held, vector["capacity"], user.get("weight", 1)) == exact(
+                expected["weighted_share"][user["name"]]
+            )
+
+
+def divisible(vector: Vector) -> None:
+    """The rule for divisible tasks is the limit of ever smaller ones; each owner is within two pieces of it."""
+    expected = vector["expected"]
+    _, tasks, _ = fill({**vector, "on_no_fit": "stop"}, PIECES)
+    for name, wanted in (expected.get("tasks") or expected["drf_divisible_tasks"]).items():
+        assert abs(Fraction(tasks[name], PIECES) - exact(wanted)) <= Fraction(2, PIECES)
+
+
+def gang_fill(vector: Vector) -> None:
+    scene = Scene()
+    for node in vector["nodes"]:
+        scene.add_agent(node["id"], {slot: amount for slot, amount in node.items() if slot != "id"})
+    for name in vector["tie_order"]:
+        scene.add_owner(name, vector.get("weights", {}).get(name, 1))
+    for session in vector["queue"]:
+        scene.add_session(session["session"], session["user"], session["containers"])
+    outcome = scene.run(Policy("drf", "concentrated", {SLOT_PRIORITY: "cpu,mem"}))
+    expected = vector["expected"]
+    assert set(outcome.order) == set(expected["scheduled"])
+    assert set(outcome.rows) - set(outcome.order) == set(expected["unscheduled"])
+    placed = sum(len(agents) for agents in outcome.agents.values())
+    assert (outcome.decisions.kernel_agents != UNPLACED).sum() == placed
+    if "placement" in expected:
+        assert {name: sorted(agents) for name, agents in outcome.agents.items()} == {
+            name: sorted(agents) for name, agents in expected["placement"].items()
+        }
+
+
+def share_value(vector: Vector) -> None:
+    considered = vector.get("considered") or list(vector["total"])
+    multiplier = vector.get("multiplier") or {}
+    # A slot that counts m times is as scarce as if there were an m-th of it.
+    total = {slot: exact(vector["total"][slot]) / exact(multiplier.get(slot, 1)) for slot in considered}
+    held = {slot: sum((exact(part.get(slot, 0)) for part in vector["allocations"]), Fraction(0)) for slot in considered}
+    assert share(held, total, vector["weight"]) == exact(vector["expected_share"])
+
+
+def in_order(
+    capacity: Amounts, held: dict[str, Amounts], pending: list[tuple[str, str]], weights: dict[str, int] | None = None
+) -> list[str]:
+    """The order in which `drf` takes pending (session, owner) pairs that ask for nothing, so that shares stay as they are."""
+    scene = Scene()
+    scene.add_agent("pool", capacity)
+    for owner in dict.fromkeys(owner for _, owner in pending):
+        scene.add_owner(owner, (weights or {}).get(owner, 1), held.get(owner))
+    for session, owner in pending:
+        scene.add_session(session, owner, [{}])
+    return scene.run(Policy("drf", "concentrated")).order
+
+
+def compare(vector: Vector) -> None:
+    sides = {
+        side: {slot: amount for slot, amount in vector[side].items() if slot != "weight"}
+        for side in ("first", "second")
+    }
+    weights = dict(zip(sides, whole_weights([vector[side].get("weight", 1) for side in sides]), strict=True))
+    order = in_order(vector["total"], sides, [(f"{side}_goes_first", side) for side in sides], weights)
+    assert order[0] == vector["expected"]
+
+
+def session_sequence(vector: Vector) -> None:
+    pending = [(session["session"], session["user"]) for session in vector["pending"]]
+    assert in_order(vector["capacity"], vector["occupancy"], pending) == vector["expected_order"]
+
+
+def session_pick(vector: Vector) -> None:
+    pending = [(session["session"], session["user"]) for session in vector["pending"]]
+    assert in_order(vector["capacity"], vector["occupancy"], pending)[0] == vector["expected_pick"]
+
+
+def equal_agents(vector: Vector) -> None:
+    """Whole agents go to roles: tasks as large as an agent."""
+    for case in vector["cases"]:
+        scene = Scene()
+        for number in range(vector["agents"]):
+            scene.add_agent(f"agent-{number}", vector["agent"])
+        for role, weight in sorted(case["weights"].items()):
+            scene.add_owner(role, weight)
+            for number in range(vector["agents"]):
+                scene.add_session(f"{role}/{number}", role, [vector["agent"]])
+        got = [name.split("/")[0] for name in scene.run(Policy("drf", "concentrated")).order]
+        assert {role: got.count(role) for role in case["weights"]} == case["agents_each"]
+
+
+def fifo_hol_pick(vector: Vector) -> None:
+    scene = Scene()
+    scene.add_agent("pool", {"cpu": 1})
+    for session, tries in vector["pending_retries"].items():
+        scene.add_session(session, "owner", [{"cpu": 1}], tries=tries)
+    policy = Policy(FIFO, "concentrated", {MAX_TRIES_BEFORE_SKIP: str(vector["num_retries_to_skip"])})
+    assert scene.run(policy).order == [vector["expected_pick"]]
+
+
+def decay(vector: Vector) -> None:
+    for case in vector["cases"]:
+        got = decayed_usage([(case["days"], case["usage"])], case["half_life"])
+        assert got == pytest.approx(case["expected"], abs=vector["tolerance"])
+
+
+def usage_factor(vector: Vector) -> None:
+    for case in vector["cases"]:
+        normalised = normalised_usage(case["usage"], case["cap"], case["days"], case["res_weights"])
+        assert normalised == pytest.approx(case["n"], abs=vector["tolerance"])
+        assert factor(normalised, case["weight"]) == pytest.approx(case["F"], abs=vector["tolerance"])
+
+
+RUNNERS: dict[str, Callable[[Vector], None]] = {
+    "progressive_fill": progressive_fill,
+    "divisible": divisible,
+    "contrast": divisible,
+    "gang_fill": gang_fill,
+    "share_value": share_value,
+    "compare": compare,
+    "session_sequence": session_sequence,
+    "session_pick": session_pick,
+    "equal_agents": equal_agents,
+    "fifo_hol_pick": fifo_hol_pick,
+    "decay": decay,
+    "factor": usage_factor,
+}
