@@ -112,9 +112,9 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     instance = secrets.token_hex(8)
     terms = await asyncio.to_thread(Terms, settings.state_dir / "term")
     sync = SyncService(reconciler, terms, lambda: _welcome(settings, node, uplink, instance, backend.name))
-    await backend.open(reconciler.changed)
     server = Server(sync, backend, identities.current)
     try:
+        await backend.open(reconciler.changed)
         port = await server.start(settings.listen)
         address = settings.advertise or f"{_bracketed(uplink.address)}:{port}"
         log.info("agent %s listens at %s and is dialled at %s", settings.agent_id, settings.listen, address)

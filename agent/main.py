@@ -76,7 +76,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@main.command()
+@main.command(context_settings={"auto_envvar_prefix": "RETINUE_AGENT"})
 @_options
 def run(  # noqa: PLR0917 - one per option
     agent_id: str,

@@ -53,11 +53,6 @@ class SyncService:
         """Returns when no stream is open."""
         await self._idle.wait()
 
-    @property
-    def connected(self) -> bool:
-        """Whether a stream is open."""
-        return self._current is not None
-
     def stop(self) -> None:
         """Ends the open stream and lets no other begin."""
         self._stopping = True

@@ -122,21 +122,34 @@ class Cgroups:
         self._family = Path(FAMILY) / agent_id
 
     def open(self) -> None:
-        """Makes the agent's own groups."""
+        """Makes the agent's own groups. Raises CgroupError."""
         for root in self._roots.values():
             try:
-                if self.unified:
-                    for parent in (root, root / FAMILY, root / self._family):
-                        parent.mkdir(exist_ok=True)
-                        _write(parent / "cgroup.subtree_control", "+memory +cpu +pids")
-                (root / self._family / MONITORS).mkdir(parents=True, exist_ok=True)
+                try:
+                    self._make_own(root)
+                except FileNotFoundError:
+                    # Another agent of this node, the last one so far, removed the parent in between.
+                    self._make_own(root)
             except OSError as error:
                 raise CgroupError(f"cannot make control groups under {root}: {error.strerror}") from error
 
+    def _make_own(self, root: Path) -> None:
+        if self.unified:
+            for parent in (root, root / FAMILY, root / self._family):
+                parent.mkdir(exist_ok=True)
+                _write(parent / "cgroup.subtree_control", "+memory +cpu +pids")
+        (root / self._family / MONITORS).mkdir(parents=True, exist_ok=True)
+
     def close(self, timeout: float) -> None:
         """Removes the agent's own groups if nothing is left in them; waits up to `timeout` seconds for what is ending."""
-        if self.names() or self.processes(MONITORS):
+        if self.names():
             return
+        # With no kernel left, who watches over one is about to end, and must be let finish what it writes.
+        deadline = time.monotonic() + timeout
+        while self.processes(MONITORS):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.005)
         if self.remove(MONITORS, timeout):
             for root in self._roots.values():
                 for place in (root / self._family, root / FAMILY):

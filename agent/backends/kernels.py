@@ -23,6 +23,8 @@ from agent.backends.processes import Process, alive, command_of, identify, send_
 from agent.backends.status import Status, parse_status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agent.attempts import AttemptSpec
 
 GATE, STATUS, OUTPUT = "gate", "status", "output.log"
@@ -101,14 +103,17 @@ class Kernels:
         if alive(monitor):
             self._cgroups.watch_over(monitor.pid)
 
-    def start(self, spec: AttemptSpec, hosts: str, place: Path) -> Started:
-        """Starts a kernel and holds it at its gate; `place` is the directory for its files. Raises KernelError."""
+    def start(self, spec: AttemptSpec, hosts: str, place: Path, meanwhile: Callable[[], None]) -> Started:
+        """Starts a kernel and holds it at its gate; `place` is the directory for its files.
+
+        `meanwhile` is done while the sandbox is set up. Raises KernelError.
+        """
         try:
-            return self._start(spec, hosts, place)
+            return self._start(spec, hosts, place, meanwhile)
         except (sandbox.SandboxError, CgroupError, OSError, ValueError) as error:
             raise KernelError(str(error)) from error
 
-    def _start(self, spec: AttemptSpec, hosts: str, place: Path) -> Started:
+    def _start(self, spec: AttemptSpec, hosts: str, place: Path, meanwhile: Callable[[], None]) -> Started:
         limits = Limits.of(spec.slots, self._options.tasks)
         work = self._scratch(spec.id)
         work.mkdir(mode=0o700, exist_ok=True)
@@ -124,9 +129,14 @@ class Kernels:
             work=work,
         )
         ends = sandbox.Ends(place / GATE, place / STATUS, place / OUTPUT)
+
+        def limit() -> None:
+            self._cgroups.limit(spec.id, limits)
+            meanwhile()
+
         try:
             child = sandbox.start(
-                kernel, self._settings, ends, lambda action: self._launchers.launch(spec.id, limits, action)
+                kernel, self._settings, ends, lambda action: self._launchers.launch(spec.id, action), limit
             )
         finally:
             self._launchers.refill()

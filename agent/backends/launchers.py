@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agent.backends.cgroups import Cgroups, Limits
+    from agent.backends.cgroups import Cgroups
 
 Result = TypeVar("Result")
 
@@ -99,22 +99,20 @@ class Launchers:
             for _ in range(spares):
                 self.refill()
 
-    def launch(self, attempt_id: str, limits: Limits, action: Callable[[Sequence[str]], Result]) -> Result:
-        """Makes the attempt's groups and runs `action` so that what it starts is born, or goes, into them.
+    def launch(self, attempt_id: str, action: Callable[[Sequence[str]], Result]) -> Result:
+        """Makes the attempt's groups, without limits, and runs `action` so that what it starts is born, or goes, into them.
 
         `action` gets the start of an argument vector that what it starts has to begin with. Blocks; raises OSError and
         what `action` raises.
         """
         if self._cgroups.unified:
             self._cgroups.create(attempt_id)
-            self._cgroups.limit(attempt_id, limits)
             prefix = self._cgroups.joining_prefix(attempt_id)
             return in_own_thread(lambda: action(prefix))
         spare = self._spares.get(timeout=TIMEOUT)
 
         def inside() -> Result:
             self._cgroups.rename(spare.name, attempt_id)
-            self._cgroups.limit(attempt_id, limits)
             return action(())
 
         return spare.run(inside)

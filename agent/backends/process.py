@@ -202,7 +202,10 @@ class ProcessBackend:
         record = Record.of(spec, self._options.boot_id)
         if not self._store.add(record):
             raise OSError(f"there is a directory of attempt {spec.id} already")
-        started = self._kernels.start(spec, hosts, self._store.place(spec.id))
+        # The disk takes its time while the sandbox is set up; what matters is that nothing is let go before.
+        started = self._kernels.start(
+            spec, hosts, self._store.place(spec.id), lambda: self._store.make_lasting(spec.id)
+        )
         record = replace(record, phase=Phase.CREATED, monitor=started.monitor, init=started.init)
         try:
             self._store.write(record)
@@ -316,6 +319,7 @@ class ProcessBackend:
     async def _add(self, record: Record) -> bool:
         if not await asyncio.to_thread(self._store.add, record):
             return False
+        await asyncio.to_thread(self._store.make_lasting, record.id)
         self._records[record.id] = record
         self._listener()
         return True

@@ -121,11 +121,14 @@ class Records:
         return attempt_id in self._removed
 
     def add(self, record: Record) -> bool:
-        """Makes the attempt's directory with its first record; False when there is one already."""
+        """Makes the attempt's directory with its first record; False when there is one already.
+
+        It outlives a crash of the node from `make_lasting` on; nothing may be let go before.
+        """
         fresh = self._directory / f".new-{record.id}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
-        write_new(fresh / RECORD, encode(record), lasting=True)
+        write_new(fresh / RECORD, encode(record), lasting=False)
         try:
             # A directory that is not empty is never replaced by this.
             fresh.rename(self.place(record.id))
@@ -134,9 +137,16 @@ class Records:
             if self.place(record.id).exists():
                 return False
             raise
-        # The name is the guard, and lasts from here on; should what is in it be lost, the attempt counts as over.
-        sync_directory(self._directory)
         return True
+
+    def make_lasting(self, attempt_id: str) -> None:
+        """Makes sure that the attempt's directory outlives a crash of the node, and its record as it is now."""
+        descriptor = os.open(self.place(attempt_id) / RECORD, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        sync_directory(self._directory)
 
     def set_aside(self, attempt_id: str) -> None:
         """Moves the attempt's directory away, for a person to look at."""

@@ -187,10 +187,12 @@ class Launch(Protocol):
         ...
 
 
-def start(sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch) -> subprocess.Popen[bytes]:
+def start(
+    sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, meanwhile: Callable[[], None]
+) -> subprocess.Popen[bytes]:
     """Starts the sandbox and returns once it is ready at its gate, blocking; the result is the process that watches it.
 
-    Raises SandboxError, after ending what was started, or OSError.
+    `meanwhile` is done while it is set up. Raises SandboxError or OSError, and then what was started may not be gone.
     """
     ready, announce = os.pipe()
     try:
@@ -201,13 +203,16 @@ def start(sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch) -> s
     finally:
         os.close(announce)
     try:
+        meanwhile()
         poller = select.poll()
         poller.register(ready, select.POLLIN)
         answered = bool(poller.poll(READY_TIMEOUT * 1000))
         if not answered or os.read(ready, 1) != b"\n":
-            monitor.kill()
-            monitor.wait()
             raise SandboxError("it ended before it was ready" if answered else "it took too long to be ready")
+    except BaseException:
+        monitor.kill()
+        monitor.wait()
+        raise
     finally:
         os.close(ready)
     return monitor

@@ -213,6 +213,8 @@ class Reconciler(Generic[Network]):
             key = _key(action)
             if key in self._busy or ((trouble := self._troubles.get(key)) is not None and trouble.again_at > now):
                 continue
+            if isinstance(action, RemoveNetwork) and self._is_joined(action.session_id):
+                continue
             if isinstance(action, Create):
                 if creates == PARALLEL_CREATES:
                     continue
@@ -220,6 +222,15 @@ class Reconciler(Generic[Network]):
             self._busy[key] = action
             due.append(action)
         return due
+
+    def _is_joined(self, session_id: str) -> bool:
+        """Whether an attempt of the session is being created: it may not be among what is observed yet."""
+        return any(
+            isinstance(action, Create)
+            and (wanted := self._attempts.get(action.attempt_id)) is not None
+            and wanted.spec.session_id == session_id
+            for action in self._busy.values()
+        )
 
     def _observe(self) -> Observed:
         return Observed(self._backend.observed(), self._existing, self._ready, self._settled)

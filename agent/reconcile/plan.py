@@ -128,7 +128,7 @@ def plan(desired: Desired, observed: Observed, now: float) -> list[Action]:
         if there is not None:
             step = _step(wanted, there, desired, observed, blocked, now)
         elif wanted is not None:
-            step = _first_step(wanted, observed)
+            step = _first_step(wanted, desired, observed)
         if step is not None:
             actions.append(step)
     if desired.complete:
@@ -150,10 +150,11 @@ def _blocked_sessions(desired: Desired, observed: Observed) -> set[str]:
     return blocked
 
 
-def _first_step(wanted: DesiredAttempt, observed: Observed) -> AttemptAction | None:
+def _first_step(wanted: DesiredAttempt, desired: Desired, observed: Observed) -> AttemptAction | None:
     if wanted.goal is Goal.STOPPED:
         return Decline(wanted.spec.id)
-    if wanted.spec.networked and wanted.spec.session_id not in observed.ready:
+    # A network that is there and no longer desired may go at any time.
+    if wanted.spec.networked and wanted.spec.session_id not in desired.networks & observed.ready:
         return None
     return Create(wanted.spec.id)
 

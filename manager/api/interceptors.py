@@ -215,6 +215,8 @@ async def _cancelled(task: asyncio.Future[Any]) -> None:
 async def _logged(method: str, context: _Context) -> AsyncIterator[None]:
     began = time.monotonic()
     outcome = "CANCELLED"
+    # Asked for now: a call that is over must not be touched any more, the library would read freed memory.
+    peer = context.peer()
     try:
         yield
         outcome = "OK"
@@ -231,7 +233,7 @@ async def _logged(method: str, context: _Context) -> AsyncIterator[None]:
             outcome,
             1000 * (time.monotonic() - began),
             caller,
-            context.peer(),
+            peer,
             _request_id.get(),
         )
 

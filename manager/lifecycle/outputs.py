@@ -109,8 +109,10 @@ async def read_output(
                     yield start, data
                     position = start + len(data)
             except OutputGoneError:
-                # Not created yet, or collected and forgotten in this moment: look again.
-                if not follow:
+                # Not created yet, or collected and forgotten in this moment.
+                async with database.transaction() as tx:
+                    source = await outputs.read_source(tx, kernel_id)
+                if not follow and source is not None and source["on_agent"]:
                     return
             else:
                 return

@@ -130,7 +130,9 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
         await journal.append(tx, entries)
 
 
-def _entry(session_id: uuid.UUID, row: Mapping[str, Any], move: SessionMoved | KernelMoved) -> journal.Entry:
+def _entry(
+    session_id: uuid.UUID, row: Mapping[str, Any], move: SessionMoved | KernelMoved, addresses: Mapping[uuid.UUID, str]
+) -> journal.Entry:
     if isinstance(move, SessionMoved):
         kind = "SESSION_MOVED"
         payload: dict[str, Any] = {

@@ -27,8 +27,9 @@ from manager.scheduling.scan import scan_ordered
 
 # Building a class's list costs about so many scans.
 SCANS_BEFORE_ORDER = 32
-# A scan costs about so many steps of a walk.
-STEPS_BEFORE_SCAN = 400
+# A scan costs some hundred steps of a walk. A shape that is picked again gets more of them: its cursor keeps what they found.
+STEPS_BEFORE_SCAN = 100
+REPEATED = 10
 _ABSENT = -1
 
 Checkpoint = list[tuple[Shape, int, int]]
@@ -110,10 +111,12 @@ class _Class:
         cursor = shape.cursor
         if cursor == NEVER:
             place = len(values) - 1
+            steps = STEPS_BEFORE_SCAN
         else:
             if shape.seen != free.moves:
                 cursor = self._raised(shape, cursor)
             place = bisect_right(values, cursor) - 1
+            steps = REPEATED * STEPS_BEFORE_SCAN
         shape.seen = free.moves
 
         packed, made_from, guards, request, agent_mask = (
@@ -123,7 +126,6 @@ class _Class:
             shape.packed,
             self._agent_mask,
         )
-        steps = STEPS_BEFORE_SCAN
         while place >= 0:
             value = values[place]
             agent = agent_mask - (value & agent_mask)

@@ -1,7 +1,7 @@
 """Round robin without a scan: the next agent in order of ids that fits, starting after the one chosen last.
 
 Agents that do not fit a shape never will in the same pass, so each shape links them out of its circle: union-find along a line, with
-path halving (Tarjan, van Leeuwen, JACM 1984), almost constant per pick.
+path halving (Tarjan, van Leeuwen, JACM 1984), almost constant per pick. A walk that grows long gives up and scans, which bounds a pick.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from dataclasses import dataclass, field
 from manager.scheduling.columns import UNPLACED
 from manager.scheduling.free import Free
 from manager.scheduling.kinds import Shape
+from manager.scheduling.scan import scan_rotation
+
+# A scan costs about so many steps of a walk.
+STEPS_BEFORE_SCAN = 100
+_GIVEN_UP = -2
 
 
 @dataclass(slots=True)
@@ -45,8 +50,14 @@ class RotatingPicker:
             place = self._next(shape, circle, 0)
         if place == len(circle):
             return UNPLACED
-        self.position = circle[place] + 1
-        return circle[place]
+        if place == _GIVEN_UP:
+            agent = scan_rotation(self._free, shape, self._free.takers(shape.architecture), self.position)
+            if agent == UNPLACED:
+                return UNPLACED
+        else:
+            agent = circle[place]
+        self.position = agent + 1
+        return agent
 
     def checkpoint(self, _shapes: Iterable[Shape]) -> _Attempt:
         """Begins an attempt; `rollback` undoes it, `keep` ends it."""
@@ -65,7 +76,9 @@ class RotatingPicker:
         self._attempt = None
 
     def _next(self, shape: Shape, circle: list[int], place: int) -> int:
+        """The first place from `place` on that fits; the length of the circle when none does, or that the walk was given up."""
         passed, fits, packed, request = shape.passed, self._free.lanes.fits, self._free.packed, shape.packed
+        steps = STEPS_BEFORE_SCAN
         while place < len(circle):
             following = passed.get(place)
             if following is None:
@@ -77,4 +90,7 @@ class RotatingPicker:
             elif self._attempt is None:
                 passed[place] = following = passed.get(following, following)
             place = following
+            steps -= 1
+            if not steps:
+                return _GIVEN_UP
         return place

@@ -40,7 +40,7 @@ async def kernel(backend: ProcessBackend, number: int) -> float:
     await backend.create(spec, HOSTS)
     await backend.release(spec.id)
     async with asyncio.timeout(30):
-        while not (observed := backend.observed()[spec.id]).phase.ended:
+        while not (observed := backend.observed()[spec.id]).phase.ended:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     if observed.phase is not Phase.EXITED or observed.exit_code != 0:
         raise RuntimeError(observed.message)

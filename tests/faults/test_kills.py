@@ -6,6 +6,7 @@ import asyncio
 import re
 
 import pytest
+import pytest_asyncio
 
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 COUNT = "n=0; while true; do n=$((n+1)); echo $$ $n; sleep 0.2; done"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def counting(client: Client) -> Session:
     session = await client.sessions.create(
         type="interactive",

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from manager.scheduling.columns import UNPLACED, Agents, AgentWishes, Explanation, Owners, Policy, Queue, Tier
+from manager.scheduling.columns import UNPLACED, Agents, AgentWishes, Explanation, Integers, Owners, Policy, Queue, Tier
 from manager.scheduling.scheduling_pass import Decisions, run_pass
 
 Amounts = Mapping[str, str | int | float | Fraction]
@@ -92,7 +92,7 @@ class Scene:
         slots = sorted({slot for mapping in mappings for slot in mapping})
         scale = math.lcm(*(exact(amount).denominator for mapping in mappings for amount in mapping.values()))
 
-        def matrix(rows: Sequence[Amounts]) -> np.ndarray:  # type: ignore[type-arg]  # int64
+        def matrix(rows: Sequence[Amounts]) -> Integers:
             values = [[int(exact(row.get(slot, 0)) * scale) for slot in slots] for row in rows]
             return np.array(values, np.int64).reshape(len(rows), len(slots))
 

@@ -151,7 +151,7 @@ def in_order(
 
 
 def compare(vector: Vector) -> None:
-    sides = {
+    sides: dict[str, Amounts] = {
         side: {slot: amount for slot, amount in vector[side].items() if slot != "weight"}
         for side in ("first", "second")
     }

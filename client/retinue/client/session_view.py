@@ -25,9 +25,10 @@ def fold(session: session_pb2.Session | None, event: session_pb2.SessionEvent) -
     elif change == "kernel_moved":
         _move_kernel(after, event.kernel_moved)
     elif change == "noted":
-        after = _copy(event.noted)
-        after.ClearField("kernels")
-        after.kernels.extend(session.kernels)
+        # A note is about these and nothing else; whatever else it holds is known already.
+        after.reason, after.message, after.etag = event.noted.reason, event.noted.message, event.noted.etag
+        after.ClearField("conditions")
+        after.conditions.extend(event.noted.conditions)
     return after
 
 

@@ -13,10 +13,12 @@ import pytest
 
 from agent import daemon
 from agent.announcement import Announcement, Announcer
+from agent.backends.cgroups import Cgroups
 from agent.enrollment import enroll
 from agent.identity import IdentityError, IdentityStore
 from tests.integration.agent.authority import Authority
 from tests.integration.agent.manager_side import TOKEN, Manager
+from tests.integration.agent.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,9 +99,7 @@ async def test_renewed_certificate_is_shown_at_once(settings: daemon.Settings, m
     async with asyncio.timeout(10):
         renewed = await manager.enrollment.renewed.get()
     store = IdentityStore(path)
-    async with asyncio.timeout(10):
-        while (identity := store.load(settings.agent_id)) is None or identity.certificate != renewed:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: (now := store.load(settings.agent_id)) is not None and now.certificate == renewed)
     host, _, port = agent.address.rpartition(":")
     shown = await asyncio.to_thread(_shown, host, int(port), manager)
     assert shown == renewed
@@ -130,8 +130,22 @@ async def test_renewal_waits_for_two_thirds(manager: Manager, tmp_path: Path) ->
     assert store.current().due(begin + dt.timedelta(minutes=120))
     assert store.current().expired(end)
     about = Announcement(manager.address, "127.0.0.1:1", "i", "1")
-    announcer = Announcer(about, store, random.Random(1))
+    announcer = Announcer(about, store, random.SystemRandom())
     old = store.current()
     await announcer.renew()
     assert store.current().certificate == await manager.enrollment.renewed.get()
     assert store.current().private_key != old.private_key
+
+
+async def test_agent_that_cannot_listen_leaves_nothing(settings: daemon.Settings, agent: Agent) -> None:
+    other = dataclasses.replace(
+        settings,
+        agent_id=f"{settings.agent_id}-b",
+        state_dir=settings.state_dir / "b",
+        scratch_dir=settings.state_dir / "b" / "scratch",
+        listen=agent.address,
+    )
+
+    with pytest.raises(OSError, match="cannot listen"):
+        await daemon.serve(other, asyncio.Event())
+    assert not Cgroups(other.agent_id).names()

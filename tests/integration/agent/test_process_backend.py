@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import threading
 from pathlib import Path
@@ -15,6 +16,8 @@ from agent.attempts import AttemptSpec, ObservedAttempt, Phase
 from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.backends.cgroups import Cgroups
 from agent.backends.launchers import SPARE
+from agent.network import namespaces
+from tests.integration.agent.waiting import eventually
 
 if TYPE_CHECKING:
     from agent.backends.process import ProcessBackend
@@ -106,8 +109,6 @@ print(json.dumps({
     observed, output = await ran(backends, spec("k", PYTHON, "-c", program, environment=environment))
     assert observed.exit_code == 0, output
     # The loader inside complains of the preload that does not exist, as it should: the variable arrived.
-    import json  # noqa: PLC0415
-
     seen = json.loads(output[output.index("{") :])
     defaults = {"HOME": "/home/work", "USER": "work", "LANG": "C.UTF-8"}
     assert environment.items() <= seen["environment"].items()
@@ -139,7 +140,7 @@ async def test_host_is_not_changed_and_secrets_are_hidden(backends: Backends) ->
         observed, output = await ran(backends, spec("k", "sh", "-c", script))
         assert observed.exit_code == 0
         assert output == ".\n..\nchanged\n"
-        assert not Path(f"/var/tmp/{backends.place.agent_id}-made").exists()  # noqa: S108
+        assert f"{backends.place.agent_id}-made" not in os.listdir("/var/tmp")  # noqa: S108
     finally:
         (secret / "token").unlink()
         secret.rmdir()
@@ -185,8 +186,7 @@ async def test_processor_limit(backends: Backends) -> None:
 async def test_gate_holds(backends: Backends) -> None:
     backend = await backends.open()
     await backend.create(spec("k", "sh", "-c", "echo out"), HOSTS)
-    network = Path(backend.namespace_path("k.1"))
-    assert network.stat().st_ino != Path("/proc/self/ns/net").stat().st_ino
+    assert os.stat(backend.namespace_path("k.1")).st_ino != os.stat("/proc/self/ns/net").st_ino
     # Another backend takes over without the first one closing: the gate did not open in between.
     await backend.close()
     assert printed(backend, "k.1") == ""
@@ -263,7 +263,11 @@ async def test_output_is_bounded_and_offsets_stay_true(backends: Backends) -> No
     await backend.release("k.1")
     output = backend.output("k.1")
     size = 40 * 102_400 + 4
-    first = 0
+
+    def first_byte() -> int:
+        piece = output.read(0)
+        return 0 if piece is None else piece.offset
+
     async with asyncio.timeout(20):
         async with contextlib.aclosing(output.stream(0, follow=True)) as pieces:
             end, tail = 0, b""
@@ -273,8 +277,8 @@ async def test_output_is_bounded_and_offsets_stay_true(backends: Backends) -> No
                 if tail.endswith(b"end\n"):
                     break
         assert end == size
-        while (at_start := output.read(0)) is not None and (first := at_start.offset) == 0:
-            await asyncio.sleep(0.05)
+    await eventually(lambda: first_byte() > 0)
+    first = first_byte()
     assert output.size() == size
     assert 0 < first <= size - (1 << 20)
     left = [piece async for piece in output.stream(0, follow=False)]
@@ -282,6 +286,11 @@ async def test_output_is_bounded_and_offsets_stay_true(backends: Backends) -> No
     assert sum(len(piece.data) for piece in left) == size - first
     await backend.kill("k.1")
     await backends.until("k.1", Phase.EXITED)
+
+
+def groups_of(agent_id: str) -> list[Path]:
+    """Control groups of an agent."""
+    return list(Path("/sys/fs/cgroup").glob(f"*/retinue/{agent_id}"))
 
 
 def things(place: Place) -> dict[str, object]:
@@ -315,7 +324,7 @@ async def test_fifty_leave_nothing(backends: Backends) -> None:
         await asyncio.gather(*(one(number) for number in range(50)))
     assert things(backends.place) == before
     await backend.close()
-    assert not list(Path("/sys/fs/cgroup").glob(f"*/retinue/{backends.place.agent_id}"))
+    assert not groups_of(backends.place.agent_id)
 
 
 async def test_tree_deeper_than_the_stack_is_removed(backends: Backends) -> None:
@@ -323,3 +332,28 @@ async def test_tree_deeper_than_the_stack_is_removed(backends: Backends) -> None
     observed, _ = await ran(backends, spec("k", PYTHON, "-c", program))
     assert observed.exit_code == 0
     assert not list((backends.place.directory / "scratch").iterdir())
+
+
+async def test_kernel_pins_no_network_namespace(backends: Backends) -> None:
+    """A network namespace that was there when a kernel started ends when its name goes, whatever still runs."""
+    name = f"{backends.place.agent_id}-pin"
+    namespaces.create(name, {})
+    try:
+        backend = await backends.open()
+        # Those that start with the first backend were prepared before; so is what they see.
+        for number in range(6):
+            await backend.create(spec(f"k{number}"), HOSTS)
+        assert name in mounts_of("self")
+        for number in range(6):
+            monitor = json.loads((backends.place.directory / f"state/attempts/k{number}.1/record.json").read_bytes())[
+                "monitor"
+            ]["pid"]
+            assert "nsfs" not in mounts_of(monitor)
+            assert name not in mounts_of(monitor)
+    finally:
+        namespaces.delete(name)
+
+
+def mounts_of(pid: object) -> str:
+    """What a process sees mounted."""
+    return Path(f"/proc/{pid}/mountinfo").read_text()

@@ -16,8 +16,10 @@ from retinue.agent.v1 import agent_service_pb2 as pb
 
 from agent.attempts import Phase
 from agent.backends.cgroups import Cgroups
+from agent.backends.launchers import SPARE
 from tests.integration.agent.manager_side import TOKEN, Conversation, Manager, attempt
 from tests.integration.agent.test_process_backend import HOSTS, printed, spec
+from tests.integration.agent.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,13 +47,13 @@ class AgentProcess:
             self.manager.enrollment.announced.get_nowait()
         values = {
             "ID": self.settings.agent_id,
-            "RUN_STATE_DIR": str(self.settings.state_dir),
-            "RUN_SCRATCH_DIR": str(self.settings.scratch_dir),
-            "RUN_MANAGER": self.settings.manager,
-            "RUN_JOIN_TOKEN": TOKEN,
-            "RUN_CA_FINGERPRINT": self.settings.ca_fingerprint,
-            "RUN_LISTEN": "127.0.0.1:0",
-            "RUN_UNDERLAY_ADDRESS": "127.0.0.1",
+            "STATE_DIR": str(self.settings.state_dir),
+            "SCRATCH_DIR": str(self.settings.scratch_dir),
+            "MANAGER": self.settings.manager,
+            "JOIN_TOKEN": TOKEN,
+            "CA_FINGERPRINT": self.settings.ca_fingerprint,
+            "LISTEN": "127.0.0.1:0",
+            "UNDERLAY_ADDRESS": "127.0.0.1",
             "LOG_LEVEL": "warning",
         }
         self.process = await asyncio.create_subprocess_exec(
@@ -87,6 +89,11 @@ async def process(settings: daemon.Settings, manager: Manager) -> AsyncIterator[
         await process.end(signal.SIGKILL)
 
 
+def groups(place: Place) -> set[str]:
+    """Control groups of attempts; those kept ready for nobody do not count."""
+    return {name for name in Cgroups(place.agent_id).names() if not name.startswith(SPARE)}
+
+
 def record(directory: Path, attempt_id: str) -> dict[str, object]:
     values = json.loads((directory / "state" / "attempts" / attempt_id / "record.json").read_text())
     assert isinstance(values, dict)
@@ -110,9 +117,8 @@ async def test_killed_agent_leaves_kernels_and_the_next_adopts_them(process: Age
     (place.directory / "scratch" / "ending.1" / "go").touch()
     monitor = record(place.directory, "ending.1")["monitor"]
     assert isinstance(monitor, dict)
-    async with asyncio.timeout(10):
-        while (place.directory / "state/attempts/ending.1/status").read_text().count("exit-code") == 0:
-            await asyncio.sleep(0.02)
+    status_file = place.directory / "state" / "attempts" / "ending.1" / "status"
+    await eventually(lambda: "exit-code" in status_file.read_text())
     down = time.time()
 
     address = await process.start()
@@ -132,7 +138,7 @@ async def test_killed_agent_leaves_kernels_and_the_next_adopts_them(process: Age
     await manager.until(lambda: manager.removed == {"held.1", "running.1", "ending.1"})
     assert await process.end(signal.SIGTERM) == 0
     assert not list((place.directory / "scratch").iterdir())
-    assert not Cgroups(place.agent_id).names()
+    assert not groups(place)
 
 
 @pytest.mark.parametrize("delay", [0.004, 0.012, 0.020, 0.035, 0.060])
@@ -157,7 +163,7 @@ async def test_killed_at_any_point_of_creating(process: AgentProcess, place: Pla
         else:
             assert (status.reason, text) == ("START_FAILED", "")
             assert not status.HasField("exit_code")
-    assert not Cgroups(place.agent_id).names()
+    assert not groups(place)
     await manager.change(removed_attempt_ids=[f"{name}.1" for name in names])
     await manager.until(lambda: len(manager.removed) == len(names))
     assert not list((place.directory / "scratch").iterdir())
@@ -185,7 +191,7 @@ async def test_node_restart(backends: Backends) -> None:
         "done": "EXITED",
     }
     assert all(attempt.phase is Phase.EXITED for attempt in observed.values())
-    assert not Cgroups(backends.place.agent_id).names()
+    assert not groups(backends.place)
 
 
 async def test_lost_records_end_their_kernels(backends: Backends) -> None:
@@ -202,7 +208,7 @@ async def test_lost_records_end_their_kernels(backends: Backends) -> None:
         assert (observed.phase, observed.reason) == (Phase.FAILED, "RECORD_LOST")
         await backend.create(spec(name.removesuffix(".1"), "true"), HOSTS)
         assert backend.observed()[name].reason == "RECORD_LOST"
-    assert not Cgroups(backends.place.agent_id).names()
+    assert not groups(backends.place)
 
 
 async def test_kernel_outlives_the_process_that_watches_it(backends: Backends) -> None:

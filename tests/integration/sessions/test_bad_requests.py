@@ -15,6 +15,7 @@ from grpc_status import rpc_status
 
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster
+from retinue.client.settings import read_ca
 from retinue.manager.v1 import session_pb2, session_service_pb2, session_service_pb2_grpc
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -26,7 +27,7 @@ pb = session_service_pb2
 async def stub(cluster: Cluster) -> AsyncIterator[session_service_pb2_grpc.SessionServiceAsyncStub]:
     settings = cluster.settings
     credentials = grpc.composite_channel_credentials(
-        grpc.ssl_channel_credentials(open(settings.ca, "rb").read()),  # noqa: ASYNC230, SIM115, PTH123
+        grpc.ssl_channel_credentials(read_ca(settings.ca)),
         grpc.access_token_call_credentials(settings.token),
     )
     options = (("grpc.ssl_target_name_override", "manager.retinue"),)

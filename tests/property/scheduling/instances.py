@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from manager.scheduling.columns import Agents, AgentWishes, Explanation, Owners, Policy, Queue, Tier
+from manager.scheduling.columns import Agents, AgentWishes, Explanation, Integers, Owners, Policy, Queue, Tier
 from manager.scheduling.scheduling_pass import Decisions, run_pass
 from manager.scheduling.strategies import FIFO, MAX_TRIES_BEFORE_SKIP
 from tests.property.scheduling.oracle import Agent, Cluster, Session
@@ -81,7 +81,7 @@ def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
     """A problem as the pass reads it."""
     slots, row = cluster.slots, {agent.id: number for number, agent in enumerate(cluster.agents)}
 
-    def matrix(rows: list[dict[str, int]]) -> np.ndarray:  # type: ignore[type-arg]  # int64
+    def matrix(rows: list[dict[str, int]]) -> Integers:
         return np.array([[amounts[slot] for slot in slots] for amounts in rows], np.int64).reshape(
             len(rows), len(slots)
         )

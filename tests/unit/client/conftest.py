@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -15,8 +15,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-
 from retinue.client import Client, Patience
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Register = Callable[[grpc.aio.Server], None]
 QUICK = Patience(first=0.001, longest=0.002, total=5.0)
@@ -49,9 +51,7 @@ def certificate() -> Certificate:
     )
     return Certificate(
         built.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
 
 

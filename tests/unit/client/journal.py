@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 from google.rpc import error_details_pb2, status_pb2
-
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 ID = "0b9b4f0e-6a31-4b4e-9d0c-2f1b7f0d9a11"
 DETAILS = "grpc-status-details-bin"
@@ -77,7 +79,13 @@ class Journal:
     ) -> None:
         kernel = session(size=rank + 1).kernels[rank]
         moved = self.add().kernel_moved
-        moved.kernel_id, moved.hostname, moved.to_state, moved.agent, moved.epoch = kernel.id, kernel.hostname, to_state, agent, 1
+        moved.kernel_id, moved.hostname, moved.to_state, moved.agent, moved.epoch = (
+            kernel.id,
+            kernel.hostname,
+            to_state,
+            agent,
+            1,
+        )
         moved.address = f"10.128.0.{rank + 2}"
         if exit_code is not None:
             moved.exit_code = exit_code

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 import grpc
 import pytest
 import yaml
-
 from retinue.client import errors
 from retinue.client.command import options
 from retinue.client.command.exit_codes import of_error, of_session
@@ -23,7 +22,11 @@ from retinue.client.logs import LogChunk
 from retinue.client.session_view import fold
 from retinue.manager.v1 import fleet_service_pb2
 from retinue.manager.v1 import session_pb2 as pb
+
 from tests.unit.client.journal import Journal, session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from retinue.client import fold
 from retinue.manager.v1 import session_pb2 as pb
+
 from tests.unit.client.journal import ID, Journal, session
 
 
@@ -51,13 +52,17 @@ def test_a_rolled_back_kernel_is_nowhere() -> None:
     assert (back.kernels[1].agent, back.kernels[1].address, back.kernels[1].epoch) == ("", "", 1)
 
 
-def test_a_note_replaces_all_but_the_kernels() -> None:
-    noted = pb.Session(id=ID, state=pb.SESSION_STATE_PENDING, reason="NO_CAPACITY", message="cpu is short", etag="e2")
+def test_a_note_replaces_reason_and_conditions() -> None:
+    noted = pb.Session(id=ID, reason="NO_CAPACITY", message="cpu is short", etag="e2")
     noted.conditions.add(type="AGENT_LOST")
     after = fold(session(), pb.SessionEvent(revision=4, session_id=ID, noted=noted))
     assert after is not None
     assert (after.reason, after.message, after.etag, len(after.conditions)) == ("NO_CAPACITY", "cpu is short", "e2", 1)
     assert [kernel.hostname for kernel in after.kernels] == ["main1", "sub1"]
+    assert (after.state, after.spec.name) == (pb.SESSION_STATE_PENDING, "work")
+    gone = fold(after, pb.SessionEvent(revision=5, session_id=ID, noted=pb.Session(id=ID, reason="NO_CAPACITY")))
+    assert gone is not None
+    assert (gone.reason, gone.message, len(gone.conditions)) == ("NO_CAPACITY", "", 0)
 
 
 def test_what_does_not_concern_the_session_changes_nothing() -> None:

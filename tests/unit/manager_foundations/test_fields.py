@@ -46,7 +46,7 @@ def test_good_names(name: str) -> None:
         "\U0001f600",
         "a_b",
         "a b",
-        "ａ",
+        "\uff41",
         "٣",
     ],
 )

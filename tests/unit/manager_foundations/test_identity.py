@@ -132,7 +132,7 @@ def broken_signature() -> str:
         "é",
         "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
         "A" * 20_000,
-        certificate_request(rsa.generate_private_key(65537, 1024)),
+        certificate_request(rsa.generate_private_key(65537, 1024)),  # noqa: S505  # to be refused
         certificate_request(ec.generate_private_key(ec.SECP521R1())),
         certificate_request(ed25519.Ed25519PrivateKey.generate()),
         broken_signature(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -271,8 +271,8 @@ def test_inputs_stay_as_they_are() -> None:
     before = copy.deepcopy(columns)
     assert len(run_pass(*columns, DRF).sessions) == 1
     for now, then in zip(columns, before, strict=True):
-        for name in now.__dataclass_fields__:
-            assert np.array_equal(getattr(now, name), getattr(then, name))
+        for column in fields(now):  # type: ignore[arg-type]  # all three are dataclasses
+            assert np.array_equal(getattr(now, column.name), getattr(then, column.name))
 
 
 def test_columns_that_do_not_match_are_refused() -> None:

@@ -252,6 +252,11 @@ class Cluster:
         """What there is of an agent's kernels and networks. Blocks."""
         return leftovers.find(agent.id, agent.node, agent.state_directory)
 
+    def casualties(self) -> list[ChildProcess]:
+        """Processes that were started and do not run."""
+        children = [*([self._manager] if self._manager is not None else []), *(agent.process for agent in self.agents)]
+        return [child for child in children if child.exit_status is not None]
+
     async def stop(self) -> None:
         """Ends all sessions, stops everything and removes what there is of it, from whatever state; idempotent."""
         try:
@@ -295,7 +300,9 @@ class Cluster:
         logs.mkdir(exist_ok=True)
         # What this process was told to use (another manager, another database) is not meant for the cluster's.
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("RETINUE_", "PYTEST_"))}
-        return ChildProcess(name, command, logs / f"{name}.log", {**environment, "PYTHONUNBUFFERED": "1"})
+        return ChildProcess(
+            name, command, logs / f"{name}.log", {**environment, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        )
 
     async def _launch(self, child: ChildProcess) -> None:
         await child.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass, fields
@@ -13,8 +14,11 @@ from retinue.client.local import namespaces, nodes
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _LABEL_LENGTH = 20
-_OWN_GROUP = "monitors"
+_MONITORS = "monitors"
 _ATTEMPT_DIRECTORIES = ("attempts", "scratch")
+# An agent also has groups, files and threads of its own; what belongs to a kernel goes by the kernel's id and epoch.
+_ATTEMPT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+")
+_SANDBOX = "bwrap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,8 @@ class Leftovers:
     """Names of what there is of kernels and private networks on one node; nothing of it should be at rest.
 
     `networks` are the network namespaces of sessions, `links` what is in the node's own namespace besides its uplink,
-    `control_groups` those of kernels, `attempts` the agent's directories of kernels, `processes` pids in its groups.
+    `control_groups` those of kernels, `attempts` the agent's directories of kernels, `processes` pids of kernels and
+    their sandboxes.
     """
 
     networks: tuple[str, ...] = ()
@@ -49,14 +54,17 @@ def find(agent_id: str, node: nodes.Node | None, state_directory: Path) -> Lefto
         for directory in _ATTEMPT_DIRECTORIES
         if (state_directory / directory).is_dir()
         for entry in (state_directory / directory).iterdir()
-        if not entry.name.startswith(".")
+        if _ATTEMPT.fullmatch(entry.name)
     }
+    kernels = [group for group in groups if _ATTEMPT.fullmatch(group.name)]
+    processes = {pid for group in kernels for pid in _pids(group)}
+    processes |= {pid for group in groups if group.name == _MONITORS for pid in _pids(group) if _is_sandbox(pid)}
     return Leftovers(
         networks=tuple(network_namespaces(agent_id)),
         links=tuple(nodes.extra_links(node.namespace)) if node is not None else (),
-        control_groups=tuple(sorted({group.name for group in groups if group.name != _OWN_GROUP})),
+        control_groups=tuple(sorted({group.name for group in kernels})),
         attempts=tuple(sorted(attempts)),
-        processes=tuple(sorted({str(pid) for group in groups for pid in _pids(group)})),
+        processes=tuple(map(str, sorted(processes))),
     )
 
 
@@ -101,6 +109,13 @@ def _groups(agent_id: str) -> list[Path]:
         with contextlib.suppress(FileNotFoundError):
             found += [entry for entry in root.iterdir() if entry.is_dir()]
     return found
+
+
+def _is_sandbox(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == _SANDBOX
+    except OSError:
+        return False
 
 
 def _pids(group: Path) -> list[int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _POLL_SECONDS = 0.02
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 8192
 
 
 class ChildProcess:

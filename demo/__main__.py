@@ -1,0 +1,53 @@
+"""Runs the demonstration: a manager, its database and two agents on nodes of their own, then four parts."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+from retinue.client import RetinueError
+from retinue.client.local.cluster import Cluster, ClusterOptions
+
+from demo import cleaning, fairness, placement, word_count
+from demo.stage import DemoError, Stage
+
+_OPTIONS = ClusterOptions(agents=2, slots={"cpu": "9", "mem": "18g"}, prefix="demo-")
+
+
+async def demonstrate(stage: Stage) -> None:
+    """All parts, on a cluster that is gone afterwards. Raises DemoError, RetinueError, TimeoutError, OSError."""
+    stage.heading("A manager, its database, and two agents, each on its own node")
+    cluster = Cluster(options=_OPTIONS, say=stage.say)
+    async with cluster, cluster.client() as client:
+        for agent in [agent async for agent in client.agents.list()]:
+            stage.say(f"agent {agent.id} at {agent.address} has {dict(sorted(agent.capacity.items()))}")
+        try:
+            await word_count.show(stage, client)
+            await fairness.show(stage, cluster, client)
+            await placement.show(stage, cluster, client)
+            await cleaning.show(stage, cluster, client)
+        except (DemoError, RetinueError, TimeoutError):
+            for child in cluster.casualties():
+                stage.say(f"{child.name} ended with {child.exit_status}:\n{child.tail()}")
+            raise
+
+
+async def _until_interrupted(stage: Stage) -> int:
+    work = asyncio.create_task(demonstrate(stage))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    try:
+        await work
+    except asyncio.CancelledError:
+        stage.say("demo: interrupted; everything was removed")
+        return 130
+    except (DemoError, RetinueError, TimeoutError, OSError) as error:
+        stage.console.print(f"\ndemo: failed: {error or type(error).__name__}", markup=False, highlight=False)
+        return 1
+    stage.console.print("\ndemo: ok", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(_until_interrupted(Stage())))

@@ -1,0 +1,34 @@
+"""Part 4: everything is ended, and nothing of it is left on the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from retinue.client import Client
+    from retinue.client.local.cluster import Cluster
+
+    from demo.stage import Stage
+
+_SECONDS = 30.0
+
+
+async def show(stage: Stage, cluster: Cluster, client: Client) -> None:
+    """Ends all sessions and looks at the nodes. Raises DemoError, RetinueError."""
+    stage.heading("4. All is ended, and the nodes are clean")
+    living = [session async for session in client.sessions.list()]
+    await asyncio.gather(*(session.terminate() for session in living))
+    await asyncio.gather(*(session.wait_ended(timeout=_SECONDS) for session in living))
+    stage.check(not [session async for session in client.sessions.list()], f"{len(living)} sessions ended; none lives")
+    found = await cluster.wait_clean(_SECONDS)
+    kinds = list(next(iter(found.values())).counts())
+    table = Table("agent", *kinds, box=None, padding=(0, 3, 0, 3))
+    for agent, left in found.items():
+        table.add_row(agent, *(str(count) for count in left.counts().values()))
+    stage.console.print(table)
+    stage.check(all(left.is_clean for left in found.values()), f"nothing is left on {len(found)} nodes")
+    for group in ("default", "paper"):
+        stage.check(not await client.resource_groups.shares(group), f"nobody holds anything of the group {group}")

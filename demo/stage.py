@@ -1,0 +1,62 @@
+"""What the demonstration shows and checks: headings, sessions as they move, statements that are true or end it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from retinue.client import words
+from retinue.client.command.progress import open_progress, outcome
+from retinue.client.command.text import safe
+from retinue.manager.v1 import session_pb2
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from retinue.client import Session
+
+
+class DemoError(Exception):
+    """Something is not as it must be; the text says what."""
+
+
+class Stage:
+    """Prints to one console; on a terminal sessions are shown live, elsewhere line by line."""
+
+    def __init__(self) -> None:
+        """Time counts from here."""
+        self.console = Console(soft_wrap=True)
+        self._begin = time.monotonic()
+
+    def heading(self, text: str) -> None:
+        """A new part."""
+        self.console.print()
+        self.console.print(f"[bold]== {text}[/bold]  [dim]{self._elapsed()}[/dim]", highlight=False)
+
+    def say(self, text: str) -> None:
+        """A plain line."""
+        self.console.print(f"   {text}", markup=False, highlight=False)
+
+    def check(self, holds: object, text: str) -> None:
+        """States something; raises DemoError when it does not hold."""
+        if not holds:
+            raise DemoError(f"not so: {text}")
+        self.console.print(f"   [green]✓[/green] {safe(text)}", highlight=False)
+
+    async def follow(self, session: Session, *, until_running: bool = False) -> Session:
+        """Shows a session until it is over, or runs; returns it."""
+        progress = open_progress(self.console)
+        try:
+            async with aclosing(session.progress()) as steps:
+                async for step in steps:
+                    progress.show(step.view)
+                    if until_running and step.view.state == session_pb2.SESSION_STATE_RUNNING:
+                        break
+        finally:
+            progress.close()
+        if until_running and words.is_ended(session.view):
+            raise DemoError(f"{session.name} is over before it ran: {outcome(session.view)}")
+        return session
+
+    def _elapsed(self) -> str:
+        return f"{time.monotonic() - self._begin:.1f} s"

@@ -1,0 +1,210 @@
+"""What the tests here work with: directories, databases, a manager's ports, and calls taken apart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import psycopg
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo  # type: ignore[import-untyped, unused-ignore]
+from grpc_status import rpc_status  # type: ignore[import-untyped, unused-ignore]
+
+from manager.api.authentication import Authenticator
+from manager.api.ports import serving
+from manager.fleet.dialer import Dialer
+from manager.identity.authority import Authority
+from manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
+from manager.server import client_credentials
+from manager.store import accounts, agents
+from manager.store.database import Database
+from manager.store.journal import JournalTail
+
+TEMPLATE = "template_migrated"
+
+
+def now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+@contextlib.contextmanager
+def passable_directory() -> Iterator[Path]:
+    """A directory that the database's user can pass through, unlike those of pytest."""
+    directory = Path(tempfile.mkdtemp(prefix="rt-test-"))
+    directory.chmod(0o711)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A server on which databases are made."""
+
+    url: str
+
+    def url_of(self, name: str) -> str:
+        return self.url.replace("/retinue?", f"/{name}?")
+
+    async def execute(self, statement: str) -> None:
+        connection = await psycopg.AsyncConnection.connect(self.url_of("postgres"), autocommit=True)
+        try:
+            await connection.execute(statement.encode())
+        finally:
+            await connection.close()
+
+
+@dataclass(slots=True)
+class Service:
+    """A manager's ports over a database, without a leader, and ways to call them."""
+
+    database: Database
+    authority: Authority
+    tail: JournalTail
+    endpoint: str
+    agent_endpoint: str
+    moved: list[None]
+
+    async def user(self, name: str, *, role: str = "USER", projects: Iterable[str] = ("default",)) -> str:
+        """Makes a user and returns a token."""
+        secret = new_secret(TOKEN_PREFIX)
+        async with self.database.transaction() as tx:
+            for project in projects:
+                await accounts.create_project(tx, project)
+            await accounts.create_user(tx, name, role, dict.fromkeys(projects, "MEMBER"))
+            await accounts.create_token(tx, name, hash_secret(secret), description="", ttl=None)
+        return secret
+
+    async def join_token(self, *, uses: int = 1, agent_id: str | None = None, seconds: float = 60) -> str:
+        secret = new_secret(JOIN_TOKEN_PREFIX)
+        async with self.database.transaction() as tx:
+            await agents.create_join_token(
+                tx,
+                hash_secret(secret),
+                group="default",
+                agent_id=agent_id,
+                uses=uses,
+                ttl=dt.timedelta(seconds=seconds),
+            )
+        return secret
+
+    def channel(self, *, key: bytes | None = None, certificate: bytes | None = None) -> grpc.aio.Channel:
+        """To the port for users, or with a certificate to the one for agents."""
+        credentials = grpc.ssl_channel_credentials(self.authority.certificate, key, certificate)
+        options = (("grpc.ssl_target_name_override", "manager.retinue"), ("grpc.use_local_subchannel_pool", 1))
+        target = self.endpoint if certificate is None else self.agent_endpoint
+        return grpc.aio.secure_channel(target, credentials, options)
+
+    @contextlib.asynccontextmanager
+    async def as_agent(self, agent_id: str) -> AsyncIterator[grpc.aio.Channel]:
+        """A channel with a certificate of an agent, enrolled or not."""
+        key, request = key_and_request()
+        issued = self.authority.issue_agent(agent_id, request)
+        async with self.channel(key=key, certificate=issued.certificate) as channel:
+            yield channel
+
+
+def key_and_request(*names: x509.GeneralName) -> tuple[bytes, str]:
+    """A private key and a certificate request for it, both in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return pem, builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed call, taken apart."""
+
+    code: grpc.StatusCode
+    reason: str
+    metadata: dict[str, str]
+    fields: Sequence[str]
+    text: str
+
+
+async def failure(call: Awaitable[Any]) -> Failure:
+    """How a call fails; fails the test when it does not, or without the details that every error carries."""
+    try:
+        answer = await call
+    except grpc.aio.AioRpcError as error:
+        return taken_apart(error)
+    raise AssertionError(f"the call passed: {answer}")
+
+
+def taken_apart(error: grpc.aio.AioRpcError) -> Failure:
+    status = rpc_status.from_call(error)
+    assert status is not None, f"no details: {error}"
+    information, request = ErrorInfo(), BadRequest()
+    for detail in status.details:
+        detail.Unpack(information)
+        detail.Unpack(request)
+    assert information.domain == "retinue"
+    fields = [violation.field for violation in request.field_violations]
+    return Failure(error.code(), information.reason, dict(information.metadata), fields, str(error))
+
+
+@contextlib.asynccontextmanager
+async def fresh_database(postgres: Postgres) -> AsyncIterator[str]:
+    """The URL of a database of its own with the schema in it."""
+    name = f"test_{uuid.uuid4().hex}"
+    await postgres.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    try:
+        yield postgres.url_of(name)
+    finally:
+        await postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextlib.asynccontextmanager
+async def served(url: str, directory: Path) -> AsyncIterator[Service]:
+    """A manager's ports over a database; its authority is kept in `directory`."""
+    database = Database(url)
+    authority = Authority.load(directory, now)
+    tail = JournalTail(database)
+    moved: list[None] = []
+    following = asyncio.create_task(tail.run())
+    try:
+        async with serving(
+            database=database,
+            tail=tail,
+            authority=authority,
+            authenticator=Authenticator(database, monotonic=time.monotonic, clock=now),
+            dialer=Dialer(client_credentials(authority)),
+            moved=lambda: moved.append(None),
+            listen="127.0.0.1:0",
+            agent_listen="127.0.0.1:0",
+            advertise=(),
+            grace_seconds=1.0,
+        ) as ports:
+            yield Service(database, authority, tail, ports.endpoint, ports.agent_endpoint, moved)
+    finally:
+        following.cancel()
+        await asyncio.wait((following,))
+        await database.dispose()
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+    """Waits until a condition holds; fails the test when it takes longer."""
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110  # what is waited for happens in a database
+            await asyncio.sleep(0.02)

@@ -1,0 +1,234 @@
+"""The FleetService: groups and their policies, agents and their etags, shares, join tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import pytest_asyncio
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+from retinue.manager.v1 import fleet_service_pb2 as pb
+from retinue.manager.v1 import fleet_service_pb2_grpc
+from sqlalchemy import text
+
+from tests.integration.manager_foundations.rig import Service, bearer, failure
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+Code = grpc.StatusCode
+
+
+class Fleet:
+    """The service as an administrator and as a user see it."""
+
+    def __init__(
+        self, stub: fleet_service_pb2_grpc.FleetServiceAsyncStub, service: Service, admin: str, user: str
+    ) -> None:
+        self.stub = stub
+        self.service = service
+        self.admin = bearer(admin)
+        self.user = bearer(user)
+
+    async def agents(self, *names: str, group: str = "default") -> None:
+        async with self.service.database.transaction() as tx:
+            for name in names:
+                await tx.execute(
+                    text("""
+                        INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture, software_version,
+                            underlay_address, underlay_mtu, boot_id, version, capacity, backends)
+                        VALUES (:name, :group, 'ALIVE', FALSE, FALSE, 'h:1', '', 'x86_64', '1.0', '', 0, '', 1,
+                            '{"cpu": 4000, "mem": 1073741824}', '["process"]')
+                    """),
+                    {"name": name, "group": group},
+                )
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def fleet(service: Service) -> AsyncIterator[Fleet]:
+    admin = await service.user("root", role="ADMIN", projects=())
+    user = await service.user("ada")
+    async with service.channel() as channel:
+        yield Fleet(fleet_service_pb2_grpc.FleetServiceStub(channel), service, admin, user)
+
+
+async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
+    stub, admin = fleet.stub, fleet.admin
+    wanted = pb.ResourceGroup(
+        name="gpu",
+        session_strategy="fifo",
+        agent_strategy="dispersed",
+        options={"max-tries-before-skip": "3"},
+        owner_weights={"ada": 2},
+        start_timeout=Duration(seconds=30),
+    )
+    shown = await stub.CreateResourceGroup(
+        pb.CreateResourceGroupRequest(resource_group=wanted, validate_only=True), metadata=admin
+    )
+    assert shown.resource_group.etag == ""
+    made = (
+        await stub.CreateResourceGroup(pb.CreateResourceGroupRequest(resource_group=wanted), metadata=admin)
+    ).resource_group
+    for field in ("name", "session_strategy", "agent_strategy", "options", "owner_weights", "start_timeout"):
+        assert getattr(made, field) == getattr(wanted, field) == getattr(shown.resource_group, field)
+    taken = await failure(
+        stub.CreateResourceGroup(pb.CreateResourceGroupRequest(resource_group=wanted), metadata=admin)
+    )
+    assert (taken.code, taken.reason) == (Code.ALREADY_EXISTS, "NAME_TAKEN")
+    read = (await stub.GetResourceGroup(pb.GetResourceGroupRequest(name="gpu"), metadata=fleet.user)).resource_group
+    assert read == made
+    listed = await stub.ListResourceGroups(pb.ListResourceGroupsRequest(page_size=1), metadata=fleet.user)
+    assert ([group.name for group in listed.resource_groups], bool(listed.next_page_token)) == (["default"], True)
+    await fleet.agents("n1", group="gpu")
+    used = await failure(stub.DeleteResourceGroup(pb.DeleteResourceGroupRequest(name="gpu"), metadata=admin))
+    assert (used.code, used.reason) == (Code.FAILED_PRECONDITION, "IN_USE")
+    async with fleet.service.database.transaction() as tx:
+        await tx.execute(text("DELETE FROM agent"))
+    stale = await failure(
+        stub.DeleteResourceGroup(pb.DeleteResourceGroupRequest(name="gpu", etag="v0"), metadata=admin)
+    )
+    assert (stale.code, stale.reason, stale.metadata) == (Code.ABORTED, "ETAG_MISMATCH", {"etag": made.etag})
+    await stub.DeleteResourceGroup(pb.DeleteResourceGroupRequest(name="gpu", etag=made.etag), metadata=admin)
+    gone = await failure(stub.GetResourceGroup(pb.GetResourceGroupRequest(name="gpu"), metadata=admin))
+    assert (gone.code, gone.metadata) == (Code.NOT_FOUND, {"kind": "resource_group", "id": "gpu"})
+
+
+async def update(fleet: Fleet, group: pb.ResourceGroup, *paths: str, validate_only: bool = False) -> pb.ResourceGroup:
+    request = pb.UpdateResourceGroupRequest(
+        resource_group=group, update_mask=FieldMask(paths=paths), validate_only=validate_only
+    )
+    return (await fleet.stub.UpdateResourceGroup(request, metadata=fleet.admin)).resource_group
+
+
+async def test_updates(fleet: Fleet) -> None:
+    before = (
+        await fleet.stub.GetResourceGroup(pb.GetResourceGroupRequest(name="default"), metadata=fleet.user)
+    ).resource_group
+    # Without a mask, what is set.
+    changed = await update(fleet, pb.ResourceGroup(name="default", agent_strategy="dispersed"))
+    assert (changed.agent_strategy, changed.session_strategy) == ("dispersed", "drf")
+    assert changed.etag != before.etag
+    # With a mask, what is named; what is empty goes back to its default.
+    changed = await update(
+        fleet,
+        pb.ResourceGroup(name="default", session_strategy="fifo", owner_weights={"ada": 3}),
+        "session_strategy",
+        "agent_strategy",
+    )
+    assert (changed.agent_strategy, changed.session_strategy, dict(changed.owner_weights)) == (
+        "concentrated",
+        "fifo",
+        {},
+    )
+    shown = await update(
+        fleet, pb.ResourceGroup(name="default", owner_weights={"ada": 3}), "owner_weights", validate_only=True
+    )
+    assert dict(shown.owner_weights) == {"ada": 3}
+    after = (
+        await fleet.stub.GetResourceGroup(pb.GetResourceGroupRequest(name="default"), metadata=fleet.user)
+    ).resource_group
+    assert after == changed
+    stale = await failure(update(fleet, pb.ResourceGroup(name="default", agent_strategy="dispersed", etag=before.etag)))
+    assert (stale.code, stale.metadata) == (Code.ABORTED, {"etag": after.etag})
+    missing = await failure(update(fleet, pb.ResourceGroup(name="nowhere", agent_strategy="dispersed")))
+    assert missing.code is Code.NOT_FOUND
+
+
+async def test_weights_reach_the_shares_in_the_same_commit(fleet: Fleet) -> None:
+    await fleet.agents("n1")
+    async with fleet.service.database.transaction() as tx:
+        await tx.execute(
+            text("""
+                INSERT INTO claim (kernel_id, epoch, slot, agent_id, resource_group, owner, amount)
+                VALUES (:first, 1, 'cpu', 'n1', 'default', 'ada', 3000), (:second, 1, 'mem', 'n1', 'default', 'bob', 536870912)
+            """),
+            {"first": uuid.uuid4(), "second": uuid.uuid4()},
+        )
+    await update(fleet, pb.ResourceGroup(name="default", owner_weights={"ada": 3}))
+    shares = (await fleet.stub.ListShares(pb.ListSharesRequest(), metadata=fleet.user)).shares
+    assert [(s.owner, s.weight, s.dominant_slot, s.numerator, s.denominator, dict(s.held)) for s in shares] == [
+        ("bob", 1, "mem", 536870912, 1073741824, {"mem": "512m"}),
+        ("ada", 3, "cpu", 3000, 4000, {"cpu": "3"}),
+    ]
+    missing = await failure(fleet.stub.ListShares(pb.ListSharesRequest(resource_group="nowhere"), metadata=fleet.user))
+    assert missing.code is Code.NOT_FOUND
+    agent = (await fleet.stub.GetAgent(pb.GetAgentRequest(agent_id="n1"), metadata=fleet.user)).agent
+    assert (dict(agent.capacity), dict(agent.occupied)) == ({"cpu": "4", "mem": "1g"}, {"cpu": "3", "mem": "512m"})
+
+
+async def test_agents(fleet: Fleet) -> None:
+    stub = fleet.stub
+    await fleet.agents("n1", "n2", "n3")
+    agent = (await stub.GetAgent(pb.GetAgentRequest(agent_id="n2"), metadata=fleet.user)).agent
+    assert (agent.state, agent.drained, list(agent.backends)) == (pb.AGENT_STATE_ALIVE, False, ["process"])
+    stale = await failure(stub.DrainAgent(pb.DrainAgentRequest(agent_id="n2", etag="old"), metadata=fleet.admin))
+    assert (stale.code, stale.metadata) == (Code.ABORTED, {"etag": agent.etag})
+    drained = [
+        (await stub.DrainAgent(pb.DrainAgentRequest(agent_id="n2"), metadata=fleet.admin)).agent for _ in range(2)
+    ]
+    assert drained[0] == drained[1]
+    assert drained[0].drained
+    assert drained[0].etag != agent.etag
+    filters = {
+        'drained = "true"': ["n2"],
+        'drained != "true" AND id != "n3"': ["n1"],
+        'state = "AGENT_STATE_ALIVE"': ["n1", "n2", "n3"],
+        'state = "ALIVE" AND resource_group = "default" AND architecture = "x86_64" AND id = "n3"': ["n3"],
+        'id = "n1\' OR TRUE --"': [],
+    }
+    for filter_text, expected in filters.items():
+        found = await stub.ListAgents(pb.ListAgentsRequest(filter=filter_text), metadata=fleet.user)
+        assert [agent.id for agent in found.agents] == expected
+    back = (await stub.UndrainAgent(pb.UndrainAgentRequest(agent_id="n2"), metadata=fleet.admin)).agent
+    assert not back.drained
+    first = await stub.ListAgents(pb.ListAgentsRequest(page_size=2), metadata=fleet.user)
+    other_query = pb.ListAgentsRequest(page_token=first.next_page_token, filter='drained = "true"')
+    assert (await failure(stub.ListAgents(other_query, metadata=fleet.user))).fields == ["page_token"]
+    for call in (
+        stub.GetAgent(pb.GetAgentRequest(agent_id="n9"), metadata=fleet.user),
+        stub.DrainAgent(pb.DrainAgentRequest(agent_id="n9"), metadata=fleet.admin),
+        stub.UndrainAgent(pb.UndrainAgentRequest(agent_id="n9"), metadata=fleet.admin),
+    ):
+        missing = await failure(call)
+        assert (missing.code, missing.metadata) == (Code.NOT_FOUND, {"kind": "agent", "id": "n9"})
+
+
+async def test_join_tokens(fleet: Fleet) -> None:
+    made = await fleet.stub.CreateJoinToken(pb.CreateJoinTokenRequest(), metadata=fleet.admin)
+    certificate = x509.load_pem_x509_certificate(fleet.service.authority.certificate)
+    assert made.ca_fingerprint == hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
+    async with fleet.service.database.transaction() as tx:
+        row = (
+            await tx.execute(
+                text("SELECT resource_group, agent_id, uses_left, expire_time - now() AS ttl FROM join_token")
+            )
+        ).one()
+    assert (row.resource_group, row.agent_id, row.uses_left) == ("default", None, 1)
+    assert 800 < row.ttl.total_seconds() <= 900
+    missing = await failure(
+        fleet.stub.CreateJoinToken(pb.CreateJoinTokenRequest(resource_group="x"), metadata=fleet.admin)
+    )
+    assert (missing.code, missing.metadata["kind"]) == (Code.NOT_FOUND, "resource_group")
+
+
+ADMIN_ONLY: list[tuple[str, Any]] = [
+    ("DrainAgent", pb.DrainAgentRequest(agent_id="n1")),
+    ("UndrainAgent", pb.UndrainAgentRequest(agent_id="n1")),
+    ("CreateResourceGroup", pb.CreateResourceGroupRequest(resource_group=pb.ResourceGroup(name="g"))),
+    ("UpdateResourceGroup", pb.UpdateResourceGroupRequest(resource_group=pb.ResourceGroup(name="default"))),
+    ("DeleteResourceGroup", pb.DeleteResourceGroupRequest(name="default")),
+    ("CreateJoinToken", pb.CreateJoinTokenRequest()),
+]
+
+
+@pytest.mark.parametrize(("method", "request_message"), ADMIN_ONLY, ids=[method for method, _ in ADMIN_ONLY])
+async def test_users_do_not_administer(fleet: Fleet, method: str, request_message: Any) -> None:
+    refused = await failure(getattr(fleet.stub, method)(request_message, metadata=fleet.user))
+    assert (refused.code, refused.reason) == (Code.PERMISSION_DENIED, "METHOD_DENIED")

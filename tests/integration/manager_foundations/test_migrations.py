@@ -1,0 +1,97 @@
+"""Tables and migrations agree, managers may migrate at once, and a newer schema is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+import sqlalchemy
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlmodel import SQLModel
+
+from manager.store import tables
+from manager.store.database import Database, StoreUnavailable, parse_url
+from manager.store.migrations import SchemaTooNewError, configuration, migrate
+from tests.integration.manager_foundations.rig import Postgres
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def empty_url(postgres: Postgres) -> AsyncIterator[str]:
+    name = f"test_{uuid.uuid4().hex}"
+    await postgres.execute(f"CREATE DATABASE {name}")
+    try:
+        yield postgres.url_of(name)
+    finally:
+        await postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def differences(url: str) -> list[object]:
+    engine = sqlalchemy.create_engine(parse_url(url), poolclass=sqlalchemy.NullPool)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        return list(compare_metadata(context, SQLModel.metadata))
+
+
+def execute(url: str, statement: str) -> object:
+    engine = sqlalchemy.create_engine(parse_url(url), poolclass=sqlalchemy.NullPool)
+    with engine.begin() as connection:
+        result = connection.execute(sqlalchemy.text(statement))
+        return result.scalar() if result.returns_rows else None
+
+
+async def test_tables_and_migrations_agree(database_url: str) -> None:
+    assert tables.Session.__tablename__ in SQLModel.metadata.tables
+    assert await asyncio.to_thread(differences, database_url) == []
+
+
+async def test_a_difference_would_be_found(database_url: str) -> None:
+    await asyncio.to_thread(execute, database_url, "ALTER TABLE session DROP COLUMN message")
+    await asyncio.to_thread(execute, database_url, "DROP INDEX session_queue")
+    assert len(await asyncio.to_thread(differences, database_url)) == 2
+
+
+async def test_many_managers_start_at_once(empty_url: str) -> None:
+    await asyncio.gather(*(migrate(empty_url) for _ in range(5)))
+    seeds = "SELECT (SELECT count(*) FROM journal_head) || ',' || (SELECT count(*) FROM project) || ',' || (SELECT term FROM leadership)"
+    assert await asyncio.to_thread(execute, empty_url, seeds) == "1,1,0"
+
+
+async def test_down_and_up_again(database_url: str) -> None:
+    def down() -> None:
+        engine = sqlalchemy.create_engine(parse_url(database_url), poolclass=sqlalchemy.NullPool)
+        with engine.connect() as connection:
+            config = configuration()
+            config.attributes["connection"] = connection
+            command.downgrade(config, "base")
+            connection.commit()
+
+    await asyncio.to_thread(down)
+    count = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
+    assert await asyncio.to_thread(execute, database_url, count) == 0
+    await migrate(database_url)
+    assert await asyncio.to_thread(differences, database_url) == []
+
+
+async def test_a_newer_schema_is_left_alone(database_url: str) -> None:
+    await asyncio.to_thread(execute, database_url, "UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(SchemaTooNewError, match="9999"):
+        await migrate(database_url)
+    assert await asyncio.to_thread(execute, database_url, "SELECT count(*) FROM project") == 1
+
+
+async def test_a_database_that_is_not_there(tmp_path: object) -> None:
+    with pytest.raises(StoreUnavailable):
+        await migrate(f"postgresql://x@/x?host={tmp_path}")
+
+
+@pytest.mark.parametrize("url", ["", "x", "mysql://a/b", "postgresql+asyncpg://a/b"])
+async def test_bad_urls(url: str) -> None:
+    with pytest.raises(ValueError, match="database URL"):
+        Database(url)
