@@ -38,6 +38,11 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
             raise ValueError(f"spec.roles[{position}].role", "is given twice")
         roles[role.role] = _kernel_spec(role.kernel)
     grace = message.termination_grace
+    try:
+        # Also refuses nanoseconds out of range, and signs that differ.
+        grace.ToJsonString()
+    except ValueError:
+        raise ValueError("spec.termination_grace", "is not a valid duration") from None
     return SessionSpec(
         name=message.name or default_name,
         project=message.project or default_project,

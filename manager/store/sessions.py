@@ -76,6 +76,8 @@ async def insert(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernel
 
 async def find(tx: AsyncSession, reference: str, sight: Sight, caller: str) -> uuid.UUID | None:
     """The session meant by an id, a unique prefix of one (8 characters or more), or the name of a live session of the caller."""
+    if "\0" in reference:
+        return None
     rows = await tx.execute(
         text(f"""
             SELECT s.id FROM session s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import grpc
@@ -145,7 +145,7 @@ async def test_an_agent_calls_no_method_of_users(service: Service) -> None:
         account = account_service_pb2_grpc.AccountServiceStub(channel)
         # A token besides the certificate does not help.
         for metadata in ((), bearer(token)):
-            calls = [
+            calls: list[Awaitable[Any]] = [
                 account.GetCaller(_CALLER, metadata=metadata),
                 account.CreateToken(account_service_pb2.CreateTokenRequest(), metadata=metadata),
                 fleet.ListAgents(fleet_service_pb2.ListAgentsRequest(), metadata=metadata),
@@ -191,7 +191,7 @@ async def test_what_anyone_may_call(channel: grpc.aio.Channel) -> None:
 
 
 async def test_unknown_methods(channel: grpc.aio.Channel) -> None:
-    call = channel.unary_unary("/retinue.manager.v1.SessionService/Unheard")
+    call: Any = channel.unary_unary("/retinue.manager.v1.SessionService/Unheard")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(b"")
     assert caught.value.code() is Code.UNIMPLEMENTED

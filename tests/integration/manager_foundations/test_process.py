@@ -1,0 +1,274 @@
+"""The manager as a process: ready, found again after a kill, gone in time, and usable from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped, unused-ignore]
+from retinue.manager.v1 import (
+    account_service_pb2,
+    account_service_pb2_grpc,
+    fleet_service_pb2,
+    fleet_service_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
+)
+
+from manager.store.embedded import running_server
+from tests.integration.manager_foundations.rig import Postgres, bearer, fresh_database, passable_directory, taken_apart
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with passable_directory() as made:
+        yield made / "manager"
+        # A manager that was killed leaves its database running.
+        left = running_server(made / "manager" / "postgres")
+        if left is not None:
+            os.kill(left, signal.SIGQUIT)
+            deadline = time.monotonic() + 10
+            while running_server(made / "manager" / "postgres") is not None and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+
+class Manager:
+    """A process, and what it said of itself."""
+
+    def __init__(self, process: asyncio.subprocess.Process, directory: Path) -> None:
+        self.process = process
+        self.directory = directory
+
+    @property
+    def said(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads((self.directory / "dev.json").read_text())
+        return found
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return bearer(self.said["token"])
+
+    def channel(self) -> grpc.aio.Channel:
+        said = self.said
+        credentials = grpc.ssl_channel_credentials(said["ca"].encode())
+        return grpc.aio.secure_channel(said["endpoint"], credentials, (("grpc.use_local_subchannel_pool", 1),))
+
+    async def ended(self, seconds: float) -> int:
+        async with asyncio.timeout(seconds):
+            return await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def manager(directory: Path, *options: str, ready: bool = True, **environment: str) -> AsyncIterator[Manager]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-m", "manager.main", "serve", "--data-dir", str(directory)),
+        *("--listen", "127.0.0.1:0", "--agent-listen", "127.0.0.1:0", *options),
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+
+    async def drain(stream: asyncio.StreamReader, started: asyncio.Event) -> None:
+        async for line in stream:
+            lines.append(line.decode())
+            if line.startswith(b"ready:"):
+                started.set()
+        started.set()
+
+    started = asyncio.Event()
+    draining = asyncio.create_task(drain(process.stderr, started))
+    try:
+        if ready:
+            async with asyncio.timeout(30):
+                await started.wait()
+            assert process.returncode is None, "".join(lines)
+        yield Manager(process, directory)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(15):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        await draining
+        assert "Traceback" not in "".join(lines), "".join(lines)
+
+
+async def caller(running: Manager) -> str:
+    async with running.channel() as channel:
+        stub = account_service_pb2_grpc.AccountServiceStub(channel)
+        answer = await stub.GetCaller(account_service_pb2.GetCallerRequest(), metadata=running.metadata)
+    return str(answer.user.name)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_development_mode_and_a_stop_with_streams_open(directory: Path) -> None:
+    async with manager(directory, "--dev") as running:
+        assert mode(directory / "dev.json") == 0o600
+        assert mode(directory / "ca.key") == 0o600
+        assert mode(directory) == 0o711
+        assert set(running.said) == {"endpoint", "agent_endpoint", "ca", "token", "join_token", "ca_fingerprint"}
+        assert await caller(running) == "admin"
+        async with running.channel() as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            assert (await health.Check(health_pb2.HealthCheckRequest())).status == SERVING
+            watching: Any = health.Watch(health_pb2.HealthCheckRequest())
+            assert (await watching.read()).status == SERVING
+            sessions = session_service_pb2_grpc.SessionServiceStub(channel)
+            watch = sessions.WatchSessions(session_service_pb2.WatchSessionsRequest(), metadata=running.metadata)
+            await watch.read()
+            began = time.monotonic()
+            running.process.send_signal(signal.SIGTERM)
+            for stream in (watch, watching):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    while True:
+                        await stream.read()
+                ended = taken_apart(caught.value)
+                assert (ended.code, ended.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
+            assert await running.ended(3) == 0
+            assert time.monotonic() - began < 3
+        assert running_server(directory / "postgres") is None
+
+
+async def test_a_killed_manager_leaves_everything_to_the_next(directory: Path) -> None:
+    async with manager(directory, "--dev") as running:
+        before = running.said
+        async with running.channel() as channel:
+            stub = account_service_pb2_grpc.AccountServiceStub(channel)
+            request = account_service_pb2.CreateProjectRequest(project=account_service_pb2.Project(name="kept"))
+            await stub.CreateProject(request, metadata=running.metadata)
+        database = running_server(directory / "postgres")
+        running.process.kill()
+        await running.ended(5)
+    assert database is not None
+    assert running_server(directory / "postgres") == database
+    async with manager(directory, "--dev") as running:
+        assert running_server(directory / "postgres") == database
+        after = running.said
+        for kept in ("ca", "token", "join_token", "ca_fingerprint"):
+            assert after[kept] == before[kept]
+        async with running.channel() as channel:
+            stub = account_service_pb2_grpc.AccountServiceStub(channel)
+            listed = await stub.ListProjects(account_service_pb2.ListProjectsRequest(), metadata=running.metadata)
+            assert [project.name for project in listed.projects] == ["default", "kept"]
+
+
+async def test_two_managers_on_one_directory(directory: Path) -> None:
+    async with manager(directory, "--dev") as running, manager(directory, "--dev", ready=False) as second:
+        assert await second.ended(15) == 1
+        assert await caller(running) == "admin"
+
+
+async def test_a_port_that_is_taken(directory: Path) -> None:
+    async with manager(directory, "--dev") as running:
+        with passable_directory() as other:
+            taken = running.said["endpoint"]
+            async with manager(other / "m", "--listen", taken, ready=False) as second:
+                assert await second.ended(15) == 1
+            assert running_server(other / "m" / "postgres") is None
+
+
+async def test_the_loss_of_the_database_is_survived(directory: Path) -> None:
+    async with manager(directory, "--dev") as running:
+        database = running_server(directory / "postgres")
+        assert database is not None
+        os.kill(database, signal.SIGKILL)
+        async with running.channel() as channel, asyncio.timeout(30):
+            stub = fleet_service_pb2_grpc.FleetServiceStub(channel)
+            while True:
+                try:
+                    request = fleet_service_pb2.ListAgentsRequest()
+                    await stub.ListAgents(request, metadata=running.metadata)
+                except grpc.aio.AioRpcError as error:
+                    assert taken_apart(error).reason == "UNAVAILABLE"
+                    await asyncio.sleep(0.05)
+                else:
+                    if running_server(directory / "postgres") not in (None, database):
+                        break
+            health = health_pb2_grpc.HealthStub(channel)
+            while (await health.Check(health_pb2.HealthCheckRequest())).status != SERVING:
+                await asyncio.sleep(0.1)
+
+
+async def test_two_replicas_on_one_server_of_ones_own(postgres: Postgres, directory: Path) -> None:
+    async with fresh_database(postgres) as url:
+        with passable_directory() as other:
+            async with (
+                manager(directory, "--dev", RETINUE_DATABASE_URL=url) as first,
+                manager(other / "m", "--dev", "--log-json", RETINUE_DATABASE_URL=url) as second,
+            ):
+                assert not (directory / "postgres").exists()
+                async with first.channel() as there, second.channel() as here:
+                    request = account_service_pb2.CreateProjectRequest(project=account_service_pb2.Project(name="p"))
+                    await account_service_pb2_grpc.AccountServiceStub(there).CreateProject(
+                        request, metadata=first.metadata
+                    )
+                    # The second one's file was written by itself, over accounts that were there already.
+                    listed = await account_service_pb2_grpc.AccountServiceStub(here).ListProjects(
+                        account_service_pb2.ListProjectsRequest(), metadata=second.metadata
+                    )
+                    assert [project.name for project in listed.projects] == ["default", "p"]
+
+
+async def command(*arguments: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-m", "manager.main", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, complaints = await process.communicate()
+    return process.returncode or 0, output.decode(), complaints.decode()
+
+
+async def test_administrators_are_made_on_the_machine(directory: Path) -> None:
+    # Without a manager first: the database is there for as long as the command.
+    code, output, complaints = await command("create-admin", "root", "--data-dir", str(directory))
+    assert code == 0, complaints
+    assert running_server(directory / "postgres") is None
+    async with manager(directory, "--dev") as running:
+        code, second, _ = await command("create-admin", "root", "--data-dir", str(directory))
+        assert code == 0
+        assert second != output
+        async with running.channel() as channel:
+            stub = account_service_pb2_grpc.AccountServiceStub(channel)
+            for token in (output, second):
+                answer = await stub.GetCaller(
+                    account_service_pb2.GetCallerRequest(), metadata=bearer(token.removesuffix("\n"))
+                )
+                assert (answer.user.name, answer.user.role) == ("root", account_service_pb2.USER_ROLE_ADMIN)
+        code, _, complaints = await command("revoke-agent", "n1", "--data-dir", str(directory))
+        assert code == 1
+        assert "no agent n1" in complaints
+    for name in ("-x", "", "A"):
+        code, _, _ = await command("create-admin", "--data-dir", str(directory), "--", name)
+        assert code == 2
+
+
+async def test_bad_options(directory: Path) -> None:
+    bad = [("--heartbeat", "0"), ("--suspect-after", "1"), ("--lost-after", "x"), ("--database-url", "mysql://x/y")]
+    for options in bad:
+        code, _, complaints = await command("serve", "--data-dir", str(directory), *options)
+        assert code in (1, 2)
+        assert "Traceback" not in complaints
