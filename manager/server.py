@@ -94,6 +94,11 @@ async def serve(settings: Settings, stop: asyncio.Event, ready: Callable[[Ready]
         database = Database(url)
         try:
             await _run(settings, database, authority, embedded, stop, ready)
+        except ExceptionGroup as group:
+            # One failed, the rest was cancelled: what failed says it all.
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
         finally:
             await database.dispose()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster, ClusterOptions
 
@@ -15,7 +14,6 @@ async def cluster() -> AsyncIterator[Cluster]:
     options = ClusterOptions(agents=2, prefix="rt-test-", heartbeat=0.5, suspect_after=3.0, lost_after=6.0)
     async with Cluster(options=options) as cluster:
         yield cluster
-        import shutil; shutil.copytree(cluster.directory / "logs", "/tmp/lead/logs", dirs_exist_ok=True)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped, unused-ignore]
-from grpc_status import rpc_status  # type: ignore[import-untyped, unused-ignore]
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

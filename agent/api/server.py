@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from grpc_health.v1 import (  # type: ignore[import-untyped, unused-ignore]
+from grpc_health.v1 import (
     health,
     health_pb2,
     health_pb2_grpc,

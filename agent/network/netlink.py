@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
-from pyroute2.netlink.rtnl.marshal import MarshalRtnl  # type: ignore[import-untyped]
+from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 
 from agent.network import namespaces
 from agent.network.errors import NetworkError

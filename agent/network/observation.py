@@ -7,11 +7,11 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING, Any
 
-from pyroute2.netlink import rtnl  # type: ignore[import-untyped]
-from pyroute2.netlink.rtnl import ndmsg as neighbour_flags  # type: ignore[import-untyped]
-from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # type: ignore[import-untyped]
-from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg  # type: ignore[import-untyped]
-from pyroute2.netlink.rtnl.ndmsg import ndmsg  # type: ignore[import-untyped]
+from pyroute2.netlink import rtnl
+from pyroute2.netlink.rtnl import ndmsg as neighbour_flags
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
 
 from agent.network.netlink import RequestError
 from agent.network.observed import (

@@ -6,8 +6,8 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING
 
-from pyroute2.netlink import rtnl  # type: ignore[import-untyped]
-from pyroute2.netlink.rtnl.rtmsg import rtmsg  # type: ignore[import-untyped]
+from pyroute2.netlink import rtnl
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from agent.network import netlink as route_netlink
 from agent.network.errors import NetworkError

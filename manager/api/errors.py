@@ -23,13 +23,13 @@ import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
-from google.rpc.error_details_pb2 import (  # type: ignore[import-untyped, unused-ignore]
+from google.rpc.error_details_pb2 import (
     BadRequest,
     ErrorInfo,
     PreconditionFailure,
     RetryInfo,
 )
-from google.rpc.status_pb2 import Status  # type: ignore[import-untyped, unused-ignore]
+from google.rpc.status_pb2 import Status
 from retinue.manager.v1.error_reason_pb2 import ErrorReason
 
 from manager.store import agents, journal, leadership, requests

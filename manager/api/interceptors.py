@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
-from grpc_status import rpc_status  # type: ignore[import-untyped, unused-ignore]
+from grpc_status import rpc_status
 
 from manager.api import errors
 from manager.api.authentication import Authenticator

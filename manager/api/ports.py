@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped, unused-ignore]
-from grpc_health.v1._async import HealthServicer  # type: ignore[import-untyped, unused-ignore]
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped, unused-ignore]
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,

@@ -12,10 +12,10 @@ SCRIPTS = ("scheduling_pass.py", "process_start.py", "session_start.py")
 def main() -> int:
     """Returns the number of measurements that failed."""
     directory = Path(__file__).parent
-    print("name value unit peer ratio", flush=True)  # noqa: T201  # this is what it is for
+    print("name value unit peer ratio", flush=True)  # this is what it is for
     failed = 0
     for script in SCRIPTS:
-        failed += subprocess.run([sys.executable, directory / script], check=False).returncode != 0  # noqa: S603  # our own
+        failed += subprocess.run([sys.executable, directory / script], check=False).returncode != 0  # our own
     return failed
 
 

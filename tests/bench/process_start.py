@@ -40,7 +40,7 @@ async def kernel(backend: ProcessBackend, number: int) -> float:
     await backend.create(spec, HOSTS)
     await backend.release(spec.id)
     async with asyncio.timeout(30):
-        while not (observed := backend.observed()[spec.id]).phase.ended:  # noqa: ASYNC110
+        while not (observed := backend.observed()[spec.id]).phase.ended:
             await asyncio.sleep(0.001)
     if observed.phase is not Phase.EXITED or observed.exit_code != 0:
         raise RuntimeError(observed.message)
@@ -71,7 +71,7 @@ def bare(settings: sandbox.Settings, directory: Path, number: int) -> float:
             outer = sandbox.outer_arguments(like, settings, root, status.fileno())
             inner = sandbox.inner_arguments(like, settings)
             values = {f"e{n}": value for n, value in enumerate(sandbox.environment_of(like))}
-            process = subprocess.Popen(  # noqa: S603
+            process = subprocess.Popen(
                 [*outer, *inner],
                 stdin=gate,
                 stdout=subprocess.DEVNULL,

@@ -7,7 +7,6 @@ import re
 
 import pytest
 import pytest_asyncio
-
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session

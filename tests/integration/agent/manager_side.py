@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.integration.agent.authority import Authority
 
-TOKEN = "join-token-for-tests"  # noqa: S105
+TOKEN = "join-token-for-tests"
 DEADLINE = 20.0
 
 
@@ -33,7 +33,7 @@ class Enrollment(enrollment_pb2_grpc.EnrollmentServiceServicer):
         self.callers: list[list[bytes]] = []
         self.life = (dt.timedelta(minutes=-1), dt.timedelta(hours=1))
 
-    async def Enroll(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def Enroll(self, request: Any, context: Any) -> Any:
         if request.join_token != TOKEN:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "unknown join token")
         begin, life = self.life
@@ -43,12 +43,12 @@ class Enrollment(enrollment_pb2_grpc.EnrollmentServiceServicer):
             agent_endpoint=f":{self.agent_port}",
         )
 
-    async def Announce(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def Announce(self, request: Any, context: Any) -> Any:
         self.callers.append(list(context.auth_context()["x509_subject_alternative_name"]))
         await self.announced.put(request)
         return enrollment_pb2.AnnounceResponse()
 
-    async def RenewCertificate(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def RenewCertificate(self, request: Any, context: Any) -> Any:
         del context
         certificate = self.authority.sign_request(request.certificate_request, request.agent_id)
         await self.renewed.put(certificate)

@@ -24,7 +24,7 @@ def test_version_two() -> None:
         launchers = Launchers(cgroups, 2)
         sleeper = launchers.launch(
             "k.1",
-            lambda prefix: subprocess.Popen(  # noqa: S603
+            lambda prefix: subprocess.Popen(
                 [*prefix, "/bin/sh", "-c", "echo; exec sleep 1000"], stdout=subprocess.PIPE
             ),
         )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2  # type: ignore[import-untyped, unused-ignore]
-from grpc_status import rpc_status  # type: ignore[import-untyped, unused-ignore]
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 from retinue.agent.v1 import agent_service_pb2 as pb
 
 from tests.integration.agent.manager_side import Conversation, attempt

@@ -14,5 +14,5 @@ DEADLINE = 20.0
 async def eventually(condition: Callable[[], bool]) -> None:
     """Returns as soon as the condition holds; raises TimeoutError when it does not for too long."""
     async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+        while not condition():
             await asyncio.sleep(0.01)

@@ -200,7 +200,7 @@ async def test_anothers_session_does_not_exist(retinue: Program, client: Client,
 
 async def test_exit_codes_of_failures(retinue: Program, cluster: Cluster) -> None:
     assert (await retinue("get", "no-such-session")).code == 3
-    assert (await retinue("ls", RETINUE_TOKEN="rtn_wrong")).code == 4  # noqa: S106
+    assert (await retinue("ls", RETINUE_TOKEN="rtn_wrong")).code == 4
     assert (await retinue("ls", RETINUE_ENDPOINT="127.0.0.1:9")).code == 7
     assert (await retinue("ls", RETINUE_ENDPOINT="not an endpoint")).code == 2
     assert (await retinue("ls", RETINUE_CA="/no/such/file")).code == 2

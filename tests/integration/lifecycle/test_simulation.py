@@ -30,7 +30,7 @@ class World:
 
     def __init__(self, database: Database, seed: int) -> None:
         self.database = database
-        self.random = random.Random(seed)  # noqa: S311  # a fixed seed
+        self.random = random.Random(seed)  # a fixed seed
         self.reports = Reports(database, TERM, lambda _: None)
         self.scheduler = Scheduler(database, TERM, lambda _: None)
         self.nodes = [Node(f"n{n}", self.reports, database, {"cpu": 4000, "mem": 4 * GIB}) for n in range(3)]

@@ -20,8 +20,8 @@ import psycopg
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from google.rpc.error_details_pb2 import BadRequest, ErrorInfo  # type: ignore[import-untyped, unused-ignore]
-from grpc_status import rpc_status  # type: ignore[import-untyped, unused-ignore]
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
+from grpc_status import rpc_status
 
 from manager.api.authentication import Authenticator
 from manager.api.ports import serving
@@ -206,5 +206,5 @@ async def served(url: str, directory: Path) -> AsyncIterator[Service]:
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
     """Waits until a condition holds; fails the test when it takes longer."""
     async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110  # what is waited for happens in a database
+        while not await condition():  # what is waited for happens in a database
             await asyncio.sleep(0.02)

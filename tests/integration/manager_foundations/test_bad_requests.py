@@ -70,7 +70,7 @@ CASES: list[tuple[str, Any, list[str]]] = [
     ("CreateToken", ac.CreateTokenRequest(ttl=Duration(seconds=2**62)), ["ttl"]),
     ("CreateToken", ac.CreateTokenRequest(ttl=Duration(seconds=5, nanos=-1)), ["ttl"]),
     ("RevokeToken", ac.RevokeTokenRequest(token_id=""), ["token_id"]),
-    ("RevokeToken", ac.RevokeTokenRequest(token_id="' OR 1=1"), ["token_id"]),  # noqa: S106  # no password
+    ("RevokeToken", ac.RevokeTokenRequest(token_id="' OR 1=1"), ["token_id"]),  # no password
     *(
         (method, kind(page_size=-1), ["page_size"])
         for method, kind in (
@@ -82,7 +82,7 @@ CASES: list[tuple[str, Any, list[str]]] = [
         )
     ),
     *(
-        (method, kind(page_token="AAAA"), ["page_token"])  # noqa: S106  # no password
+        (method, kind(page_token="AAAA"), ["page_token"])  # no password
         for method, kind in (
             ("ListProjects", ac.ListProjectsRequest),
             ("ListUsers", ac.ListUsersRequest),

@@ -96,7 +96,7 @@ async def test_hostile_text_comes_back_as_it_went(database: Database) -> None:
 
 
 async def test_followers_from_every_revision_see_the_same_with_32_writers(database: Database) -> None:
-    randomness = random.Random(20)  # noqa: S311  # repeatable on purpose
+    randomness = random.Random(20)  # repeatable on purpose
     pauses = [[randomness.random() * 0.02 for _ in range(COMMITS)] for _ in range(WRITERS)]
     sizes = [[randomness.randint(1, 3) for _ in range(COMMITS)] for _ in range(WRITERS)]
     total = sum(map(sum, sizes))

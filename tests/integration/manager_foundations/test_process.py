@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped, unused-ignore]
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,
@@ -28,7 +28,14 @@ from retinue.manager.v1 import (
 )
 
 from manager.store.embedded import running_server
-from tests.integration.manager_foundations.rig import Postgres, bearer, fresh_database, passable_directory, taken_apart
+from tests.integration.manager_foundations.rig import (
+    Postgres,
+    bearer,
+    fresh_database,
+    passable_directory,
+    taken_apart,
+    until,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -113,6 +120,12 @@ async def manager(directory: Path, *options: str, ready: bool = True, **environm
         assert "Traceback" not in "".join(lines), "".join(lines)
 
 
+async def to_the_end(stream: Any) -> None:
+    """Reads what a stream still has, up to the error it ends with."""
+    while True:
+        await stream.read()
+
+
 async def caller(running: Manager) -> str:
     async with running.channel() as channel:
         stub = account_service_pb2_grpc.AccountServiceStub(channel)
@@ -143,8 +156,7 @@ async def test_development_mode_and_a_stop_with_streams_open(directory: Path) ->
             running.process.send_signal(signal.SIGTERM)
             for stream in (watch, watching):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    while True:
-                        await stream.read()
+                    await to_the_end(stream)
                 ended = taken_apart(caught.value)
                 assert (ended.code, ended.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
             assert await running.ended(3) == 0
@@ -195,21 +207,24 @@ async def test_the_loss_of_the_database_is_survived(directory: Path) -> None:
         database = running_server(directory / "postgres")
         assert database is not None
         os.kill(database, signal.SIGKILL)
-        async with running.channel() as channel, asyncio.timeout(30):
+        async with running.channel() as channel:
             stub = fleet_service_pb2_grpc.FleetServiceStub(channel)
-            while True:
-                try:
-                    request = fleet_service_pb2.ListAgentsRequest()
-                    await stub.ListAgents(request, metadata=running.metadata)
-                except grpc.aio.AioRpcError as error:
-                    assert taken_apart(error).reason == "UNAVAILABLE"
-                    await asyncio.sleep(0.05)
-                else:
-                    if running_server(directory / "postgres") not in (None, database):
-                        break
             health = health_pb2_grpc.HealthStub(channel)
-            while (await health.Check(health_pb2.HealthCheckRequest())).status != SERVING:
-                await asyncio.sleep(0.1)
+
+            async def answers() -> bool:
+                try:
+                    await stub.ListAgents(fleet_service_pb2.ListAgentsRequest(), metadata=running.metadata)
+                except grpc.aio.AioRpcError as error:
+                    if taken_apart(error).reason != "UNAVAILABLE":
+                        raise
+                    return False
+                return running_server(directory / "postgres") not in (None, database)
+
+            async def healthy() -> bool:
+                return bool((await health.Check(health_pb2.HealthCheckRequest())).status == SERVING)
+
+            await until(answers, seconds=30)
+            await until(healthy)
 
 
 async def test_two_replicas_on_one_server_of_ones_own(postgres: Postgres, directory: Path) -> None:

@@ -33,7 +33,7 @@ VXLAN_PORT = "12B5"
 async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         # Nothing tells when the kernel is done with what it does by itself.
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)
 
 

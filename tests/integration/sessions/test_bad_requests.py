@@ -12,7 +12,6 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from grpc_status import rpc_status
-
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster
 from retinue.client.settings import read_ca
@@ -106,8 +105,20 @@ async def test_create(
 @pytest.mark.parametrize(
     ("method", "request_message", "code", "reason", "fields"),
     [
-        ("CreateSession", pb.CreateSessionRequest(spec=spec(), request_id="x"), "INVALID_ARGUMENT", "INVALID_FIELD", ["request_id"]),
-        ("CreateSession", pb.CreateSessionRequest(spec=spec(project="other")), "PERMISSION_DENIED", "PROJECT_DENIED", []),
+        (
+            "CreateSession",
+            pb.CreateSessionRequest(spec=spec(), request_id="x"),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            ["request_id"],
+        ),
+        (
+            "CreateSession",
+            pb.CreateSessionRequest(spec=spec(project="other")),
+            "PERMISSION_DENIED",
+            "PROJECT_DENIED",
+            [],
+        ),
         ("GetSession", pb.GetSessionRequest(), "NOT_FOUND", "NOT_FOUND", []),
         ("GetSession", pb.GetSessionRequest(session="'; DROP TABLE session; --"), "NOT_FOUND", "NOT_FOUND", []),
         ("GetSession", pb.GetSessionRequest(session="0" * 36), "NOT_FOUND", "NOT_FOUND", []),
@@ -115,16 +126,32 @@ async def test_create(
         ("TerminateSession", pb.TerminateSessionRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
         ("ExplainSession", pb.ExplainSessionRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
         ("ListSessions", pb.ListSessionsRequest(page_size=-1), "INVALID_ARGUMENT", "INVALID_FIELD", ["page_size"]),
-        ("ListSessions", pb.ListSessionsRequest(page_token="forged"), "INVALID_ARGUMENT", "INVALID_FIELD", ["page_token"]),
+        (
+            "ListSessions",
+            pb.ListSessionsRequest(page_token="forged"),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            ["page_token"],
+        ),
         ("ListSessions", pb.ListSessionsRequest(filter="owner"), "INVALID_ARGUMENT", "INVALID_FIELD", ["filter"]),
-        ("ListSessions", pb.ListSessionsRequest(filter='secret = "x"'), "INVALID_ARGUMENT", "INVALID_FIELD", ["filter"]),
-        ("ListSessions", pb.ListSessionsRequest(filter='owner = "x" OR true'), "INVALID_ARGUMENT", "INVALID_FIELD", ["filter"]),
+        (
+            "ListSessions",
+            pb.ListSessionsRequest(filter='secret = "x"'),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            ["filter"],
+        ),
+        (
+            "ListSessions",
+            pb.ListSessionsRequest(filter='owner = "x" OR true'),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            ["filter"],
+        ),
         ("ListSessions", pb.ListSessionsRequest(order_by="owner"), "INVALID_ARGUMENT", "INVALID_FIELD", ["order_by"]),
     ],
 )
-async def test_unary(
-    stub: Any, method: str, request_message: Any, code: str, reason: str, fields: list[str]
-) -> None:
+async def test_unary(stub: Any, method: str, request_message: Any, code: str, reason: str, fields: list[str]) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await getattr(stub, method)(request_message)
     assert raised.value.code().name == code
@@ -134,9 +161,21 @@ async def test_unary(
 @pytest.mark.parametrize(
     ("method", "request_message", "code", "reason", "fields"),
     [
-        ("WatchSessions", pb.WatchSessionsRequest(after_revision=-1), "INVALID_ARGUMENT", "INVALID_FIELD", ["after_revision"]),
+        (
+            "WatchSessions",
+            pb.WatchSessionsRequest(after_revision=-1),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            ["after_revision"],
+        ),
         ("WatchSessions", pb.WatchSessionsRequest(session_id="x"), "INVALID_ARGUMENT", "INVALID_FIELD", ["session_id"]),
-        ("WatchSessions", pb.WatchSessionsRequest(until_ended=True), "INVALID_ARGUMENT", "INVALID_FIELD", ["until_ended"]),
+        (
+            "WatchSessions",
+            pb.WatchSessionsRequest(until_ended=True),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            ["until_ended"],
+        ),
         ("WatchSessions", pb.WatchSessionsRequest(after_revision=2**60), "OUT_OF_RANGE", "REVISION_IN_FUTURE", []),
         (
             "WatchSessions",
@@ -147,7 +186,13 @@ async def test_unary(
         ),
         ("StreamLogs", pb.StreamLogsRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
         ("StreamLogs", pb.StreamLogsRequest(session="x", offset=-1), "INVALID_ARGUMENT", "INVALID_FIELD", ["offset"]),
-        ("StreamLogs", pb.StreamLogsRequest(session="x", all=True, offset=3), "INVALID_ARGUMENT", "INVALID_FIELD", ["all"]),
+        (
+            "StreamLogs",
+            pb.StreamLogsRequest(session="x", all=True, offset=3),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            ["all"],
+        ),
     ],
 )
 async def test_streaming(

@@ -60,7 +60,7 @@ def test_equals_the_oracle(
     monkeypatch.setattr(rotation, "STEPS_BEFORE_SCAN", steps)
     monkeypatch.setattr(placement, "COUNTED_GANG", counted)
     for seed in range(INSTANCES):
-        choice = random.Random(f"{session_strategy} {agent_strategy} {way} {seed}")  # noqa: S311  # the same problems every time
+        choice = random.Random(f"{session_strategy} {agent_strategy} {way} {seed}")  # the same problems every time
         check(random_cluster(choice, session_strategy, agent_strategy))
 
 
@@ -82,7 +82,7 @@ def test_equals_the_oracle_on_shrinkable_problems(
 
 def test_the_oracle_is_not_the_pass() -> None:
     """A comparison that cannot fail proves nothing: a spoiled oracle must be noticed."""
-    choice = random.Random("spoiled")  # noqa: S311  # the same problems every time
+    choice = random.Random("spoiled")  # the same problems every time
     differences = 0
     for _ in range(50):
         cluster = random_cluster(choice, DRF, CONCENTRATED)

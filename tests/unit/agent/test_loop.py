@@ -125,7 +125,7 @@ class Bench:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110 - conditions on the fakes send no event
+            while not condition():
                 await asyncio.sleep(0.002)
 
     def phase(self, attempt_id: str) -> Phase | None:

@@ -7,7 +7,7 @@ import math
 
 import grpc
 import pytest
-from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, PreconditionFailure, RetryInfo  # type: ignore[import-untyped, unused-ignore]
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, PreconditionFailure, RetryInfo
 from retinue.manager.v1.error_reason_pb2 import ErrorReason
 
 from manager.api import errors

@@ -13,7 +13,7 @@ from manager.scheduling.shares import ShareKeys, dominant_share, total_capacity
 
 
 def test_keys_order_and_equate_as_rationals() -> None:
-    choice = random.Random(7)  # noqa: S311  # the same numbers every time
+    choice = random.Random(7)  # the same numbers every time
     capacity = [99_999_999_977, 0, 2**53 - 111, 36]
     owners = [
         (
