@@ -318,7 +318,8 @@ def told(error: Exception) -> ApiError | None:
 
 def _printable(text: str, most: int) -> str:
     """At most so many bytes of a text. It may be a caller's, and come back to a terminal or a log: it must not be a command there."""
-    shown, size = [], 0
+    size = 0
+    shown: list[str] = []
     for character in text:
         safe = character if character.isprintable() else f"\\u{ord(character):04x}"
         size += len(safe.encode(errors="replace"))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 
 import pytest
 import pytest_asyncio
 from retinue.client import Client
+from retinue.client.errors import Unavailable
 from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
+from retinue.manager.v1 import fleet_service_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -129,3 +133,46 @@ async def test_two_hundred_sessions_leave_nothing(client: Client, cluster: Clust
             group.create_task(one(number, gate))
     assert all(left.is_clean for left in (await cluster.wait_clean(30)).values())
     assert list(await client.resource_groups.shares()) == []
+
+
+async def test_lost_agent_is_a_condition_of_its_sessions_until_it_returns(
+    client: Client, cluster: Cluster, counting: Session
+) -> None:
+    lost = next(n for n, agent in enumerate(cluster.agents) if agent.id == counting.kernels[2].agent)
+    await cluster.kill_agent(lost)
+    async for event in client.sessions.watch(after_revision=counting.revision, session_id=counting.id):
+        if event.HasField("noted") and event.noted.conditions:
+            assert [condition.type for condition in event.noted.conditions] == ["AGENT_LOST"]
+            break
+    assert (await counting.refresh()).state == "RUNNING"
+    assert counting.view.conditions[0].type == "AGENT_LOST"
+    agent = await client.agents.get(cluster.agents[lost].id)
+    assert agent.state == fleet_service_pb2.AGENT_STATE_LOST
+    await cluster.start_agent(lost)
+    await count_on(client, counting)
+    assert not (await counting.refresh()).view.conditions
+    await counting.terminate()
+    await counting.wait_ended(30)
+    assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())
+
+
+async def test_killed_database_comes_back(client: Client, cluster: Cluster, counting: Session) -> None:
+    directory = next(cluster.directory.glob("manager/postgres*"))
+    postmaster = int((await asyncio.to_thread(next(directory.rglob("postmaster.pid")).read_text)).splitlines()[0])
+    os.kill(postmaster, signal.SIGKILL)
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                another = await client.sessions.create(
+                    type="batch", command=["true"], slots={"cpu": "0.5", "mem": "32m"}
+                )
+                break
+            except Unavailable:
+                await asyncio.sleep(0.2)
+    await another.wait_ended(60)
+    assert another.result == "SUCCESS"
+    await count_on(client, counting)
+    assert (await counting.refresh()).state == "RUNNING"
+    await counting.terminate()
+    await counting.wait_ended(30)
+    assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())

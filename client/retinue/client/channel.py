@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 
 import grpc
 import grpc.aio
@@ -13,6 +14,8 @@ DEFAULT_PORT = 7440
 SERVER_NAME = "manager.retinue"
 """A name that every manager's certificate carries; certificates need not name the address that was dialled."""
 
+# A name, or an address with what IPv6 has in it; anything else would only fail later, and less clearly.
+_HOST = re.compile(r"[A-Za-z0-9._:%-]+")
 _RETRY_POLICY = {
     "maxAttempts": 4,
     "initialBackoff": "0.1s",
@@ -74,7 +77,7 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
         port = rest.removeprefix(":") or port
     elif text.count(":") == 1:
         host, port = text.split(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:  # ports
+    if not _HOST.fullmatch(host) or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:  # ports
         raise UsageError(f"{endpoint!r} is not an endpoint: write HOST:PORT")
     return host, int(port)
 

@@ -104,7 +104,8 @@ async def test_the_first_interrupt_ends_the_session(retinue: Program, client: Cl
     await line_with(process.stderr, "ending session interrupted")
     async with asyncio.timeout(SECONDS):
         _, err = await process.communicate()
-    ended = [session async for session in client.sessions.list(filter='name = "interrupted"', show_ended=True)][0]
+    found = [session async for session in client.sessions.list(filter='name = "interrupted"', show_ended=True)]
+    ended = found[0]
     assert ended.state == "TERMINATED"
     assert process.returncode == (ended.exit_code if ended.exit_code is not None else 130)
     assert b"interrupted: TERMINATED" in err

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Register = Callable[[grpc.aio.Server], None]
+TOKEN = "secret"
 QUICK = Patience(first=0.001, longest=0.002, total=5.0)
 
 
@@ -81,7 +82,7 @@ async def connect(
 
         async def open_client(register: Register) -> Client:
             endpoint = await serve(register)
-            client = Client.connect(endpoint, token="secret", ca=certificate.certificate, patience=QUICK)
+            client = Client.connect(endpoint, token=TOKEN, ca=certificate.certificate, patience=QUICK)
             return await stack.enter_async_context(client)
 
         yield open_client

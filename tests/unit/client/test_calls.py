@@ -36,7 +36,7 @@ class Creating(service_grpc.SessionServiceServicer):
         self, request: service_pb.CreateSessionRequest, context: grpc.aio.ServicerContext
     ) -> service_pb.CreateSessionResponse:
         self.requests.append(request)
-        self.metadata.append({key: value for key, value in context.invocation_metadata() or ()})
+        self.metadata.append(dict(context.invocation_metadata() or ()))
         if len(self.requests) <= self.refusals:
             await refuse(context, self.code, "UNAVAILABLE", error_details_pb2.RetryInfo(retry_delay=Duration(nanos=5)))
         return service_pb.CreateSessionResponse(session=session(), revision=7)
@@ -183,7 +183,9 @@ def test_endpoints(text: str, expected: tuple[str, int]) -> None:
     assert parse_endpoint(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", ":1", "host:", "host:0", "host:65536", "host:x", "host:-1", "host:¹"])
+@pytest.mark.parametrize(
+    "text", ["", ":1", "host:", "host:0", "host:65536", "two words", "a/b", "host:x", "host:-1", "host:¹"]
+)
 def test_bad_endpoints(text: str) -> None:
     with pytest.raises(UsageError):
         parse_endpoint(text)

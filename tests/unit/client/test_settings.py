@@ -62,7 +62,7 @@ def test_a_token_of_the_environment_goes_with_a_context(environment: dict[str, s
 def test_nothing_known(tmp_path: Path, environment: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="no manager is known"):
         resolve({"RETINUE_CONTEXTS": str(tmp_path / "none.yaml")})
-    with pytest.raises(UsageError, match="no context 'gone'.*dev, far"):
+    with pytest.raises(UsageError, match=r"no context 'gone'.*dev, far"):
         resolve(environment, context="gone")
 
 

@@ -32,9 +32,9 @@ async def list_projects(connection: Connection, output: str) -> None:
     now = time.time()
     async with connection.client() as client:
         projects = [project async for project in client.projects.list()]
-    columns = (
-        Column[pb.Project]("NAME", lambda project: safe(project.name)),
-        Column[pb.Project]("AGE", lambda project: since(project, "create_time", now)),
+    columns: Sequence[Column[pb.Project]] = (
+        Column("NAME", lambda project: safe(project.name)),
+        Column("AGE", lambda project: since(project, "create_time", now)),
     )
     print_list(output, pb.ListProjectsResponse(projects=projects), projects, columns, lambda project: project.name)
 
@@ -162,12 +162,12 @@ async def list_tokens(connection: Connection, user: str, output: str) -> None:
     now = time.time()
     async with connection.client() as client:
         tokens = [token async for token in client.tokens.list(user=user)]
-    columns = (
-        Column[pb.Token]("ID", lambda token: safe(token.id)),
-        Column[pb.Token]("USER", lambda token: safe(token.user)),
-        Column[pb.Token]("STATE", lambda token: token_state(token, now)),
-        Column[pb.Token]("DESCRIPTION", lambda token: or_dash(token.description)),
-        Column[pb.Token]("AGE", lambda token: since(token, "create_time", now)),
+    columns: Sequence[Column[pb.Token]] = (
+        Column("ID", lambda token: safe(token.id)),
+        Column("USER", lambda token: safe(token.user)),
+        Column("STATE", lambda token: token_state(token, now)),
+        Column("DESCRIPTION", lambda token: or_dash(token.description)),
+        Column("AGE", lambda token: since(token, "create_time", now)),
     )
     print_list(output, pb.ListTokensResponse(tokens=tokens), tokens, columns, lambda token: token.id)
 

@@ -98,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         # Whoever read our output has enough; the interpreter must not try to flush once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.BROKEN_PIPE
+        return ExitCode.FAILURE
     except RetinueError as error:
         print_error(error)
         return of_error(error)

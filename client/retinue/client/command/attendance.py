@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _EXPLAIN_SECONDS = 2.0
 # How long the rest of the output may take after the session's end.
 _OUTPUT_SECONDS = 15.0
-_UNSTARTED = frozenset(
-    {session_pb2.KERNEL_STATE_PENDING, session_pb2.KERNEL_STATE_SCHEDULED, session_pb2.KERNEL_STATE_PULLING}
+# Before, there is no output; and the terminal belongs to the progress.
+_STARTED = frozenset(
+    {session_pb2.SESSION_STATE_RUNNING, session_pb2.SESSION_STATE_TERMINATING, session_pb2.SESSION_STATE_TERMINATED}
 )
 
 
@@ -69,15 +70,12 @@ class Attendance:
     async def _follow(self) -> None:
         async with aclosing(self._session.progress()) as steps:
             async for step in steps:
-                view = step.view
-                if view.kernels and view.kernels[0].state not in _UNSTARTED:
-                    self._started.set()
-                self._progress.show(view)
-                if view.state == session_pb2.SESSION_STATE_RUNNING:
-                    # From here on the terminal belongs to the session's output.
+                self._progress.show(step.view)
+                if step.view.state in _STARTED:
                     self._progress.close()
-                    if not self._is_batch:
-                        return
+                    self._started.set()
+                if step.view.state == session_pb2.SESSION_STATE_RUNNING and not self._is_batch:
+                    return
 
     async def _pass_output(self) -> None:
         await self._started.wait()

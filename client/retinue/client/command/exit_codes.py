@@ -35,7 +35,6 @@ class ExitCode(IntEnum):
     UNSCHEDULABLE = 6
     UNAVAILABLE = 7
     INTERRUPTED = 130
-    BROKEN_PIPE = 141
 
 
 _BY_ERROR: tuple[tuple[type[RetinueError] | tuple[type[RetinueError], ...], ExitCode], ...] = (

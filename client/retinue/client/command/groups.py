@@ -151,12 +151,12 @@ async def shares_command(connection: Connection, group: str, output: str) -> Non
     """Lists the owners' dominant shares in a group, largest first."""
     async with connection.client() as client:
         shares = list(await client.resource_groups.shares(group))
-    columns = (
-        Column[pb.Share]("OWNER", lambda share: safe(share.owner)),
-        Column[pb.Share]("SHARE", share_text),
-        Column[pb.Share]("OF", lambda share: or_dash(share.dominant_slot)),
-        Column[pb.Share]("WEIGHT", lambda share: str(share.weight)),
-        Column[pb.Share]("HELD", lambda share: amounts(share.held)),
+    columns: Sequence[Column[pb.Share]] = (
+        Column("OWNER", lambda share: safe(share.owner)),
+        Column("SHARE", share_text),
+        Column("OF", lambda share: or_dash(share.dominant_slot)),
+        Column("WEIGHT", lambda share: str(share.weight)),
+        Column("HELD", lambda share: amounts(share.held)),
     )
     print_list(output, pb.ListSharesResponse(shares=shares), shares, columns, lambda share: share.owner)
 
