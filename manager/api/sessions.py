@@ -27,7 +27,7 @@ from manager.lifecycle.admission import admit
 from manager.lifecycle.outputs import read_output
 from manager.lifecycle.spec import SessionSpec
 from manager.lifecycle.states import ENDED_SESSION_STATES
-from manager.store import groups, journal, requests, sessions
+from manager.store import journal, requests, sessions
 from manager.store.database import Database
 from manager.store.journal import JournalTail
 from manager.store.recordset import Row
@@ -54,7 +54,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         session_id = uuid.uuid4()
         row, kernels = commands.new_rows(session_id, principal.name, spec)
         async with self._database.transaction() as tx:
-            await _check_group(tx, spec)
+            await _check_references(tx, principal.name, spec)
             if request.validate_only:
                 return pb.CreateSessionResponse(session=session_message(row, kernels))
 
@@ -210,7 +210,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             async for piece in self._outputs(wanted, request.offset, request.follow):
                 yield piece
         except OutputPastEndError as error:
-            raise errors.OffsetPastEnd(str(error)) from error
+            raise errors.OffsetPastEnd(error.size) from error
         except OutputUnavailableError as error:
             raise errors.Unavailable(str(error)) from error
 
@@ -272,8 +272,12 @@ def _admitted(request: pb.CreateSessionRequest, principal: Principal) -> Session
     return spec
 
 
-async def _check_group(tx: AsyncSession, spec: SessionSpec) -> None:
-    if await groups.get(tx, spec.resource_group) is None:
+async def _check_references(tx: AsyncSession, owner: str, spec: SessionSpec) -> None:
+    """What the session refers to must be there, and stays until the commit."""
+    project, group = await sessions.hold_references(tx, owner, spec.project, spec.resource_group)
+    if not project:
+        raise errors.ProjectDenied(spec.project)
+    if not group:
         raise errors.InvalidRequest([("spec.resource_group", "is not the name of a resource group")])
 
 

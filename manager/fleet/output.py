@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
+from google.rpc.error_details_pb2 import ErrorInfo
+from grpc_status import rpc_status
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
@@ -21,7 +23,11 @@ class OutputGoneError(Exception):
 
 
 class OutputPastEndError(Exception):
-    """The offset asked for is past the end of what there is."""
+    """The offset asked for is past the end of what there is, which is at `size`."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the output ends at {size}")
+        self.size = size
 
 
 async def stream_output(
@@ -38,7 +44,17 @@ async def stream_output(
         if error.code() is grpc.StatusCode.NOT_FOUND:
             raise OutputGoneError(error.details() or "") from error
         if error.code() is grpc.StatusCode.OUT_OF_RANGE:
-            raise OutputPastEndError(error.details() or "") from error
+            raise OutputPastEndError(_size_in(error)) from error
         raise OutputUnavailableError(f"agent {agent_id}: {error.code().name}") from error
     finally:
         await channel.close()
+
+
+def _size_in(error: grpc.aio.AioRpcError) -> int:
+    """The size that an agent tells with OFFSET_PAST_END; 0 when it tells none."""
+    status, information = rpc_status.from_call(error), ErrorInfo()
+    for detail in status.details if status is not None else ():
+        if detail.Unpack(information):
+            size = information.metadata.get("size", "")
+            return int(size) if size.isdecimal() else 0
+    return 0

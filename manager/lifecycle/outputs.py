@@ -129,6 +129,6 @@ async def _kept(database: Database, kernel_id: uuid.UUID, position: int) -> Asyn
     async with database.transaction() as tx:
         start, data = await outputs.read_kept(tx, kernel_id)
     if position > start + len(data):
-        raise OutputPastEndError(f"the output ends at {start + len(data)}")
+        raise OutputPastEndError(start + len(data))
     for begin in range(max(position - start, 0), len(data), PIECE_BYTES):
         yield start + begin, data[begin : begin + PIECE_BYTES]

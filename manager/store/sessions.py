@@ -74,6 +74,21 @@ async def insert(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernel
     )
 
 
+async def hold_references(tx: AsyncSession, owner: str, project: str, group: str) -> tuple[bool, bool]:
+    """Whether an owner's project and a group are there; what is there cannot be deleted before the commit."""
+    found = await tx.execute(
+        text("""
+            WITH u AS (SELECT name FROM user_account WHERE name = :owner FOR KEY SHARE),
+                p AS (SELECT name FROM project WHERE name = :project FOR KEY SHARE),
+                g AS (SELECT name FROM resource_group WHERE name = :group FOR KEY SHARE)
+            SELECT EXISTS (SELECT FROM p) AND EXISTS (SELECT FROM u), EXISTS (SELECT FROM g)
+        """),
+        {"owner": owner, "project": project, "group": group},
+    )
+    both = found.one()
+    return bool(both[0]), bool(both[1])
+
+
 async def find(tx: AsyncSession, reference: str, sight: Sight, caller: str) -> uuid.UUID | None:
     """The session meant by an id, a unique prefix of one (8 characters or more), or the name of a live session of the caller."""
     if "\0" in reference:

@@ -122,8 +122,9 @@ class Attendance:
                 self._progress.say(f"left running: {self._session.id}")
                 self._code = ExitCode.OK
                 return
-            if choice == "t":
+            if choice != "c":
                 break
+            self._progress.say("going on")
         self._terminated_by_us = True
         self._progress.close()
         self._progress.say(f"ending session {self._session.name}; once more leaves that to the manager")
