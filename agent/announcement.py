@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
-from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
 
 from agent.enrollment import channel_options, endpoint
 from agent.identity import new_key
+from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
 
 if TYPE_CHECKING:
     import random

@@ -14,12 +14,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.v1 import agent_service_pb2
-
 from agent.announcement import Announcement, Announcer
 from agent.api.server import Server
 from agent.api.sync import SyncService
 from agent.api.terms import Terms
+from agent.backends.dispatch import Dispatch
+from agent.backends.docker import DockerBackend, has_records
+from agent.backends.docker_engine import find_host
+from agent.backends.docker_kernels import DockerOptions
 from agent.backends.kernels import ProcessOptions
 from agent.backends.process import ProcessBackend
 from agent.enrollment import enroll, split_address
@@ -29,9 +31,10 @@ from agent.network.links import SessionNetworks
 from agent.network.underlay import find_uplink
 from agent.reconcile.loop import Reconciler
 from agent.resources.discovery import capacity, discover
+from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agent.network.observed import Uplink
     from agent.network.topology import Network
@@ -46,7 +49,8 @@ class Settings:
 
     `manager` is `host:port` of the manager's port for users, `listen` that of this agent; `advertise` is where the
     manager dials it, and empty means the underlay address with the port that is listened at. `join_token` and
-    `ca_fingerprint` are needed for the first start only. Amounts are in the smallest unit.
+    `ca_fingerprint` are needed for the first start only. Amounts are in the smallest unit. `docker_host` is the Docker
+    engine for kernels with an image, as `unix://PATH`; empty means the usual one, if it answers.
     """
 
     agent_id: str
@@ -65,6 +69,7 @@ class Settings:
     gid: int = 60_000
     tasks: int = 4096
     output_limit: int = 64 << 20
+    docker_host: str = ""
 
 
 def version() -> str:
@@ -91,19 +96,7 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     await _identify(settings, identities)
     node = await asyncio.to_thread(discover)
     uplink = await asyncio.to_thread(find_uplink, settings.underlay_address or None)
-    backend = ProcessBackend(
-        ProcessOptions(
-            agent_id=settings.agent_id,
-            state_dir=settings.state_dir,
-            scratch_dir=settings.scratch_dir,
-            boot_id=node.boot_id,
-            uid=settings.uid,
-            gid=settings.gid,
-            hidden=settings.hidden,
-            tasks=settings.tasks,
-            output_limit=settings.output_limit,
-        )
-    )
+    backend = Dispatch(_processes(settings, node), await asyncio.to_thread(_containers, settings, node))
     links = SessionNetworks(settings.agent_id, uplink.address)
     generator = random.SystemRandom()
     reconciler: Reconciler[Network] = Reconciler(
@@ -111,7 +104,7 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     )
     instance = secrets.token_hex(8)
     terms = await asyncio.to_thread(Terms, settings.state_dir / "term")
-    sync = SyncService(reconciler, terms, lambda: _welcome(settings, node, uplink, instance, backend.name))
+    sync = SyncService(reconciler, terms, lambda: _welcome(settings, node, uplink, instance, backend.names))
     server = Server(sync, backend, identities.current)
     try:
         await backend.open(reconciler.changed)
@@ -137,6 +130,42 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         await backend.close()
 
 
+def _processes(settings: Settings, node: Node) -> ProcessBackend:
+    return ProcessBackend(
+        ProcessOptions(
+            agent_id=settings.agent_id,
+            state_dir=settings.state_dir,
+            scratch_dir=settings.scratch_dir,
+            boot_id=node.boot_id,
+            uid=settings.uid,
+            gid=settings.gid,
+            hidden=settings.hidden,
+            tasks=settings.tasks,
+            output_limit=settings.output_limit,
+        )
+    )
+
+
+def _containers(settings: Settings, node: Node) -> DockerBackend | None:
+    """The backend for kernels with an image; None where there is no engine and never was. Blocks."""
+    host = find_host(settings.docker_host, has_records(settings.state_dir))
+    if host is None:
+        return None
+    return DockerBackend(
+        DockerOptions(
+            agent_id=settings.agent_id,
+            host=host,
+            state_dir=settings.state_dir,
+            scratch_dir=settings.scratch_dir,
+            boot_id=node.boot_id,
+            uid=settings.uid,
+            gid=settings.gid,
+            tasks=settings.tasks,
+            output_limit=settings.output_limit,
+        )
+    )
+
+
 async def _identify(settings: Settings, identities: IdentityStore) -> Identity:
     """Loads the identity, or enrols when there is none that is valid."""
     identity = await asyncio.to_thread(identities.load, settings.agent_id)
@@ -151,7 +180,9 @@ async def _identify(settings: Settings, identities: IdentityStore) -> Identity:
     return identity
 
 
-def _welcome(settings: Settings, node: Node, uplink: Uplink, instance: str, backend: str) -> agent_service_pb2.Welcome:
+def _welcome(
+    settings: Settings, node: Node, uplink: Uplink, instance: str, backends: Sequence[str]
+) -> agent_service_pb2.Welcome:
     return agent_service_pb2.Welcome(
         agent_id=settings.agent_id,
         instance=instance,
@@ -159,7 +190,7 @@ def _welcome(settings: Settings, node: Node, uplink: Uplink, instance: str, back
         version=version(),
         architecture=node.architecture,
         capacity=capacity(node, settings.reserve, settings.slots),
-        backends=[backend],
+        backends=backends,
         underlay_address=uplink.address,
         underlay_mtu=uplink.mtu,
     )
@@ -170,6 +201,8 @@ def _bracketed(address: str) -> str:
 
 
 def check(settings: Settings) -> None:
-    """Raises ValueError on addresses that are none."""
+    """Raises ValueError on addresses that are none, and on an engine that is not on this node."""
+    if settings.docker_host and not settings.docker_host.startswith("unix:///"):
+        raise ValueError(f"{settings.docker_host!r} is not a Docker engine of this node: unix:///PATH is needed")
     for address in filter(None, (settings.manager, settings.listen, settings.advertise)):
         split_address(address)

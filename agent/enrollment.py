@@ -14,9 +14,9 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
 
 from agent.identity import Identity, IdentityError, new_key
+from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

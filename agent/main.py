@@ -70,6 +70,13 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--gid", type=click.IntRange(1), default=60_000, show_default=True, help="Group of kernels."),
             click.option("--tasks", type=click.IntRange(16), default=4096, show_default=True, help="Per kernel."),
             click.option("--output-limit", type=click.IntRange(1 << 16), default=64 << 20, show_default=True),
+            click.option(
+                "--docker-host",
+                default="",
+                metavar="unix://PATH",
+                envvar=["RETINUE_AGENT_DOCKER_HOST", "DOCKER_HOST"],
+                help="Engine for kernels with an image.  [default: the usual one, if it answers]",
+            ),
         )
     ):
         command = option(command)
@@ -95,6 +102,7 @@ def run(  # noqa: PLR0917 - one per option
     gid: int,
     tasks: int,
     output_limit: int,
+    docker_host: str,
 ) -> None:
     """Runs the agent until it is told to end; kernels run on then."""
     from agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
@@ -119,6 +127,7 @@ def run(  # noqa: PLR0917 - one per option
         gid=gid,
         tasks=tasks,
         output_limit=output_limit,
+        docker_host=docker_host,
     )
     try:
         daemon.check(settings)

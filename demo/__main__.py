@@ -6,12 +6,12 @@ import asyncio
 import signal
 import sys
 
+from demo import cleaning, fairness, placement, word_count
+from demo.stage import DemoError, Stage
 from retinue.client import RetinueError
 from retinue.client.local.cluster import Cluster, ClusterOptions
 
-from demo import cleaning, fairness, placement, word_count
-from demo.stage import DemoError, Stage
-
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OPTIONS = ClusterOptions(agents=2, slots={"cpu": "9", "mem": "18g"}, prefix="demo-")
 
 
@@ -35,8 +35,16 @@ async def demonstrate(stage: Stage) -> None:
 
 async def _until_interrupted(stage: Stage) -> int:
     work = asyncio.create_task(demonstrate(stage))
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    loop = asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        # Only once: the next one would cancel the cleaning up.
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, stage.say, "still cleaning up")
+        work.cancel()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, interrupt)
     try:
         await work
     except asyncio.CancelledError:

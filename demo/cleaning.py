@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from demo.stage import Stage
     from retinue.client import Client
     from retinue.client.local.cluster import Cluster
-
-    from demo.stage import Stage
 
 _SECONDS = 30.0
 

@@ -7,18 +7,17 @@ from contextlib import AsyncExitStack, aclosing
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from retinue.manager.v1 import session_pb2
 from rich.table import Table
 
 from demo import paper
+from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from demo.stage import Stage
     from retinue.client import Client, Session
     from retinue.client.local.cluster import Cluster
-
-    from demo.stage import Stage
 
 GROUP = "paper"
 # Twice the paper's cluster of 9 CPU and 18 GB; ada and ben ask for what its owners A and B ask for.
@@ -103,9 +102,7 @@ def _compare_order(stage: Stage, served: list[str], expected: paper.Filling) -> 
 
 async def _compare_shares(stage: Stage, client: Client, expected: paper.Filling) -> None:
     shares = {share.owner: share for share in await client.resource_groups.shares(GROUP)}
-    table = Table(
-        "owner", "kernels", "share in the database", "of", "the paper's share", box=None, padding=(0, 3, 0, 3)
-    )
+    table = Table("owner", "kernels", "in the database", "of", "in the paper", box=None, padding=(0, 3, 0, 3))
     found = {}
     for owner in sorted(expected.shares):
         share = shares[owner]

@@ -11,10 +11,9 @@ from retinue.client.local import leftovers, nodes
 from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
+    from demo.stage import Stage
     from retinue.client import Client, Session
     from retinue.client.local.cluster import Cluster
-
-    from demo.stage import Stage
 
 _SECONDS = 60.0
 _EXIT_CODE = 3

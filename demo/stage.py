@@ -6,11 +6,12 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from retinue.client import words
 from retinue.client.command.progress import open_progress, outcome
 from retinue.client.command.text import safe
 from retinue.manager.v1 import session_pb2
-from rich.console import Console
 
 if TYPE_CHECKING:
     from retinue.client import Session

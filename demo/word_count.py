@@ -6,14 +6,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from demo.stage import DemoError
 from retinue.manager.v1 import session_pb2
 
-from demo.stage import DemoError
-
 if TYPE_CHECKING:
-    from retinue.client import Client
-
     from demo.stage import Stage
+    from retinue.client import Client
 
 TEXTS = Path("/usr/share/common-licenses")
 SIZE = 3

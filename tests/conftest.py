@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster, ClusterOptions
 
@@ -14,6 +16,9 @@ async def cluster() -> AsyncIterator[Cluster]:
     options = ClusterOptions(agents=2, prefix="rt-test-", heartbeat=0.5, suspect_after=3.0, lost_after=6.0)
     async with Cluster(options=options) as cluster:
         yield cluster
+        log = await asyncio.to_thread((cluster.directory / "logs" / "manager.log").read_text)
+        # Whatever the tests did, the manager met nothing that it did not expect.
+        assert not [line for line in log.splitlines() if "incident" in line]
 
 
 @pytest_asyncio.fixture(loop_scope="session")

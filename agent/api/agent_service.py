@@ -6,11 +6,11 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 from agent.api.errors import ApiError, invalid
 from agent.backends.backend import UnknownAttemptError
 from agent.backends.output import OffsetPastEndError
+from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

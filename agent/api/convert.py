@@ -7,10 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 from google.protobuf import timestamp_pb2
-from retinue.agent.v1 import agent_service_pb2
 
 from agent.api.errors import invalid
 from agent.attempts import ATTEMPT_ID, AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
+from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

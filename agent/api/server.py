@@ -10,10 +10,10 @@ from grpc_health.v1 import (
     health_pb2,
     health_pb2_grpc,
 )
-from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 from agent.api.agent_service import AgentService
 from agent.api.errors import Guard
+from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,13 +9,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import grpc
-from retinue.agent.v1 import agent_service_pb2
 
 from agent.api.convert import attempt_statuses, desired_attempt, same_but_size
 from agent.api.errors import ApiError, internal, invalid
 from agent.api.terms import StaleTermError
 from agent.network.convert import network_from_message
 from agent.network.errors import InvalidNetworkError
+from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable

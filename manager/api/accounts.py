@@ -1,4 +1,4 @@
-"""The AccountService: projects, users, memberships and tokens."""
+"""The AccountService: projects, users, memberships, tokens and quotas."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc.aio
-from retinue.manager.v1 import account_service_pb2 as pb
-from retinue.manager.v1 import account_service_pb2_grpc
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.api.authentication import Authenticator
 from manager.api.errors import InUse, InvalidRequest, MethodDenied, NameTaken, NotFound
+from manager.api.etags import check_etag
 from manager.api.fields import Violations
 from manager.api.interceptors import current_principal
 from manager.api.pages import open_page
+from manager.api.quota_convert import KINDS, checked_limits, is_unlimited, quota_message
 from manager.api.times import timestamp
 from manager.identity.principal import ADMIN, USER, Principal
 from manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
-from manager.store import accounts, requests
+from manager.store import accounts, groups, quotas, requests
 from manager.store.database import Database
-from manager.store.tables import Membership, Project, Token, UserAccount
+from manager.store.tables import Membership, Project, Quota, Token, UserAccount
+from retinue.manager.v1 import account_service_pb2 as pb
+from retinue.manager.v1 import account_service_pb2_grpc
 
 MAX_MEMBERSHIPS = 1000
 MAX_DESCRIPTION = 256
@@ -200,6 +202,49 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         self._authenticator.forget()
         return response
 
+    async def SetQuota(self, request: pb.SetQuotaRequest, context: _Context) -> pb.SetQuotaResponse:
+        """See the proto."""
+        wanted = request.quota
+        limits = checked_limits(wanted)
+        kind, name = KINDS[wanted.kind], wanted.name
+        async with self._database.transaction() as tx:
+            await _existing_subject(tx, kind, name)
+            quota = await quotas.get(tx, kind, name, lock=True)
+            version = 0 if quota is None else quota.version
+            check_etag(wanted.etag, version)
+            if request.validate_only or is_unlimited(limits):
+                shown = Quota(kind=kind, name=name, version=version if request.validate_only else 0, **limits)
+                if not request.validate_only:
+                    await quotas.remove(tx, kind, name)
+            else:
+                shown = await quotas.put(tx, kind, name, limits)
+            return pb.SetQuotaResponse(quota=(await _quota_messages(tx, [shown]))[0])
+
+    async def GetQuotas(self, request: pb.GetQuotasRequest, context: _Context) -> pb.GetQuotasResponse:
+        """See the proto."""
+        caller = current_principal()
+        violations = Violations()
+        violations.enum("kind", request.kind, pb.QuotaKind.DESCRIPTOR, unspecified=True)
+        if request.name and not request.kind:
+            violations.add("name", "needs kind")
+        violations.raise_any()
+        page = open_page(request.page_size, request.page_token, ["quotas", request.kind, request.name])
+        async with self._database.transaction() as tx:
+            found = await quotas.list_page(
+                tx,
+                kind=KINDS.get(request.kind, ""),
+                name=request.name,
+                visible=None if caller.is_admin else (caller.name, caller.projects),
+                after=page.after or ("", ""),
+                limit=page.size + 1,
+            )
+            shown = found[: page.size]
+            messages = await _quota_messages(tx, shown)
+        return pb.GetQuotasResponse(
+            quotas=messages,
+            next_page_token=page.token_after([shown[-1].kind, shown[-1].name]) if len(found) > page.size else "",
+        )
+
 
 def _own_or_any(user: str) -> str:
     """The user whose tokens are meant. Others are for administrators, whether they exist or not."""
@@ -241,6 +286,25 @@ async def _existing_project(tx: AsyncSession, name: str) -> Project:
     if project is None:
         raise NotFound("project", name)
     return project
+
+
+async def _existing_subject(tx: AsyncSession, kind: str, name: str) -> None:
+    """Whose quota it is, held until the commit."""
+    if kind == quotas.USER:
+        await _existing_user(tx, name, lock=True)
+    elif kind == quotas.PROJECT:
+        await _existing_project(tx, name)
+    elif await groups.get(tx, name, lock=True) is None:
+        raise NotFound("resource_group", name)
+
+
+async def _quota_messages(tx: AsyncSession, shown: Sequence[Quota]) -> list[pb.Quota]:
+    """Quotas with what counts against them."""
+    subjects = [(quota.kind, quota.name) for quota in shown]
+    use = await quotas.read_use(tx, subjects)
+    for subject, number in (await quotas.count_pending(tx, subjects)).items():
+        use[subject].pending_sessions = number
+    return [quota_message(quota, use[quota.kind, quota.name]) for quota in shown]
 
 
 async def _user_message(tx: AsyncSession, name: str) -> pb.User:

@@ -30,6 +30,7 @@ METHODS: Mapping[str, Access] = {
         "retinue.manager.v1.SessionService",
         {
             "CreateSession": Access.USER,
+            "CreateSessions": Access.USER,
             "GetSession": Access.USER,
             "ListSessions": Access.USER,
             "TerminateSession": Access.USER,
@@ -51,6 +52,7 @@ METHODS: Mapping[str, Access] = {
             "UpdateResourceGroup": Access.ADMIN,
             "DeleteResourceGroup": Access.ADMIN,
             "ListShares": Access.USER,
+            "VerifyLedger": Access.ADMIN,
             "CreateJoinToken": Access.ADMIN,
         },
     ),
@@ -68,6 +70,8 @@ METHODS: Mapping[str, Access] = {
             "CreateToken": Access.USER,
             "ListTokens": Access.USER,
             "RevokeToken": Access.USER,
+            "SetQuota": Access.ADMIN,
+            "GetQuotas": Access.USER,
         },
     ),
     **_methods(

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
-from retinue.manager.v1 import enrollment_service_pb2 as pb
-from retinue.manager.v1 import enrollment_service_pb2_grpc
 
 from manager.api.errors import InvalidRequest, JoinTokenInvalid, MethodDenied
 from manager.api.fields import Violations
@@ -17,6 +15,8 @@ from manager.identity.authority import Authority, BadCertificateRequest, Certifi
 from manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, is_secret
 from manager.store import agents
 from manager.store.database import Database
+from retinue.manager.v1 import enrollment_service_pb2 as pb
+from retinue.manager.v1 import enrollment_service_pb2_grpc
 
 _LONGEST_INSTANCE, _LONGEST_VERSION = 64, 64
 

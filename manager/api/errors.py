@@ -6,7 +6,7 @@
         MethodDenied, ProjectDenied
         NotFound, NameTaken, AgentIdInUse
         EtagMismatch, InUse, StateForbids, FeatureUnavailable
-        RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow
+        RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow, QuotaExceeded
         Unavailable, DeadlineExceeded, Internal
 
 Raised anywhere below a servicer; one interceptor turns them into `google.rpc.Status` with an ErrorInfo and what else applies.
@@ -27,13 +27,14 @@ from google.rpc.error_details_pb2 import (
     BadRequest,
     ErrorInfo,
     PreconditionFailure,
+    QuotaFailure,
     RetryInfo,
 )
 from google.rpc.status_pb2 import Status
-from retinue.manager.v1.error_reason_pb2 import ErrorReason
 
 from manager.store import agents, journal, leadership, requests
 from manager.store.database import StoreUnavailable
+from retinue.manager.v1.error_reason_pb2 import ErrorReason
 
 DOMAIN = "retinue"
 MAX_VIOLATIONS = 20
@@ -262,6 +263,30 @@ class ReaderTooSlow(ApiError):
 
     def __init__(self, revision: int) -> None:
         super().__init__("the reader fell too far behind: resume where it stopped", {"revision": str(revision)})
+
+
+class QuotaExceeded(ApiError):
+    """Quotas are in the way."""
+
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED"
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        """`violations` are whose quotas they are and what is wrong there, with amounts, at least one."""
+        super().__init__("; ".join(text for _, text in violations))
+        self.violations = [
+            (_printable(subject, _MAX_VALUE), _printable(text, _MAX_TEXT // 2)) for subject, text in violations
+        ]
+
+    def details(self) -> Sequence[Message]:
+        """Every violation."""
+        return (
+            QuotaFailure(
+                violations=[
+                    QuotaFailure.Violation(subject=subject, description=text)
+                    for subject, text in self.violations[:MAX_VIOLATIONS]
+                ]
+            ),
+        )
 
 
 class Unavailable(ApiError):

@@ -119,6 +119,11 @@ class Violations:
         return value
 
 
+def wrong_request_id(value: str) -> list[Violation]:
+    """What is wrong with a `request_id`, which is a UUID or empty."""
+    return [("request_id", "must be a UUID")] if value and parse_uuid(value) is None else []
+
+
 def parse_uuid(value: str) -> uuid.UUID | None:
     """The UUID that a text is in the usual form of 36 characters; None when it is not."""
     try:

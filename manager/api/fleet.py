@@ -6,24 +6,24 @@ import datetime as dt
 from typing import Any
 
 import grpc.aio
-from retinue.manager.v1 import fleet_service_pb2 as pb
-from retinue.manager.v1 import fleet_service_pb2_grpc
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.api.errors import InUse, NameTaken, NotFound
 from manager.api.etags import check_etag
 from manager.api.fields import Violations
 from manager.api.filters import parse_filter
-from manager.api.fleet_convert import agent_message, group_message, share_message
+from manager.api.fleet_convert import agent_message, group_message, mismatch_message, share_message
 from manager.api.group_policy import changed_policy, new_policy
 from manager.api.interceptors import current_principal
 from manager.api.pages import open_page
 from manager.api.times import timestamp
 from manager.identity.authority import Authority
 from manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
-from manager.store import agents, groups, requests
+from manager.store import agents, groups, journal, ledger, requests
 from manager.store.database import Database
 from manager.store.tables import Agent, ResourceGroup
+from retinue.manager.v1 import fleet_service_pb2 as pb
+from retinue.manager.v1 import fleet_service_pb2_grpc
 
 DEFAULT_GROUP = "default"
 MAX_USES = 10_000
@@ -163,6 +163,22 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             await _existing_group(tx, name)
             shares = await groups.read_shares(tx, name)
         return pb.ListSharesResponse(shares=[share_message(share) for share in shares])
+
+    async def VerifyLedger(self, request: pb.VerifyLedgerRequest, context: _Context) -> pb.VerifyLedgerResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            await ledger.freeze(tx)
+            if request.resource_group:
+                await _existing_group(tx, request.resource_group)
+            found = await ledger.verify(tx, request.resource_group)
+            revision, _ = await journal.head(tx)
+        return pb.VerifyLedgerResponse(
+            mismatches=[mismatch_message(item) for item in found.mismatches],
+            claims=found.claims,
+            shares=found.shares,
+            agents=found.agents,
+            revision=revision,
+        )
 
     async def CreateJoinToken(
         self, request: pb.CreateJoinTokenRequest, context: _Context

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from google.protobuf.duration_pb2 import Duration
-from retinue.manager.v1 import fleet_service_pb2 as pb
 
 from manager.api.etags import etag
 from manager.api.times import timestamp
 from manager.scheduling.amounts import format_amount
 from manager.store.agents import Load
+from manager.store.ledger import Mismatch
 from manager.store.tables import Agent, DrfShare, ResourceGroup
+from retinue.manager.v1 import fleet_service_pb2 as pb
 
 
 def agent_message(agent: Agent, load: Load) -> pb.Agent:
@@ -58,6 +59,26 @@ def share_message(share: DrfShare) -> pb.Share:
         denominator=share.denominator,
         held=_amounts(share.held),
     )
+
+
+def mismatch_message(mismatch: Mismatch) -> pb.LedgerMismatch:
+    """A difference that was found in the ledger, with amounts in words."""
+    return pb.LedgerMismatch(
+        kind=pb.LedgerKind.Value(f"LEDGER_KIND_{mismatch.kind}"),
+        resource_group=mismatch.resource_group,
+        agent=mismatch.agent,
+        owner=mismatch.owner,
+        attempt=mismatch.attempt,
+        slot=mismatch.slot,
+        recorded=_entry(mismatch.slot, mismatch.recorded),
+        derived=_entry(mismatch.slot, mismatch.derived),
+    )
+
+
+def _entry(slot: str, value: int | str | None) -> str:
+    if value is None:
+        return "nothing"
+    return format_amount(slot, value) if isinstance(value, int) else value
 
 
 def _amounts(stored: Mapping[str, int]) -> dict[str, str]:

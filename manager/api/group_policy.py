@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
-from retinue.manager.v1 import fleet_service_pb2 as pb
 
 from manager.api.fields import Violations
 from manager.scheduling.columns import Policy
 from manager.scheduling.strategies import AGENT_STRATEGIES, SESSION_STRATEGIES, PolicyError, validate_policy
 from manager.store.tables import ResourceGroup
+from retinue.manager.v1 import fleet_service_pb2 as pb
 
 DEFAULT_SESSION_STRATEGY, DEFAULT_AGENT_STRATEGY = "drf", "concentrated"
 DEFAULT_START_TIMEOUT = dt.timedelta(minutes=10)

@@ -13,16 +13,6 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
-from retinue.manager.v1 import (
-    account_service_pb2,
-    account_service_pb2_grpc,
-    enrollment_service_pb2,
-    enrollment_service_pb2_grpc,
-    fleet_service_pb2,
-    fleet_service_pb2_grpc,
-    session_service_pb2,
-    session_service_pb2_grpc,
-)
 
 from manager.api.accounts import AccountServicer
 from manager.api.authentication import Authenticator
@@ -34,6 +24,16 @@ from manager.fleet.dialer import Dialer
 from manager.identity.authority import Authority
 from manager.store.database import Database
 from manager.store.journal import JournalTail
+from retinue.manager.v1 import (
+    account_service_pb2,
+    account_service_pb2_grpc,
+    enrollment_service_pb2,
+    enrollment_service_pb2_grpc,
+    fleet_service_pb2,
+    fleet_service_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
+)
 
 _log = logging.getLogger(__name__)
 

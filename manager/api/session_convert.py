@@ -8,14 +8,14 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
-from retinue.manager.v1 import session_pb2 as pb
-from retinue.manager.v1 import session_service_pb2 as service_pb
 
 from manager.api.etags import etag
 from manager.lifecycle.spec import DEFAULT_GRACE_SECONDS, DEFAULT_PRIORITY, KernelSpec, SessionSpec
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import format_amount
 from manager.store.journal import Event
+from retinue.manager.v1 import session_pb2 as pb
+from retinue.manager.v1 import session_service_pb2 as service_pb
 
 
 def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_project: str) -> SessionSpec:

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
-from retinue.manager.v1 import session_service_pb2 as pb
-from retinue.manager.v1 import session_service_pb2_grpc
-from sqlalchemy.exc import IntegrityError
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.api import errors, fields, pages
 from manager.api.etags import check_etag
 from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
-from manager.api.session_convert import event_message, explanation_message, session_message, spec_from_message
+from manager.api.session_convert import event_message, explanation_message, session_message
+from manager.api.session_requests import MAX_SPECS, Drafted, admitted, draft_all, result_message
 from manager.fleet.dialer import Dialer
 from manager.fleet.output import OutputPastEndError, OutputUnavailableError
-from manager.identity.principal import Principal
-from manager.lifecycle import commands
-from manager.lifecycle.admission import admit
+from manager.lifecycle import commands, quotas
 from manager.lifecycle.outputs import read_output
-from manager.lifecycle.spec import SessionSpec
 from manager.lifecycle.states import ENDED_SESSION_STATES
 from manager.store import journal, requests, sessions
 from manager.store.database import Database
 from manager.store.journal import JournalTail
 from manager.store.recordset import Row
+from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import session_service_pb2_grpc
 
 _FILTER_FIELDS = frozenset({"id", "name", "project", "owner", "state", "type", "result", "resource_group"})
 _ENUM_PREFIXES = {"state": "SESSION_STATE_", "type": "SESSION_TYPE_", "result": "SESSION_RESULT_"}
@@ -50,24 +46,57 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> pb.CreateSessionResponse:
         """See the proto."""
         principal = current_principal()
-        spec = _admitted(request, principal)
-        session_id = uuid.uuid4()
-        row, kernels = commands.new_rows(session_id, principal.name, spec)
+        spec = admitted(request.spec, principal, fields.wrong_request_id(request.request_id))
+        draft = commands.Draft(*commands.new_rows(uuid.uuid4(), principal.name, spec))
         async with self._database.transaction() as tx:
-            await _check_references(tx, principal.name, spec)
-            if request.validate_only:
-                return pb.CreateSessionResponse(session=session_message(row, kernels))
 
             async def create() -> pb.CreateSessionResponse:
-                try:
-                    revision = await commands.create(tx, row, kernels)
-                except IntegrityError as error:
-                    raise errors.NameTaken("session", spec.name) from error
-                stored = await sessions.read(tx, [session_id])
-                return pb.CreateSessionResponse(session=session_message(stored[session_id], kernels), revision=revision)
+                drafted: list[Drafted] = [draft]
+                await _check_references(tx, principal.name, drafted)
+                await _check_quotas(tx, drafted)
+                revision = 0 if request.validate_only else await _create_all(tx, drafted)
+                if isinstance(drafted[0], errors.ApiError):
+                    raise drafted[0]
+                row: Row = draft.session
+                if not request.validate_only:
+                    row = (await sessions.read(tx, [row["id"]]))[row["id"]]
+                return pb.CreateSessionResponse(session=session_message(row, draft.kernels), revision=revision)
 
+            if request.validate_only:
+                return await create()
             response = await requests.once(
                 tx, principal.name, "CreateSession", request, pb.CreateSessionResponse, create
+            )
+        self._tail.wake()
+        return response
+
+    async def CreateSessions(
+        self, request: pb.CreateSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CreateSessionsResponse:
+        """See the proto."""
+        principal = current_principal()
+        violations = fields.wrong_request_id(request.request_id)
+        if not 1 <= len(request.specs) <= MAX_SPECS:
+            violations.append(("specs", f"must be from 1 to {MAX_SPECS}"))
+        if violations:
+            raise errors.InvalidRequest(violations)
+        drafted = await asyncio.to_thread(draft_all, request.specs, principal)
+        async with self._database.transaction() as tx:
+
+            async def create() -> pb.CreateSessionsResponse:
+                await _check_references(tx, principal.name, drafted)
+                await _check_quotas(tx, drafted)
+                revision = 0 if request.validate_only else await _create_all(tx, drafted)
+                results = [
+                    result_message(position, item, shown_id=not request.validate_only)
+                    for position, item in enumerate(drafted)
+                ]
+                return pb.CreateSessionsResponse(results=results, revision=revision)
+
+            if request.validate_only:
+                return await create()
+            response = await requests.once(
+                tx, principal.name, "CreateSessions", request, pb.CreateSessionsResponse, create
             )
         self._tail.wake()
         return response
@@ -249,36 +278,37 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _admitted(request: pb.CreateSessionRequest, principal: Principal) -> SessionSpec:
-    """The request as it would be accepted. Raises InvalidRequest with every wrong field, and ProjectDenied."""
-    own_projects = [membership.project for membership in principal.memberships]
-    try:
-        spec = spec_from_message(
-            request.spec,
-            default_name=f"s-{secrets.token_hex(4)}",
-            default_project=own_projects[0] if len(own_projects) == 1 else "",
-        )
-    except ValueError as error:
-        raise errors.InvalidRequest([(error.args[0], error.args[1])]) from error
-    if not spec.project:
-        raise errors.InvalidRequest([("spec.project", "is required: you are not a member of exactly one project")])
-    if spec.project not in own_projects:
-        raise errors.ProjectDenied(spec.project)
-    spec, violations = admit(spec)
-    if request.request_id and fields.parse_uuid(request.request_id) is None:
-        violations.append(("request_id", "must be a UUID"))
-    if violations:
-        raise errors.InvalidRequest(violations)
-    return spec
+async def _check_references(tx: AsyncSession, owner: str, drafted: list[Drafted]) -> None:
+    """What sessions refer to must be there, and stays until the commit; an error takes the place of those that refer to nothing."""
+    specs = [item.session for item in drafted if isinstance(item, commands.Draft)]
+    projects, known = await sessions.hold_references(
+        tx, owner, {item["project"] for item in specs}, {item["resource_group"] for item in specs}
+    )
+    for position, item in enumerate(drafted):
+        if not isinstance(item, commands.Draft):
+            continue
+        if item.session["project"] not in projects:
+            drafted[position] = errors.ProjectDenied(item.session["project"])
+        elif item.session["resource_group"] not in known:
+            drafted[position] = errors.InvalidRequest([("spec.resource_group", "is not the name of a resource group")])
 
 
-async def _check_references(tx: AsyncSession, owner: str, spec: SessionSpec) -> None:
-    """What the session refers to must be there, and stays until the commit."""
-    project, group = await sessions.hold_references(tx, owner, spec.project, spec.resource_group)
-    if not project:
-        raise errors.ProjectDenied(spec.project)
-    if not group:
-        raise errors.InvalidRequest([("spec.resource_group", "is not the name of a resource group")])
+async def _check_quotas(tx: AsyncSession, drafted: list[Drafted]) -> None:
+    """An error takes the place of those that are over a quota."""
+    positions = [position for position, item in enumerate(drafted) if isinstance(item, commands.Draft)]
+    found = await quotas.violations(tx, [item for item in drafted if isinstance(item, commands.Draft)])
+    for position, violations in zip(positions, found, strict=True):
+        if violations:
+            drafted[position] = errors.QuotaExceeded(violations)
+
+
+async def _create_all(tx: AsyncSession, drafted: list[Drafted]) -> int:
+    """Makes what can be made, and puts an error in the place of each of the others; returns the first revision."""
+    made, revision = await commands.create_many(tx, [item for item in drafted if isinstance(item, commands.Draft)])
+    for position, item in enumerate(drafted):
+        if isinstance(item, commands.Draft) and item.session["id"] not in made:
+            drafted[position] = errors.NameTaken("session", item.session["name"])
+    return revision
 
 
 def _sight(*, owner_only: bool = False) -> sessions.Sight:

@@ -10,12 +10,12 @@ from typing import Protocol
 
 import grpc
 import grpc.aio
-from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
 from manager.fleet import messages
 from manager.fleet.desired import Desired, NodeFacts, NodeReport, difference
 from manager.fleet.dialer import Dialer
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Iterable
 
 from google.protobuf.duration_pb2 import Duration
-from retinue.agent.v1 import agent_service_pb2 as pb
 
 from manager.fleet.desired import (
     AttemptReport,
@@ -17,6 +16,7 @@ from manager.fleet.desired import (
     NodeFacts,
     NodeReport,
 )
+from retinue.agent.v1 import agent_service_pb2 as pb
 
 _STATE_PREFIX = "ATTEMPT_STATE_"
 

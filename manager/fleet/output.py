@@ -8,10 +8,10 @@ import grpc
 import grpc.aio
 from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
-from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
 from manager.fleet.dialer import Dialer
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
 
 class OutputUnavailableError(Exception):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlmodel.ext.asyncio.session import AsyncSession
@@ -14,6 +16,19 @@ from manager.scheduling.amounts import parse_amount
 from manager.store import journal, sessions
 
 QUEUED = "QUEUED"
+_PORTION = 500
+
+
+class NameTakenError(Exception):
+    """A live session of the owner in the project has the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The rows of a session that is to be made, and of its kernels: those of `new_rows`."""
+
+    session: dict[str, Any]
+    kernels: list[dict[str, Any]]
 
 
 def new_rows(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -56,19 +71,44 @@ def new_rows(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> tuple[dict
 
 
 async def create(tx: AsyncSession, session: dict[str, Any], kernels: list[dict[str, Any]]) -> int:
-    """Writes a new session with its journal entry; returns the entry's revision. Raises IntegrityError when the name is taken."""
-    await sessions.insert(tx, [session], kernels)
-    return await journal.append(
-        tx,
-        [
-            journal.Entry(
-                session_id=session["id"],
-                owner=session["owner"],
-                project=session["project"],
-                kind="CREATED",
-                payload={"session": _recorded(session), "kernels": [_recorded(kernel) for kernel in kernels]},
-            )
-        ],
+    """Writes a new session with its journal entry; returns the entry's revision. Raises NameTakenError."""
+    made, revision = await create_many(tx, [Draft(session, kernels)])
+    if not made:
+        raise NameTakenError(session["name"])
+    return revision
+
+
+async def create_many(tx: AsyncSession, drafts: Sequence[Draft]) -> tuple[set[uuid.UUID], int]:
+    """Writes new sessions, in order of arrival, with their journal entries; returns the ids of those made and the revision of the first.
+
+    Those whose name is taken by a live session of the owner, or by an earlier one of `drafts`, are left out. The revision is 0 when
+    none was made.
+    """
+    made: set[uuid.UUID] = set()
+    for portion in _portions(drafts):
+        made |= await sessions.insert(
+            tx, [draft.session for draft in portion], [kernel for draft in portion for kernel in draft.kernels]
+        )
+    first = 0
+    for portion in _portions([draft for draft in drafts if draft.session["id"] in made]):
+        revision = await journal.append(tx, [_created(draft) for draft in portion])
+        first = first or revision
+    return made, first
+
+
+def _portions(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+    """Rows are made into text on the event loop: some milliseconds at a time."""
+    return (drafts[begin : begin + _PORTION] for begin in range(0, len(drafts), _PORTION))
+
+
+def _created(draft: Draft) -> journal.Entry:
+    session = draft.session
+    return journal.Entry(
+        session_id=session["id"],
+        owner=session["owner"],
+        project=session["project"],
+        kind="CREATED",
+        payload={"session": _recorded(session), "kernels": [_recorded(kernel) for kernel in draft.kernels]},
     )
 
 

@@ -12,7 +12,7 @@ from manager.fleet.dialer import Dialer
 from manager.fleet.output import OutputGoneError, OutputPastEndError, OutputUnavailableError, stream_output
 from manager.lifecycle.desires import attempt_id
 from manager.store import leadership, outputs
-from manager.store.database import Database
+from manager.store.database import Database, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +47,9 @@ class OutputCollector:
             async with self._database.transaction() as tx:
                 pending = await outputs.read_pending(tx, 4 * _AT_ONCE)
             gate = asyncio.Semaphore(_AT_ONCE)
-            fetched = await asyncio.gather(*(self._collect(row, gate) for row in pending))
-            if pending and all(fetched):
+            async with asyncio.TaskGroup() as group:
+                fetches = [group.create_task(self._collect(row, gate)) for row in pending]
+            if pending and all(fetch.result() for fetch in fetches):
                 continue
             try:
                 async with asyncio.timeout(_RETRY_SECONDS if pending else None):
@@ -80,9 +81,14 @@ class OutputCollector:
                 return False
             except (OutputGoneError, OutputPastEndError) as error:
                 _log.warning("output of kernel %s is gone: %s", row["kernel_id"], error)
-            async with self._database.transaction() as tx:
-                await leadership.check(tx, self._term)
-                await outputs.keep(tx, row["kernel_id"], row["epoch"], start, bytes(data[-KEPT_BYTES:]))
+            beyond = max(0, len(data) - KEPT_BYTES)
+            try:
+                async with self._database.transaction() as tx:
+                    await leadership.check(tx, self._term)
+                    await outputs.keep(tx, row["kernel_id"], row["epoch"], start + beyond, bytes(data[beyond:]))
+            except StoreUnavailable as error:
+                _log.info("output of kernel %s is not kept yet: %s", row["kernel_id"], error)
+                return False
         self._committed([row["agent_id"]])
         return True
 

@@ -58,11 +58,11 @@ class Reports:
             )
             if changed_group is not None:
                 await shares.refresh_group(tx, changed_group)
-            await conditions.set_agent_lost(tx, facts.agent_id, lost=False)
             live = await attempts.read_live(tx, facts.agent_id)
             absent = await attempts.read_sites(tx, facts.agent_id) - {
                 uuid.UUID(text) for text in facts.network_session_ids
             }
+        await self._set_agent_lost(facts.agent_id, lost=False)
         known = {parse_attempt_id(report.attempt_id) for report in facts.attempts}
         forgotten = [
             AttemptReport(
@@ -91,11 +91,15 @@ class Reports:
             group = await nodes.record_state(tx, agent_id, state)
             if group is not None:
                 await shares.refresh_group(tx, group)
-            if state == "LOST":
-                await conditions.set_agent_lost(tx, agent_id, lost=True)
-            elif state == "ALIVE":
-                await conditions.set_agent_lost(tx, agent_id, lost=False)
+        if state != "SUSPECT":
+            await self._set_agent_lost(agent_id, lost=state == "LOST")
         self._committed([agent_id])
+
+    async def _set_agent_lost(self, agent_id: str, *, lost: bool) -> None:
+        # On its own: sessions are locked before agents everywhere else, and the journal last.
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            await conditions.set_agent_lost(tx, agent_id, lost=lost)
 
     async def run(self) -> None:
         """Commits reports as they come until cancelled."""

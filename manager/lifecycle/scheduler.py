@@ -6,18 +6,21 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.addressing import AddressSpaceExhaustedError, SubnetPool, choose_vni, inner_mtu, place
-from manager.lifecycle.snapshot import Snapshot, Waiting, build
+from manager.lifecycle.quotas import words
+from manager.lifecycle.snapshot import Limit, PastUsage, Snapshot, Waiting, build
 from manager.scheduling.amounts import format_amount
 from manager.scheduling.columns import Explanation, Policy, Verdict
 from manager.scheduling.scheduling_pass import Decisions, run_pass
-from manager.store import journal, leadership, placements, sessions, shares
+from manager.scheduling.strategies import FAIR_SHARE, validate_policy
+from manager.store import journal, leadership, placements, quotas, sessions, shares, usage
 from manager.store.database import Database
+from manager.store.quotas import PROJECT, RESOURCE_GROUP, USER
 
 _log = logging.getLogger(__name__)
 
@@ -59,14 +62,26 @@ class Scheduler:
         return bool(groups)
 
     async def _pass(self, group: Mapping[str, Any]) -> None:
+        policy = Policy(group["session_strategy"], group["agent_strategy"], group["options"])
+        settings = validate_policy(policy)
         async with self._database.transaction() as tx:
             agent_rows = await placements.read_agents(tx, group["name"])
             held = await placements.read_held(tx, group["name"])
             queue_rows = await placements.read_queue(tx, group["name"])
+            past = None
+            if settings.session_strategy == FAIR_SHARE and queue_rows:
+                used = await usage.read_decayed(
+                    tx,
+                    group["name"],
+                    sorted({row["owner"] for row in queue_rows}),
+                    half_life_days=settings.half_life_days,
+                    look_back_days=settings.look_back_days,
+                )
+                past = PastUsage(used, settings.look_back_days, settings.usage_weights)
+            limits = await _read_limits(tx, group["name"], queue_rows)
         if not queue_rows:
             return
-        snapshot = build(agent_rows, held, queue_rows, group["owner_weights"])
-        policy = Policy(group["session_strategy"], group["agent_strategy"], group["options"])
+        snapshot = build(agent_rows, held, queue_rows, group["owner_weights"], past=past, limits=limits)
         # Pure computation of up to a second: the loop must go on meanwhile.
         decisions = await asyncio.to_thread(
             run_pass, snapshot.agents, snapshot.owners, snapshot.queue, policy, group["rotation"]
@@ -210,6 +225,28 @@ class Scheduler:
                     for row in changed
                 ],
             )
+
+
+async def _read_limits(tx: AsyncSession, group: str, queue_rows: Sequence[Mapping[str, Any]]) -> list[Limit]:
+    """The quotas that hold for what waits in a group, with what counts against them now. Only this leader places, so that stays true."""
+    subjects = {
+        (RESOURCE_GROUP, group),
+        *((USER, row["owner"]) for row in queue_rows),
+        *((PROJECT, row["project"]) for row in queue_rows),
+    }
+    found = [quota for quota in await quotas.read(tx, subjects) if quota.slots or quota.max_sessions is not None]
+    use = await quotas.read_use(tx, [(quota.kind, quota.name) for quota in found])
+    return [
+        Limit(
+            subject=(quota.kind, quota.name),
+            words=words((quota.kind, quota.name)),
+            slots=quota.slots,
+            max_sessions=quota.max_sessions,
+            held=use[quota.kind, quota.name].slots,
+            sessions=use[quota.kind, quota.name].sessions,
+        )
+        for quota in found
+    ]
 
 
 def _agents_of(snapshot: Snapshot, decisions: Decisions, row: int) -> list[str]:

@@ -9,7 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from manager.scheduling.columns import Agents, AgentWishes, Explanation, Owners, Queue, Tier
+from manager.scheduling.columns import (
+    UNLIMITED,
+    Agents,
+    AgentWishes,
+    Explanation,
+    Integers,
+    Owners,
+    Queue,
+    Quotas,
+    Tier,
+)
+from manager.scheduling.fair_share import normalised_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +34,28 @@ class Waiting:
     slots: tuple[Mapping[str, int], ...]
     reason: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastUsage:
+    """Decayed usage in amount times seconds, by owner and slot, and how it counts; without `slot_weights` all slots count the same."""
+
+    usage: Mapping[str, Mapping[str, float]]
+    look_back_days: int
+    slot_weights: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A quota that holds for waiting sessions, and what counts against it: amounts by slot, and placed sessions."""
+
+    # Whose it is: kind and name, and in words.
+    subject: tuple[str, str]
+    words: str
+    slots: Mapping[str, int]
+    max_sessions: int | None
+    held: Mapping[str, int]
+    sessions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +73,13 @@ def build(
     held: Mapping[str, Mapping[str, int]],
     queue_rows: Sequence[Mapping[str, Any]],
     weights: Mapping[str, int],
+    *,
+    past: PastUsage | None = None,
+    limits: Sequence[Limit] = (),
 ) -> Snapshot:
-    """The columns of one group. Owners with equal shares are served in the order in which their first session arrived."""
+    """The columns of one group. Owners with equal shares are served in the order in which their first session arrived; given past usage,
+    those who used least for their weight come first: owners who hold nothing now differ by nothing else.
+    """
     waiting = tuple(_waiting(row) for row in queue_rows)
     slots = tuple(
         sorted(
@@ -52,6 +90,10 @@ def build(
     column = {slot: position for position, slot in enumerate(slots)}
     # First those who wait, by arrival, then those who only hold: their order decides ties.
     names = list(dict.fromkeys([*(session.owner for session in waiting), *sorted(held)]))
+    normalised: dict[str, float] = {}
+    if past is not None:
+        normalised = _normalised(past, agent_rows)
+        names.sort(key=lambda name: normalised.get(name, 0.0) / weights.get(name, 1))
     owner_row = {name: position for position, name in enumerate(names)}
     agent_row = {row["id"]: position for position, row in enumerate(agent_rows)}
 
@@ -76,6 +118,7 @@ def build(
         names=names,
         weights=np.array([weights.get(name, 1) for name in names], dtype=np.int64),
         held=matrix([held.get(name, {}) for name in names]),
+        past_usage=None if past is None else np.array([normalised.get(name, 0.0) for name in names], dtype=np.float64),
     )
     offsets = np.zeros(len(waiting) + 1, dtype=np.int64)
     np.cumsum([len(session.slots) for session in waiting], out=offsets[1:])
@@ -96,8 +139,46 @@ def build(
             for position, row in enumerate(queue_rows)
             if row["failed_agents"]
         },
+        quotas=_quotas(limits, queue_rows, slots, matrix([limit.held for limit in limits])) if limits else None,
     )
     return Snapshot(agents, owners, queue, waiting)
+
+
+def _normalised(past: PastUsage, agent_rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """By owner, usage as part of what the group gives in the look-back time."""
+    capacity: dict[str, float] = {}
+    for row in agent_rows:
+        for slot, amount in row["capacity"].items():
+            capacity[slot] = capacity.get(slot, 0.0) + amount
+    slot_weights = dict.fromkeys(capacity, 1.0) if past.slot_weights is None else past.slot_weights
+    return {
+        owner: normalised_usage(usage, capacity, past.look_back_days, slot_weights)
+        for owner, usage in past.usage.items()
+    }
+
+
+def _quotas(
+    limits: Sequence[Limit], queue_rows: Sequence[Mapping[str, Any]], slots: Sequence[str], held: Integers
+) -> Quotas:
+    row_of = {limit.subject: row for row, limit in enumerate(limits)}
+    of_groups = tuple(row for row, limit in enumerate(limits) if limit.subject[0] == "RESOURCE_GROUP")
+    known: dict[tuple[str, str], tuple[int, ...]] = {}
+    for row in queue_rows:
+        key = row["owner"], row["project"]
+        if key not in known:
+            subjects = (("USER", row["owner"]), ("PROJECT", row["project"]))
+            known[key] = (*(row_of[subject] for subject in subjects if subject in row_of), *of_groups)
+    return Quotas(
+        names=[limit.words for limit in limits],
+        slots=slots,
+        limits=np.array([[limit.slots.get(slot, UNLIMITED) for slot in slots] for limit in limits], dtype=np.int64),
+        held=held,
+        session_limits=np.array(
+            [UNLIMITED if limit.max_sessions is None else limit.max_sessions for limit in limits], dtype=np.int64
+        ),
+        sessions=np.array([limit.sessions for limit in limits], dtype=np.int64),
+        of_sessions=[known[row["owner"], row["project"]] for row in queue_rows],
+    )
 
 
 def _waiting(row: Mapping[str, Any]) -> Waiting:

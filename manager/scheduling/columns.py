@@ -20,6 +20,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 Ratios: TypeAlias = NDArray[np.float64]
 
 UNPLACED = -1
+UNLIMITED = -1
 
 
 class Tier(enum.Enum):
@@ -44,6 +45,8 @@ class Verdict(enum.IntEnum):
     HELD_BACK = 3
     # Not looked at: order is strict, and a session before it found no room.
     BEHIND = 4
+    # A quota has no room for it.
+    OVER_QUOTA = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,24 @@ class Owners:
 
 
 @dataclass(frozen=True, slots=True)
+class Quotas:
+    """Limits for waiting sessions together with those that are placed: Q rows. UNLIMITED where there is none."""
+
+    # Whose they are, in words.
+    names: Sequence[str]
+    # Those of `Agents.slots`.
+    slots: Sequence[str]
+    # Most that may be held, and what is: Q x S.
+    limits: Integers
+    held: Integers
+    # Most sessions that may be placed, and how many are: Q.
+    session_limits: Integers
+    sessions: Integers
+    # For each session of the queue, the rows here that it is held to.
+    of_sessions: Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
     """The waiting sessions: N rows in any order, and the requests of their K kernels by rank, one session after the other."""
 
@@ -150,6 +171,7 @@ class Queue:
     architectures: Mapping[int, str] = field(default_factory=dict)
     # Sessions that want or avoid certain agents.
     wishes: Mapping[int, AgentWishes] = field(default_factory=dict)
+    quotas: Quotas | None = None
 
 
 @dataclass(frozen=True, slots=True)

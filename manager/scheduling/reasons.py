@@ -158,7 +158,10 @@ class Explainer:
         requested, free, short = (
             format_amount(lack.slot, amount) for amount in (lack.requested, lack.free, lack.short)
         )
-        subject = "all kernels together ask" if shortfall.kernel is None else f"kernel {shortfall.kernel} asks"
+        if shortfall.kernel is None:
+            subject = "all kernels together ask"
+        else:
+            subject = "the main kernel asks" if shortfall.kernel == 0 else f"the kernel of rank {shortfall.kernel} asks"
         more = f" (and {len(shortfalls) - 1} more)" if len(shortfalls) > 1 else ""
         return f"{subject} for {lack.slot} {requested}, agent {shortfall.agent} comes closest with {free} {place}, {short} short{more}"
 

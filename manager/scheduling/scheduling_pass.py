@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from manager.scheduling.columns import UNPLACED, Agents, Explanation, Integers, Owners, Policy, Queue, Verdict
+from manager.scheduling.columns import UNPLACED, Agents, Explanation, Integers, Owners, Policy, Queue, Tier, Verdict
 from manager.scheduling.free import Free
 from manager.scheduling.kinds import Kind, Shapes, find_kinds
 from manager.scheduling.lanes import Lanes
 from manager.scheduling.placement import Placement, Placer
+from manager.scheduling.quotas import QuotaBook
 from manager.scheduling.reasons import Explainer, behind
 from manager.scheduling.selection import Line, select
 from manager.scheduling.shares import total_capacity
@@ -41,6 +42,7 @@ class Decisions:
     _kinds: list[Kind | None] = field(repr=False)
     _explainer: Explainer = field(repr=False)
     _behind: Explanation | None = field(repr=False)
+    _book: QuotaBook | None = field(repr=False)
 
     def explain(self, session: int) -> Explanation | None:
         """Why the session in a row of the queue waits; None when it was placed. Sessions of one kind share one object."""
@@ -52,7 +54,12 @@ class Decisions:
         if verdict == Verdict.BEHIND:
             return self._behind
         kind = self._kinds[session]
-        return None if kind is None else self._explainer.explain(kind, self._queue.wishes.get(session))
+        if kind is None:
+            return None
+        why = self._explainer.explain(kind, self._queue.wishes.get(session))
+        if verdict == Verdict.OVER_QUOTA and self._book is not None and why.tier is not Tier.CONFIGURATION:
+            return self._book.explain(session, kind)
+        return why
 
 
 def run_pass(agents: Agents, owners: Owners, queue: Queue, policy: Policy, rotation: str = "") -> Decisions:
@@ -85,15 +92,25 @@ def run_pass(agents: Agents, owners: Owners, queue: Queue, policy: Policy, rotat
     placements: list[Placement] = []
     wishes = queue.wishes
 
+    book = None if queue.quotas is None else QuotaBook(queue.quotas, agents.slots, columns)
+    over_quota: set[int] = set()
+
     def attempt(row: int) -> Kind | None:
         kind = kinds[row]
-        if kind is None or kind.failed:
+        if kind is None:
+            return None
+        if book is not None and not book.admits(row, kind):
+            over_quota.add(row)
+            return None
+        if kind.failed:
             return None
         placement = placer.place_wished(kind, wishes[row]) if row in wishes else placer.place(kind)
         if placement == UNPLACED:
             return None
         placed.append(row)
         placements.append(placement)
+        if book is not None:
+            book.take(row, kind)
         return kind
 
     line = Line(
@@ -103,10 +120,12 @@ def run_pass(agents: Agents, owners: Owners, queue: Queue, policy: Policy, rotat
         capacity=[total_capacity(agents.capacity)[column] for column in columns],
         columns=columns,
         attempt=attempt,
+        over_quota=over_quota,
     )
     head, waiting = select(line, settings)
     sessions = np.array(placed, np.int64)
     verdicts[waiting] = Verdict.BEHIND
+    verdicts[list(over_quota)] = Verdict.OVER_QUOTA
     verdicts[sessions] = Verdict.PLACED
     kernel_agents, held = _account(queue, owners, free, sessions, placements)
     position = placer.position
@@ -120,6 +139,7 @@ def run_pass(agents: Agents, owners: Owners, queue: Queue, policy: Policy, rotat
         _kinds=kinds,
         _explainer=Explainer(agents, free, placer, columns, max_kernels),
         _behind=None if head is None else behind(queue.ids[head]),
+        _book=book,
     )
 
 
@@ -187,6 +207,15 @@ def _check(agents: Agents, owners: Owners, queue: Queue) -> None:
         ("queue.offsets", queue.offsets.shape, (sessions + 1,)),
         ("queue.requests", queue.requests.shape, (int(queue.offsets[-1]) if len(queue.offsets) else 0, slots)),
     ]
+    if queue.quotas is not None:
+        quotas = len(queue.quotas.names)
+        expected += [
+            ("quotas.limits", queue.quotas.limits.shape, (quotas, slots)),
+            ("quotas.held", queue.quotas.held.shape, (quotas, slots)),
+            ("quotas.session_limits", queue.quotas.session_limits.shape, (quotas,)),
+            ("quotas.sessions", queue.quotas.sessions.shape, (quotas,)),
+            ("quotas.of_sessions", (len(queue.quotas.of_sessions),), (sessions,)),
+        ]
     for name, shape, wanted in expected:
         if shape != wanted:
             raise ValueError(f"{name} has shape {shape}, not {wanted}")

@@ -2,6 +2,7 @@
 
 Every strategy works inside priority bands, higher ones first. `fifo` is strict: the first session that finds no room holds up all
 behind it, in lower bands too, unless it was tried `max-tries-before-skip` times; then it goes to the end of its band and holds up nobody.
+One that is over a quota holds up nobody either.
 `lifo` and `drf` pass over a session that finds no room. In `drf` the owner with the lowest dominant share (see `shares`) gets its first
 session not yet passed over placed, and its share grows at once; between equal shares the first row of the owners goes first, and an
 owner's sessions go in order of arrival. A heap of owners makes a decision O(log owners).
@@ -9,7 +10,7 @@ owner's sessions go in order of arrival. A heap of owners makes a decision O(log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
@@ -37,6 +38,8 @@ class Line:
     columns: Sequence[int]
     # Places the session in a row of the queue; its kind if it found room.
     attempt: Callable[[int], Kind | None]
+    # Rows that `attempt` found to be over a quota.
+    over_quota: Container[int] = ()
 
 
 def select(line: Line, settings: Settings) -> tuple[int | None, list[int]]:
@@ -56,7 +59,7 @@ def _fifo(line: Line, settings: Settings) -> tuple[int | None, list[int]]:
     attempt = line.attempt
     in_order = rows[order].tolist()
     for position, row in enumerate(in_order):
-        if attempt(row) is None and strict[position]:
+        if attempt(row) is None and strict[position] and row not in line.over_quota:
             return row, in_order[position + 1 :]
     return None, []
 

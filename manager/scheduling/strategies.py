@@ -6,7 +6,7 @@ not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,12 +23,16 @@ MAX_TRIES_BEFORE_SKIP = "max-tries-before-skip"
 SLOT_PRIORITY = "slot-priority"
 # Most kernels on one agent. 0 is no limit.
 MAX_KERNELS_PER_AGENT = "max-kernels-per-agent"
+# Fair share: past usage counts half as much after each half-life, and not at all beyond the look-back time.
+HALF_LIFE_DAYS, LOOK_BACK_DAYS = "half-life-days", "look-back-days"
+# How much each slot counts in past usage, `cpu=2,mem=1`; slots not named count 0. Without the option all count the same.
+USAGE_WEIGHTS = "usage-weights"
 
 SESSION_STRATEGIES: dict[str, frozenset[str]] = {
     FIFO: frozenset({MAX_TRIES_BEFORE_SKIP}),
     LIFO: frozenset(),
     DRF: frozenset(),
-    FAIR_SHARE: frozenset(),
+    FAIR_SHARE: frozenset({HALF_LIFE_DAYS, LOOK_BACK_DAYS, USAGE_WEIGHTS}),
 }
 AGENT_STRATEGIES: dict[str, frozenset[str]] = {
     CONCENTRATED: frozenset({SLOT_PRIORITY, MAX_KERNELS_PER_AGENT}),
@@ -36,6 +40,8 @@ AGENT_STRATEGIES: dict[str, frozenset[str]] = {
     ROUND_ROBIN: frozenset({MAX_KERNELS_PER_AGENT}),
 }
 _MAX_COUNT = 1_000_000
+_MAX_DAYS = 365
+_MAX_USAGE_WEIGHT = 1000
 
 Value = TypeVar("Value")
 
@@ -53,6 +59,10 @@ class Settings:
     max_tries_before_skip: int = 0
     slot_priority: tuple[str, ...] = DEFAULT_SLOT_PRIORITY
     max_kernels_per_agent: int = 0
+    half_life_days: int = 7
+    look_back_days: int = 28
+    # None: every slot counts the same.
+    usage_weights: Mapping[str, float] | None = None
 
 
 def validate_policy(policy: Policy) -> Settings:
@@ -72,6 +82,9 @@ def validate_policy(policy: Policy) -> Settings:
         max_tries_before_skip=_read(policy, MAX_TRIES_BEFORE_SKIP, _count, 0),
         slot_priority=_read(policy, SLOT_PRIORITY, _slots, DEFAULT_SLOT_PRIORITY),
         max_kernels_per_agent=_read(policy, MAX_KERNELS_PER_AGENT, _count, 0),
+        half_life_days=_read(policy, HALF_LIFE_DAYS, _days, 7),
+        look_back_days=_read(policy, LOOK_BACK_DAYS, _days, 28),
+        usage_weights=_read(policy, USAGE_WEIGHTS, _usage_weights, None),
     )
 
 
@@ -107,6 +120,25 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_COUNT)) and int(text) <= _MAX_COUNT):
         raise ValueError(f"must be a whole number from 0 to {_MAX_COUNT}")
     return int(text)
+
+
+def _days(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_DAYS)) and 1 <= int(text) <= _MAX_DAYS):
+        raise ValueError(f"must be a whole number of days from 1 to {_MAX_DAYS}")
+    return int(text)
+
+
+def _usage_weights(text: str) -> Mapping[str, float]:
+    pairs = [tuple(part.strip() for part in entry.partition("=")[::2]) for entry in text.split(",")]
+    slots = _slots(",".join(slot for slot, _ in pairs))
+    weights = {}
+    for slot, (_, weight) in zip(slots, pairs, strict=True):
+        if not (weight.isascii() and weight.isdigit() and len(weight) <= len(str(_MAX_USAGE_WEIGHT))):
+            raise ValueError(f"the weight of {slot} must be a whole number from 0 to {_MAX_USAGE_WEIGHT}")
+        if int(weight) > _MAX_USAGE_WEIGHT:
+            raise ValueError(f"the weight of {slot} must be a whole number from 0 to {_MAX_USAGE_WEIGHT}")
+        weights[slot] = float(weight)
+    return weights
 
 
 def _slots(text: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select, tuple_
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.store import quotas
 from manager.store.tables import Membership, Project, Session, Token, UserAccount
 
 _ENDED = ("TERMINATED", "CANCELLED")
@@ -58,7 +59,8 @@ async def project_has_live_sessions(tx: AsyncSession, name: str) -> bool:
 
 
 async def delete_project(tx: AsyncSession, name: str) -> None:
-    """Removes a project with its memberships."""
+    """Removes a project with its memberships and its quota."""
+    await quotas.remove(tx, quotas.PROJECT, name)
     await tx.exec(delete(Project).where(col(Project.name) == name))
 
 
@@ -115,7 +117,8 @@ async def user_has_live_sessions(tx: AsyncSession, name: str) -> bool:
 
 
 async def delete_user(tx: AsyncSession, name: str) -> None:
-    """Removes a user with tokens and memberships."""
+    """Removes a user with tokens, memberships and quota."""
+    await quotas.remove(tx, quotas.USER, name)
     await tx.exec(delete(UserAccount).where(col(UserAccount.name) == name))
 
 

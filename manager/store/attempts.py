@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store.recordset import Row, fetched, recordset
+from manager.store.usage import LONGEST_LOOK_BACK_DAYS
 
 
 async def read_desired(tx: AsyncSession, agent_id: str) -> list[Row]:
@@ -78,7 +79,7 @@ async def sessions_of(
 async def write(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Writes goals, observed states and ends of attempts: rows of kernel_id, epoch, goal, observed, ended and log_size (of output to be fetched).
 
-    The end of an attempt releases its claims. Returns (group, owner) of the claims that were released.
+    The end of an attempt releases its claims and adds them to the usage of their days. Returns (group, owner) of the claims that were released.
     """
     released = await tx.execute(
         text("""
@@ -89,14 +90,27 @@ async def write(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[tup
                 UPDATE attempt SET goal = told.goal, observed = told.observed, log_pending = told.log_size > 0, log_size = told.log_size,
                     end_time = CASE WHEN told.ended THEN now() END
                 FROM told WHERE attempt.kernel_id = told.kernel_id AND attempt.epoch = told.epoch AND attempt.end_time IS NULL
+            ), released AS (
+                UPDATE claim SET release_time = now() FROM told
+                WHERE claim.kernel_id = told.kernel_id AND claim.epoch = told.epoch AND told.ended AND claim.release_time IS NULL
+                RETURNING claim.resource_group, claim.owner, claim.slot, claim.amount, claim.claim_time AT TIME ZONE 'UTC' AS begin,
+                    claim.release_time AT TIME ZONE 'UTC' AS until
+            ), used AS (
+                INSERT INTO usage (resource_group, owner, slot, day, amount_seconds)
+                SELECT resource_group, owner, slot, day::date,
+                    sum(amount * extract(epoch FROM least(until, day + interval '1 day') - greatest(begin, day))) AS amount_seconds
+                FROM released CROSS JOIN LATERAL generate_series(
+                    date_trunc('day', greatest(begin, until - make_interval(days => :longest))), until, interval '1 day') AS day
+                GROUP BY resource_group, owner, slot, day
+                -- One order for all: two commits that release claims of the same owners must not wait for each other.
+                ORDER BY resource_group, owner, slot, day
+                ON CONFLICT (resource_group, owner, slot, day) DO UPDATE SET amount_seconds = usage.amount_seconds + excluded.amount_seconds
             )
-            UPDATE claim SET release_time = now() FROM told
-            WHERE claim.kernel_id = told.kernel_id AND claim.epoch = told.epoch AND told.ended AND claim.release_time IS NULL
-            RETURNING claim.resource_group, claim.owner
+            SELECT DISTINCT resource_group, owner FROM released
         """),
-        {"rows": recordset(rows)},
+        {"rows": recordset(rows), "longest": LONGEST_LOOK_BACK_DAYS},
     )
-    return sorted({(group, owner) for group, owner in released})
+    return sorted((group, owner) for group, owner in released)
 
 
 async def agents_concerned(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> set[str]:

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store import shares
+from manager.store import quotas, shares, usage
 from manager.store.tables import Agent, DrfShare, ResourceGroup
 
 
@@ -61,7 +61,9 @@ async def in_use(tx: AsyncSession, name: str) -> bool:
 
 
 async def remove(tx: AsyncSession, name: str) -> None:
-    """Removes a group with its join tokens."""
+    """Removes a group with its join tokens, its quota and what is known of its usage."""
+    await usage.forget_group(tx, name)
+    await quotas.remove(tx, quotas.RESOURCE_GROUP, name)
     await tx.exec(delete(ResourceGroup).where(col(ResourceGroup.name) == name))
 
 

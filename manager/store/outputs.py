@@ -52,7 +52,7 @@ async def read_source(tx: AsyncSession, kernel_id: uuid.UUID) -> Row | None:
     """The newest attempt of a kernel, with its agent's address: whether it is still on its agent is `on_agent`."""
     rows = await tx.execute(
         text("""
-            SELECT a.epoch, a.agent_id, g.address, (a.end_time IS NULL OR a.log_pending) AS on_agent,
+            SELECT a.epoch, a.agent_id, g.address, a.kernel_id IS NOT NULL AND (a.end_time IS NULL OR a.log_pending) AS on_agent,
                 k.state NOT IN ('TERMINATED', 'CANCELLED') AS live
             FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
             WHERE k.id = :kernel

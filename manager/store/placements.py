@@ -63,7 +63,7 @@ async def read_queue(tx: AsyncSession, group: str) -> list[Row]:
     """
     rows = await tx.execute(
         text("""
-            SELECT s.id, s.owner, s.priority, s.sequence, s.cluster_mode, s.tries, s.failed_agents, s.last_failure, s.reason, s.message,
+            SELECT s.id, s.owner, s.project, s.priority, s.sequence, s.cluster_mode, s.tries, s.failed_agents, s.last_failure, s.reason, s.message,
                 greatest(0, extract(epoch FROM s.next_try_time - now()))::float8 AS delay,
                 (SELECT jsonb_agg(jsonb_build_object('id', k.id, 'hostname', k.hostname, 'slots', k.slots) ORDER BY k.local_rank)
                  FROM kernel k WHERE k.session_id = s.id) AS kernels,

@@ -48,9 +48,13 @@ class Sight:
         return self.everything or owner == self.owner or project in self.administered
 
 
-async def insert(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> None:
-    """New sessions with their kernels, in order of arrival. Raises IntegrityError when a live session of the owner has the name."""
-    await tx.execute(
+async def insert(
+    tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]
+) -> set[uuid.UUID]:
+    """New sessions with their kernels, in order of arrival; returns the ids of those made. One whose name a live session of the owner
+    has, or an earlier one of these, is left out with its kernels.
+    """
+    inserted = await tx.execute(
         text("""
             INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, explanation,
                 conditions, failed_agents, last_failure, state, result, reason, message, network, tries, failed_starts, force, version)
@@ -60,9 +64,11 @@ async def insert(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernel
                 type text, cluster_mode text, cluster_size int, priority int, spec jsonb, reason text, message text))
                 WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, reason, message, n)
             ORDER BY r.n
+            ON CONFLICT DO NOTHING RETURNING id
         """),
         {"rows": recordset(sessions)},
     )
+    made = set(inserted.scalars())
     await tx.execute(
         text("""
             INSERT INTO kernel (id, session_id, role, role_index, local_rank, hostname, slots, state, epoch, address, reason)
@@ -70,23 +76,41 @@ async def insert(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernel
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, session_id uuid, role text, role_index int, local_rank int,
                 hostname text, slots jsonb)
         """),
-        {"rows": recordset(kernels)},
+        {"rows": recordset(kernel for kernel in kernels if kernel["session_id"] in made)},
     )
+    return made
 
 
-async def hold_references(tx: AsyncSession, owner: str, project: str, group: str) -> tuple[bool, bool]:
-    """Whether an owner's project and a group are there; what is there cannot be deleted before the commit."""
+async def names_taken(tx: AsyncSession, owner: str, names: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Those (project, name) that live sessions of an owner have."""
+    rows = await tx.execute(
+        text("""
+            SELECT s.project, s.name FROM session s JOIN unnest(CAST(:projects AS text[]), CAST(:names AS text[])) AS r(project, name)
+                ON s.project = r.project AND s.name = r.name
+            WHERE s.owner = :owner AND s.state NOT IN ('TERMINATED', 'CANCELLED')
+        """),
+        {"owner": owner, "projects": [project for project, _ in names], "names": [name for _, name in names]},
+    )
+    return {(project, name) for project, name in rows}
+
+
+async def hold_references(
+    tx: AsyncSession, owner: str, projects: Collection[str], groups: Collection[str]
+) -> tuple[set[str], set[str]]:
+    """Those of an owner's projects and of the groups that are there, none of the projects without the owner; what is there cannot be
+    deleted before the commit.
+    """
     found = await tx.execute(
         text("""
             WITH u AS (SELECT name FROM user_account WHERE name = :owner FOR KEY SHARE),
-                p AS (SELECT name FROM project WHERE name = :project FOR KEY SHARE),
-                g AS (SELECT name FROM resource_group WHERE name = :group FOR KEY SHARE)
-            SELECT EXISTS (SELECT FROM p) AND EXISTS (SELECT FROM u), EXISTS (SELECT FROM g)
+                p AS (SELECT name FROM project WHERE name = ANY(:projects) ORDER BY name FOR KEY SHARE),
+                g AS (SELECT name FROM resource_group WHERE name = ANY(:groups) ORDER BY name FOR KEY SHARE)
+            SELECT ARRAY(SELECT name FROM p WHERE EXISTS (SELECT FROM u)), ARRAY(SELECT name FROM g)
         """),
-        {"owner": owner, "project": project, "group": group},
+        {"owner": owner, "projects": list(projects), "groups": list(groups)},
     )
-    both = found.one()
-    return bool(both[0]), bool(both[1])
+    known_projects, known_groups = found.one()
+    return set(known_projects), set(known_groups)
 
 
 async def find(tx: AsyncSession, reference: str, sight: Sight, caller: str) -> uuid.UUID | None:

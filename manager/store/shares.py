@@ -39,10 +39,17 @@ async def read_capacity(tx: AsyncSession, groups: Collection[str]) -> dict[str, 
 
 
 async def refresh(tx: AsyncSession, owners: Collection[tuple[str, str]]) -> None:
-    """Recomputes the shares of (group, owner) pairs from the live claims; an owner without any has no row."""
+    """Recomputes the shares of (group, owner) pairs from the live claims; an owner without any has no row.
+
+    Locks the groups; sessions and agents are locked before, the journal after.
+    """
     if not owners:
         return
     groups = sorted({group for group, _ in owners})
+    # One at a time per group, to the commit: sums that do not see each other's claims would overwrite each other.
+    await tx.execute(
+        text("SELECT FROM resource_group WHERE name = ANY(:groups) ORDER BY name FOR NO KEY UPDATE"), {"groups": groups}
+    )
     capacity = await read_capacity(tx, groups)
     parameters = {"groups": [group for group, _ in owners], "owners": [owner for _, owner in owners]}
     sums = await tx.execute(

@@ -7,10 +7,22 @@ live claims. Amounts are integers in a slot's smallest unit: bytes for `mem`, th
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import uuid
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Identity, Index, LargeBinary, SmallInteger, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Index,
+    LargeBinary,
+    Numeric,
+    SmallInteger,
+    text,
+)
 from sqlalchemy.dialects.postgresql import CIDR, JSONB
 from sqlmodel import Field, SQLModel
 
@@ -155,6 +167,9 @@ class Session(SQLModel, table=True):
     __tablename__ = "session"
     __table_args__ = (
         Index("session_queue", "resource_group", "sequence", postgresql_where=text("state = 'PENDING'")),
+        # For counting what waits without looking at history.
+        Index("session_pending_owner", "owner", postgresql_where=text("state = 'PENDING'")),
+        Index("session_pending_project", "project", postgresql_where=text("state = 'PENDING'")),
         Index("session_live", "state", postgresql_where=text("state NOT IN ('TERMINATED', 'CANCELLED')")),
         Index(
             "session_live_name",
@@ -284,6 +299,35 @@ class DrfShare(SQLModel, table=True):
     dominant_slot: str = ""
     numerator: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
     denominator: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
+
+
+class Usage(SQLModel, table=True):
+    """What released claims of an owner held of a group's slot on one day (UTC), in amount times seconds: written with the release."""
+
+    __tablename__ = "usage"
+
+    resource_group: str = Field(primary_key=True)
+    owner: str = Field(primary_key=True)
+    slot: str = Field(primary_key=True)
+    day: dt.date = Field(primary_key=True)
+    # A day of 2**53 bytes has more digits than a bigint.
+    amount_seconds: decimal.Decimal = Field(sa_column=Column(Numeric, nullable=False))
+
+
+class Quota(SQLModel, table=True):
+    """Limits for the sessions of a user, a project or a resource group (`kind` USER, PROJECT, RESOURCE_GROUP); None is no limit."""
+
+    __tablename__ = "quota"
+
+    kind: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    # Most that live claims may hold, by slot.
+    slots: dict[str, int] = _json()
+    # Sessions that are placed and not over, and sessions that wait.
+    max_sessions: int | None = None
+    max_pending_sessions: int | None = None
+    highest_priority: int | None = None
+    version: int = 1
 
 
 class Network(SQLModel, table=True):

@@ -9,6 +9,7 @@ import signal
 
 import pytest
 import pytest_asyncio
+
 from retinue.client import Client
 from retinue.client.errors import Unavailable
 from retinue.client.local.cluster import Cluster

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
+
 from retinue.client.backoff import Backoff, Patience
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
 

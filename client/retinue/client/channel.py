@@ -8,6 +8,7 @@ import re
 
 import grpc
 import grpc.aio
+
 from retinue.client.errors import UsageError
 
 DEFAULT_PORT = 7440
@@ -29,6 +30,7 @@ RETRIED_METHODS = {
     # work twice, or answer that the work is done already as if it were an error.
     "retinue.manager.v1.SessionService": (
         "CreateSession",
+        "CreateSessions",
         "GetSession",
         "ListSessions",
         "TerminateSession",
@@ -45,6 +47,7 @@ RETRIED_METHODS = {
         "ListResourceGroups",
         "CreateResourceGroup",
         "ListShares",
+        "VerifyLedger",
     ),
     "retinue.manager.v1.AccountService": (
         "GetCaller",
@@ -55,6 +58,7 @@ RETRIED_METHODS = {
         "SetMembership",
         "ListTokens",
         "RevokeToken",
+        "GetQuotas",
     ),
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from retinue.client.accounts import Projects, Tokens, Users
 from retinue.client.channel import open_channel
 from retinue.client.fleet import Agents, ResourceGroups
+from retinue.client.quotas import Quotas
 from retinue.client.sessions import Sessions
 from retinue.client.settings import Settings, read_ca, resolve
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import grpc.aio
+
     from retinue.client.backoff import Patience
 
 
@@ -37,6 +39,7 @@ class Client:
         self.projects = Projects(channel)
         self.users = Users(channel)
         self.tokens = Tokens(channel)
+        self.quotas = Quotas(channel)
 
     @classmethod
     def connect(

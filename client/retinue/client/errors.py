@@ -64,7 +64,7 @@ class SessionEnded(RetinueError):
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """One wrong field of a request: its path and what is wrong with it."""
+    """One wrong field of a request, or one quota in its way: its path, or whose quota (`users/ann`), and what is wrong there."""
 
     field: str
     description: str
@@ -74,7 +74,7 @@ class CallError(RetinueError):
     """The server, or the way to it, refused a call.
 
     `code` is the gRPC status code, `reason` an UPPER_SNAKE word of the server (empty when the answer came from
-    elsewhere), `metadata` its details, `violations` the wrong fields, `request_id` what to look for in the server's
+    elsewhere), `metadata` its details, `violations` the wrong fields or the quotas in the way, `request_id` what to look for in the server's
     log, `retry_after` seconds to wait or None.
     """
 
@@ -171,10 +171,13 @@ def from_rpc(error: grpc.aio.AioRpcError, request_id: str = "") -> CallError:
     for detail in status.details if status is not None else ():
         info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
         retry, answered = error_details_pb2.RetryInfo(), error_details_pb2.RequestInfo()
+        quota = error_details_pb2.QuotaFailure()
         if detail.Unpack(info):
             reason, metadata = info.reason, dict(info.metadata)
         elif detail.Unpack(bad):
             violations += [FieldViolation(violation.field, violation.description) for violation in bad.field_violations]
+        elif detail.Unpack(quota):
+            violations += [FieldViolation(violation.subject, violation.description) for violation in quota.violations]
         elif detail.Unpack(retry):
             retry_after = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
         elif detail.Unpack(answered):

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from google.protobuf.field_mask_pb2 import FieldMask
+
 from retinue.client.calls import call
 from retinue.client.pages import paged
 from retinue.manager.v1 import fleet_service_pb2 as pb
@@ -118,6 +119,12 @@ class ResourceGroups:
     async def shares(self, resource_group: str = "") -> Sequence[pb.Share]:
         """The owners' dominant shares in a group (default: `default`), largest first."""
         return (await call(self._stub.ListShares, pb.ListSharesRequest(resource_group=resource_group))).shares
+
+    async def verify(self, resource_group: str = "") -> pb.VerifyLedgerResponse:
+        """Recomputes the claims, shares and capacity of a group (default: all), for administrators; a sound ledger has
+        no mismatches.
+        """
+        return await call(self._stub.VerifyLedger, pb.VerifyLedgerRequest(resource_group=resource_group))
 
 
 def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:

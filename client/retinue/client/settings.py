@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+
 from retinue.client.errors import UsageError
 
 if TYPE_CHECKING:

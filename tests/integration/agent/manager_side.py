@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf import duration_pb2
+
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.v1 import enrollment_service_pb2 as enrollment_pb2

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.agent.v1 import agent_service_pb2 as pb
-
 from agent.network import namespaces
+from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.integration.agent.manager_side import attempt
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from retinue.agent.v1 import agent_service_pb2 as pb
 
 from agent.attempts import Phase
 from agent.backends.cgroups import Cgroups
 from agent.backends.launchers import SPARE
+from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.integration.agent.manager_side import TOKEN, Conversation, Manager, attempt
 from tests.integration.agent.test_process_backend import HOSTS, printed, spec
 from tests.integration.agent.waiting import eventually

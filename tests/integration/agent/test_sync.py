@@ -9,8 +9,8 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
-from retinue.agent.v1 import agent_service_pb2 as pb
 
+from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.integration.agent.manager_side import Conversation, attempt
 
 if TYPE_CHECKING:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import pytest
 import yaml
 
+from retinue.client import session_spec
 from tests.integration.cli.conftest import PROGRAM, SECONDS, Program, line_with
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from retinue.client import Client
+    from retinue.client import Client, SessionOptions
     from retinue.client.local.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def _running(client: Client, name: str, **options: object) -> str:
-    session = await client.sessions.create(type="interactive", name=name, **options)  # type: ignore[misc]
+async def _running(client: Client, label: str, /, **options: Unpack[SessionOptions]) -> str:
+    options |= {"type": "interactive", "name": label}
+    session = await client.sessions.create(**options)
     await session.wait("RUNNING", timeout=SECONDS)
     return session.id
 
@@ -242,3 +244,36 @@ async def test_versions_help_and_completion(retinue: Program) -> None:
         assert "Usage: retinue" in (await retinue(command, "--help")).out
     for shell in ("bash", "zsh", "fish"):
         assert "retinue" in (await retinue("completion", shell)).out
+
+
+async def test_admin_verify(retinue: Program, client: Client, owner: str) -> None:
+    await _running(client, "verified")
+    sound = await retinue("admin", "verify")
+    assert (sound.code, sound.out) == (0, "")
+    assert "2 claims, 1 shares and 2 agents: 0 mismatches" in sound.err
+    assert json.loads((await retinue("admin", "verify", "default", "-o", "json")).out)["claims"] == "2"
+    assert (await retinue("admin", "verify", "nowhere")).code == 3
+    assert (await retinue("admin", "verify", RETINUE_TOKEN=owner)).code == 4
+
+
+async def test_quotas(retinue: Program, client: Client, owner: str) -> None:
+    assert (await retinue("quotas", "set", "user", "cli-user", "--slots", "cpu=2,mem=1g", "--pending", "0")).code == 0
+    listed = (await retinue("quotas", "ls")).out.splitlines()
+    assert listed[0].split() == ["KIND", "NAME", "SLOTS", "SESSIONS", "PENDING", "PRIORITY"]
+    assert listed[1].split() == ["user", "cli-user", "cpu=0/2", "mem=0/1g", "0", "0/0", "-"]
+    refused = await retinue("run", "-d", "--", "true", RETINUE_TOKEN=owner)
+    assert refused.code == 6
+    assert "0 of at most 0 sessions of user cli-user wait already" in refused.err
+    assert (await retinue("quotas", "set", "user", "nobody", "--sessions", "1")).code == 3
+    assert (await retinue("quotas", "set", "user", "cli-user", "--priority", "101")).code == 1
+    assert (await retinue("quotas", "set", "user", "cli-user")).code == 0
+    assert len((await retinue("quotas", "ls")).out.splitlines()) == 1
+
+
+async def test_many_sessions_at_once(client: Client) -> None:
+    specs = [session_spec(type="batch", name=f"many{number % 20}", command=["true"]) for number in range(21)]
+    answer = await client.sessions.create_many(specs)
+    assert [item.WhichOneof("outcome") for item in answer.results] == ["accepted"] * 20 + ["refused"]
+    for item in answer.results[:20]:
+        session = await client.sessions.get(item.accepted.id)
+        assert (await session.wait_ended(timeout=SECONDS)).result == "SUCCESS"

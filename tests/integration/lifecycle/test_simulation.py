@@ -135,7 +135,9 @@ async def check(database: Database) -> None:
             """)
         )
         assert loose.all() == [], "claims live exactly as long as their attempts"
-        twice = await tx.execute(text("SELECT kernel_id FROM attempt WHERE end_time IS NULL GROUP BY kernel_id HAVING count(*) > 1"))
+        twice = await tx.execute(
+            text("SELECT kernel_id FROM attempt WHERE end_time IS NULL GROUP BY kernel_id HAVING count(*) > 1")
+        )
         assert twice.all() == [], "at most one live attempt of a kernel"
         torn = await tx.execute(
             text("""

@@ -12,11 +12,11 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
-from retinue.manager.v1 import account_service_pb2 as pb
-from retinue.manager.v1 import account_service_pb2_grpc
 from sqlalchemy import text
 
 from manager.store.tables import Session
+from retinue.manager.v1 import account_service_pb2 as pb
+from retinue.manager.v1 import account_service_pb2_grpc
 from tests.integration.manager_foundations.rig import Service, bearer, failure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -14,6 +14,15 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from sqlalchemy import text
+
+from manager.api import authentication
+from manager.api.authentication import Authenticator
+from manager.api.errors import AgentRevoked, TokenInvalid
+from manager.api.ports import SERVICES
+from manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
+from manager.store import accounts, agents
+from manager.store.database import Database, StoreUnavailable
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,
@@ -24,15 +33,6 @@ from retinue.manager.v1 import (
     session_service_pb2,
     session_service_pb2_grpc,
 )
-from sqlalchemy import text
-
-from manager.api import authentication
-from manager.api.authentication import Authenticator
-from manager.api.errors import AgentRevoked, TokenInvalid
-from manager.api.ports import SERVICES
-from manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
-from manager.store import accounts, agents
-from manager.store.database import Database, StoreUnavailable
 from tests.integration.manager_foundations.rig import Service, bearer, failure, taken_apart
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

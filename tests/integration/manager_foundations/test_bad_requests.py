@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
+from sqlalchemy import text
+
 from retinue.manager.v1 import account_service_pb2 as ac
 from retinue.manager.v1 import account_service_pb2_grpc, fleet_service_pb2_grpc
 from retinue.manager.v1 import fleet_service_pb2 as fl
-from sqlalchemy import text
-
 from tests.integration.manager_foundations.rig import Postgres, Service, bearer, failure, fresh_database, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -15,10 +15,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
-from retinue.manager.v1 import fleet_service_pb2 as pb
-from retinue.manager.v1 import fleet_service_pb2_grpc
 from sqlalchemy import text
 
+from retinue.manager.v1 import fleet_service_pb2 as pb
+from retinue.manager.v1 import fleet_service_pb2_grpc
 from tests.integration.manager_foundations.rig import Service, bearer, failure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -218,6 +218,58 @@ async def test_join_tokens(fleet: Fleet) -> None:
     assert (missing.code, missing.metadata["kind"]) == (Code.NOT_FOUND, "resource_group")
 
 
+async def test_the_ledger_is_verified(fleet: Fleet) -> None:
+    await fleet.agents("n1")
+    sound = await fleet.stub.VerifyLedger(pb.VerifyLedgerRequest(), metadata=fleet.admin)
+    assert (list(sound.mismatches), sound.claims, sound.shares, sound.agents) == ([], 0, 0, 1)
+    async with fleet.service.database.transaction() as tx:
+        await tx.execute(
+            text("""
+                INSERT INTO claim (kernel_id, epoch, slot, agent_id, resource_group, owner, amount)
+                VALUES ('00000000-0000-4000-8000-000000000001', 1, 'cpu', 'n1', 'default', 'ada', 5500)
+            """)
+        )
+    found = await fleet.stub.VerifyLedger(pb.VerifyLedgerRequest(resource_group="default"), metadata=fleet.admin)
+    assert found.claims == 1
+    assert list(found.mismatches) == [
+        pb.LedgerMismatch(
+            kind=pb.LEDGER_KIND_CLAIM,
+            resource_group="default",
+            agent="n1",
+            owner="ada",
+            attempt="00000000-0000-4000-8000-000000000001.1",
+            slot="cpu",
+            recorded="5.5",
+            derived="nothing",
+        ),
+        pb.LedgerMismatch(
+            kind=pb.LEDGER_KIND_SHARE,
+            resource_group="default",
+            owner="ada",
+            slot="cpu",
+            recorded="nothing",
+            derived="5.5",
+        ),
+        pb.LedgerMismatch(
+            kind=pb.LEDGER_KIND_SHARE,
+            resource_group="default",
+            owner="ada",
+            recorded="nothing",
+            derived="5500/4000 of cpu, weight 1",
+        ),
+        pb.LedgerMismatch(
+            kind=pb.LEDGER_KIND_CAPACITY,
+            resource_group="default",
+            agent="n1",
+            slot="cpu",
+            recorded="5.5",
+            derived="4",
+        ),
+    ]
+    missing = await failure(fleet.stub.VerifyLedger(pb.VerifyLedgerRequest(resource_group="x"), metadata=fleet.admin))
+    assert (missing.code, missing.metadata["kind"]) == (Code.NOT_FOUND, "resource_group")
+
+
 ADMIN_ONLY: list[tuple[str, Any]] = [
     ("DrainAgent", pb.DrainAgentRequest(agent_id="n1")),
     ("UndrainAgent", pb.UndrainAgentRequest(agent_id="n1")),
@@ -225,6 +277,7 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
     ("UpdateResourceGroup", pb.UpdateResourceGroupRequest(resource_group=pb.ResourceGroup(name="default"))),
     ("DeleteResourceGroup", pb.DeleteResourceGroupRequest(name="default")),
     ("CreateJoinToken", pb.CreateJoinTokenRequest()),
+    ("VerifyLedger", pb.VerifyLedgerRequest()),
 ]
 
 

@@ -18,6 +18,8 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from manager.store.embedded import running_server
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,
@@ -26,8 +28,6 @@ from retinue.manager.v1 import (
     session_service_pb2,
     session_service_pb2_grpc,
 )
-
-from manager.store.embedded import running_server
 from tests.integration.manager_foundations.rig import (
     Postgres,
     bearer,

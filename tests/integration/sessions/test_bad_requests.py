@@ -12,6 +12,7 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from grpc_status import rpc_status
+
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster
 from retinue.client.settings import read_ca

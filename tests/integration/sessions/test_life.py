@@ -6,6 +6,7 @@ import asyncio
 import uuid
 
 import pytest
+
 from retinue.client import Client
 from retinue.client.errors import Aborted, AlreadyExists, InvalidRequest, NotFound
 from retinue.client.local.cluster import Cluster

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+
 from retinue.client import Client
 from retinue.client.errors import OutOfRange
 from retinue.client.session_view import fold

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 from google.rpc import error_details_pb2, status_pb2
+
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc

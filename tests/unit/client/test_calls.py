@@ -11,13 +11,13 @@ import grpc.aio
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
+
 from retinue.client import Client, InvalidRequest, ServerFault, Unavailable, UsageError
 from retinue.client.channel import RETRIED_METHODS, parse_endpoint, service_config
 from retinue.manager.v1 import account_service_pb2, fleet_service_pb2, session_service_pb2
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
-
 from tests.unit.client.journal import refuse, session
 
 Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]

@@ -9,6 +9,7 @@ import click
 import grpc
 import pytest
 import yaml
+
 from retinue.client import errors
 from retinue.client.command import options
 from retinue.client.command.exit_codes import of_error, of_session
@@ -22,7 +23,6 @@ from retinue.client.logs import LogChunk
 from retinue.client.session_view import fold
 from retinue.manager.v1 import fleet_service_pb2
 from retinue.manager.v1 import session_pb2 as pb
-
 from tests.unit.client.journal import Journal, session
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from retinue.client import fold
 from retinue.manager.v1 import session_pb2 as pb
-
 from tests.unit.client.journal import ID, Journal, session
 
 

@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+
 from retinue.client import Settings, UsageError
 from retinue.client.settings import contexts_path, read_ca, read_contexts, resolve, write_context
 

@@ -9,6 +9,7 @@ from contextlib import aclosing
 import grpc
 import grpc.aio
 import pytest
+
 from retinue.client import (
     Client,
     NotFound,
@@ -23,7 +24,6 @@ from retinue.client.logs import LogChunk, continuation
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
-
 from tests.unit.client.journal import ID, Journal, JournalServicer, refuse, session
 
 Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]

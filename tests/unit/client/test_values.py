@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from retinue.client import UsageError, session_spec, words
 from retinue.client.backoff import Backoff, Patience
 from retinue.manager.v1 import session_pb2 as pb

@@ -8,11 +8,11 @@ import math
 import grpc
 import pytest
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, PreconditionFailure, RetryInfo
-from retinue.manager.v1.error_reason_pb2 import ErrorReason
 
 from manager.api import errors
 from manager.store import agents, journal, leadership, requests
 from manager.store.database import StoreConflict, StoreUnavailable
+from retinue.manager.v1.error_reason_pb2 import ErrorReason
 
 
 def leaves() -> list[type[errors.ApiError]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
-from retinue.agent.v1 import agent_service_pb2
 
 from agent.network.convert import network_from_message
 from agent.network.errors import InvalidNetworkError
 from agent.network.topology import Network
+from retinue.agent.v1 import agent_service_pb2
 from tests.unit.network.test_topology import MAIN, SESSION, SUB
 
 

@@ -23,7 +23,7 @@ def test_never_fits_as_configured() -> None:
     assert reason(scene) == Explanation(
         Tier.CONFIGURATION,
         "EXCEEDS_LARGEST_AGENT",
-        "larger than every agent: kernel 0 asks for cpu 8, agent b comes closest with 4 there, 4 short",
+        "larger than every agent: the main kernel asks for cpu 8, agent b comes closest with 4 there, 4 short",
         (Shortfall(0, "b", (Lack("cpu", 8000, 4000),)),),
     )
 
@@ -86,7 +86,8 @@ def test_what_is_short_now_after_what_the_pass_placed() -> None:
     explanation = reason(scene)
     assert (explanation.tier, explanation.code) == (Tier.CAPACITY, "INSUFFICIENT_CAPACITY")
     assert (
-        explanation.message == "not enough is free: kernel 0 asks for cpu 2, agent a comes closest with 1 free, 1 short"
+        explanation.message
+        == "not enough is free: the main kernel asks for cpu 2, agent a comes closest with 1 free, 1 short"
     )
     assert explanation.shortfalls == (Shortfall(0, "a", (Lack("cpu", 2000, 1000),)),)
 
@@ -106,7 +107,7 @@ def test_kernels_that_fit_one_by_one_but_not_together() -> None:
     for strategy in ("concentrated", "dispersed", "round-robin"):
         explanation = reason(scene, Policy("drf", strategy))
         assert explanation.message == (
-            "3 of 4 kernels find room together: kernel 3 asks for cpu 1, agent a comes closest with 0 free, 1 short"
+            "3 of 4 kernels find room together: the kernel of rank 3 asks for cpu 1, agent a comes closest with 0 free, 1 short"
         )
         assert explanation.shortfalls == (Shortfall(3, "a", (Lack("cpu", 1000, 0),)),)
 

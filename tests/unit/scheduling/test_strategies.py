@@ -16,6 +16,15 @@ def test_reads_options() -> None:
     assert validate_policy(Policy()) == Settings("drf", "concentrated", 0, ("cuda", "rocm", "tpu", "cpu", "mem"), 0)
 
 
+def test_reads_options_of_fair_share() -> None:
+    options = {"half-life-days": "3", "look-back-days": "365", "usage-weights": "cpu=2, cuda.device = 10"}
+    settings = validate_policy(Policy("fair-share", "concentrated", options))
+    assert (settings.half_life_days, settings.look_back_days) == (3, 365)
+    assert settings.usage_weights == {"cpu": 2.0, "cuda.device": 10.0}
+    defaults = validate_policy(Policy("fair-share", "concentrated"))
+    assert (defaults.half_life_days, defaults.look_back_days, defaults.usage_weights) == (7, 28, None)
+
+
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
@@ -32,6 +41,14 @@ def test_reads_options() -> None:
         (Policy("drf", "dispersed", {"slot-priority": "cpu,cpu"}), "names a slot twice"),
         (Policy("drf", "dispersed", {"slot-priority": "cpu,,mem"}), "slot name"),
         (Policy("drf", "dispersed", {"slot-priority": "CPU"}), "slot name"),
+        (Policy("drf", "dispersed", {"half-life-days": "7"}), "is not read by drf and dispersed"),
+        (Policy("fair-share", "dispersed", {"half-life-days": "0"}), "from 1 to 365"),
+        (Policy("fair-share", "dispersed", {"half-life-days": "1.5"}), "from 1 to 365"),
+        (Policy("fair-share", "dispersed", {"look-back-days": "366"}), "from 1 to 365"),
+        (Policy("fair-share", "dispersed", {"usage-weights": "cpu"}), "the weight of cpu must be"),
+        (Policy("fair-share", "dispersed", {"usage-weights": "cpu=1001"}), "from 0 to 1000"),
+        (Policy("fair-share", "dispersed", {"usage-weights": "cpu=1,cpu=2"}), "names a slot twice"),
+        (Policy("fair-share", "dispersed", {"usage-weights": ""}), "slot name"),
     ],
 )
 def test_refuses(policy: Policy, words: str) -> None:

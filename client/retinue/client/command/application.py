@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import click
+
 from retinue.client.command.complaint import print_error
 from retinue.client.command.connection import Connection
 from retinue.client.command.exit_codes import ExitCode, of_error
@@ -32,6 +33,8 @@ _COMMANDS = {
     "projects": "accounts",
     "users": "accounts",
     "tokens": "accounts",
+    "quotas": "quotas",
+    "admin": "admin",
     "contexts": "contexts",
     "dev": "dev",
     "completion": "about",

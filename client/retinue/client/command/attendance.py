@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 from retinue.client import words
 from retinue.client.command.exit_codes import ExitCode, of_session
 from retinue.client.command.progress import open_progress
+from retinue.client.command.text import safe
 from retinue.client.errors import CallError, NotFound, OutOfRange
 from retinue.manager.v1 import session_pb2, session_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from retinue.client.session import Session
     from rich.console import Console
+
+    from retinue.client.session import Session
 
 _EXPLAIN_SECONDS = 2.0
 # How long the rest of the output may take after the session's end.
@@ -105,7 +107,8 @@ class Attendance:
                 position = f"number {answer.queue_position} in the queue" if answer.queue_position else ""
                 self._progress.note(position)
                 if self._fail_fast and answer.tier == session_service_pb2.REASON_TIER_CONFIGURATION:
-                    self._progress.say(f"it can never fit as things are configured: {answer.message or answer.reason}")
+                    why = safe(answer.message or answer.reason)
+                    self._progress.say(f"it can never fit as things are configured: {why}")
                     self._code = ExitCode.UNSCHEDULABLE
                     await self._session.terminate()
                     return
@@ -127,7 +130,7 @@ class Attendance:
             self._progress.say("going on")
         self._terminated_by_us = True
         self._progress.close()
-        self._progress.say(f"ending session {self._session.name}; once more leaves that to the manager")
+        self._progress.say(f"ending session {safe(self._session.name)}; once more leaves that to the manager")
         await self._session.terminate()
         await self._interrupts.get()
         self._code = ExitCode.INTERRUPTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+
 from retinue.client.command.text import safe
 from retinue.client.errors import CallError, RetinueError
 

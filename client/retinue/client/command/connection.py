@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
+
 from retinue.client.client import Client
 from retinue.client.settings import Settings, resolve
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import click
+
 from retinue.client.command.connection import Connection, pass_connection
 from retinue.client.command.output import table
 from retinue.client.command.text import safe

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
 from retinue.client.command import options
 from retinue.client.command.connection import asynchronous
 from retinue.client.command.exit_codes import ExitCode
@@ -108,7 +109,8 @@ Try:
   retinue agents ls
 
 Any gRPC tool, by reflection:
-  buf curl --cacert {ca} -H "authorization: Bearer $RETINUE_TOKEN" --list-methods https://{settings.endpoint}
+  buf curl --protocol grpc --cacert "$RETINUE_CA" --servername manager.retinue \\
+      -H "authorization: Bearer $RETINUE_TOKEN" --list-methods "https://$RETINUE_ENDPOINT"
 
 Ctrl-C stops it and removes everything.
 """

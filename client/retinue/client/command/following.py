@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 from google.protobuf import json_format
+from rich.console import Console
+
 from retinue.client import words
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
@@ -16,7 +18,6 @@ from retinue.client.command.exit_codes import ExitCode, of_session
 from retinue.client.command.progress import changes, open_progress
 from retinue.client.command.text import or_dash, safe, short_id
 from retinue.client.errors import SessionEnded
-from rich.console import Console
 
 if TYPE_CHECKING:
     from retinue.client.client import Client

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import click
+
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.output import Column, output_option, print_list, print_one

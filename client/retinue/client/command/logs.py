@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import click
+
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.text import safe
 

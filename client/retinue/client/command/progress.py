@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from retinue.client import words
-from retinue.client.command.text import or_dash, safe, span
 from rich.console import Console, Group
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from retinue.client import words
+from retinue.client.command.text import or_dash, safe, span
+
 if TYPE_CHECKING:
-    from retinue.manager.v1 import session_pb2
     from rich.console import RenderableType
+
+    from retinue.manager.v1 import session_pb2
 
 # Beyond this, kernels are counted by state and not shown one by one.
 _SHOWN_KERNELS = 24

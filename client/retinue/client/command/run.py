@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
+
 from retinue.client.command import options
 from retinue.client.command.attendance import Attendance
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
@@ -14,7 +16,6 @@ from retinue.client.command.sessions import session_facts
 from retinue.client.command.text import safe
 from retinue.client.errors import UsageError
 from retinue.client.spec import session_spec
-from rich.console import Console
 
 if TYPE_CHECKING:
     from retinue.manager.v1 import session_pb2

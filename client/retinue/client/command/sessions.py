@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import click
+
 from retinue.client import words
 from retinue.client.command import options
 from retinue.client.command.complaint import print_error

@@ -18,6 +18,7 @@ from retinue.client.client import Client
 from retinue.client.errors import CallError, RetinueError
 from retinue.client.local import leftovers, nodes, process, state
 from retinue.client.local.process import ChildProcess
+from retinue.client.local.threads import in_thread
 from retinue.client.settings import Settings
 from retinue.manager.v1 import fleet_service_pb2
 
@@ -145,11 +146,10 @@ class Cluster:
     async def _start(self) -> None:
         if os.geteuid() != 0:
             raise ClusterError("a local cluster needs root: it makes network namespaces and control groups")
-        self._directory = await asyncio.to_thread(_prepare, self._wanted)
-        await asyncio.to_thread(state.clear, self.directory)
+        await in_thread(self._make_directory)
+        await in_thread(state.clear, self.directory)
         if self.options.agents > 0:
-            self._state.underlay = await asyncio.to_thread(nodes.create_underlay, self.options.prefix)
-            self._state.write(self.directory)
+            await in_thread(self._make_underlay)
         self._say("starting the manager and its database")
         self._ports = _free_ports(self.options.port)
         await self.start_manager()
@@ -159,6 +159,20 @@ class Cluster:
             self._say(f"starting agent {self.agents[index].id} on {_place(self.agents[index].node)}")
         for index in range(len(self.agents)):
             await self.wait_agent(index)
+
+    def _make_directory(self) -> None:
+        """Passable for the database's user, readable for nobody else."""
+        if self._wanted is None:
+            DIRECTORIES.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._directory = Path(tempfile.mkdtemp(prefix="local-", dir=DIRECTORIES))
+        else:
+            self._directory = self._wanted.absolute()
+            self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.chmod(0o711)
+
+    def _make_underlay(self) -> None:
+        self._state.underlay = nodes.create_underlay(self.options.prefix)
+        self._state.write(self.directory)
 
     async def start_manager(self) -> None:
         """Starts the manager, unless it runs, and waits until it answers. Raises ClusterError."""
@@ -195,11 +209,11 @@ class Cluster:
         else:
             # Control groups and namespaces of agents go by their ids: these differ between clusters of one machine.
             agent_id = f"n{index + 1}-{underlay.number}"
-            node = await asyncio.to_thread(nodes.add_node, underlay, index)
+            node = await in_thread(nodes.add_node, underlay, index)
         self._state.agents.append(agent_id)
         self._state.write(self.directory)
         directory = self.directory / "agents" / agent_id
-        await asyncio.to_thread(directory.mkdir, 0o700, parents=True, exist_ok=True)
+        await in_thread(directory.mkdir, 0o700, parents=True, exist_ok=True)
         token_file = directory.with_suffix(".join-token")
         token_file.touch(mode=0o600)
         token_file.write_text(join_token or self._facts["join_token"])
@@ -243,7 +257,7 @@ class Cluster:
         """Waits until nothing of kernels and networks is left, at most so long, and returns what is, by agent."""
         deadline = time.monotonic() + seconds
         while True:
-            found = {agent.id: await asyncio.to_thread(self.find_leftovers, agent) for agent in self.agents}
+            found = {agent.id: await in_thread(self.find_leftovers, agent) for agent in self.agents}
             if all(left.is_clean for left in found.values()) or time.monotonic() >= deadline:
                 return found
             await asyncio.sleep(_POLL_SECONDS)
@@ -265,7 +279,7 @@ class Cluster:
             await asyncio.gather(*(agent.process.stop() for agent in self.agents))
             if self._manager is not None:
                 await self._manager.stop(20.0)
-            await asyncio.to_thread(self._remove)
+            await in_thread(self._remove)
             self.agents.clear()
             self._manager, self._facts, self._state = None, {}, state.ClusterState()
 
@@ -339,25 +353,15 @@ class Cluster:
             *(*enter, sys.executable, "-m", "agent.main", "run", "--id", agent_id, "--state-dir", str(directory)),
             *("--manager", f"{manager_address}:{self._ports[0]}", "--join-token", str(token_file)),
             *("--ca-fingerprint", self.ca_fingerprint, "--listen", f"{address}:{port}"),
-            *("--advertise", f"{address}:{port}", "--underlay-address", address, "--hide", str(self.directory)),
+            *("--advertise", f"{address}:{port}", "--hide", str(self.directory)),
+            # Without a node, the agent finds out which of the machine's addresses is the one.
+            *(("--underlay-address", address) if node is not None else ()),
             *("--slots", ",".join(f"{name}={amount}" for name, amount in slots.items())),
         ]
 
 
 def _place(node: nodes.Node | None) -> str:
     return f"node {node.namespace} ({node.address})" if node is not None else "this machine"
-
-
-def _prepare(wanted: Path | None) -> Path:
-    """The cluster's directory, passable for the database's user, readable for nobody else."""
-    if wanted is None:
-        DIRECTORIES.mkdir(mode=0o711, parents=True, exist_ok=True)
-        directory = Path(tempfile.mkdtemp(prefix="local-", dir=DIRECTORIES))
-    else:
-        directory = wanted.absolute()
-        directory.mkdir(parents=True, exist_ok=True)
-    directory.chmod(0o711)
-    return directory
 
 
 def _version(file: Path) -> tuple[int, int] | None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
+
 from retinue.client.errors import RetinueError
 from retinue.client.local import namespaces
 

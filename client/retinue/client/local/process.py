@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retinue.client.local.threads import in_thread
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -44,12 +46,12 @@ class ChildProcess:
     async def start(self) -> None:
         """Starts it, unless it runs. Raises OSError."""
         if self.pid is None:
-            self._process = await asyncio.to_thread(self._spawn)
+            await in_thread(self._spawn)
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _spawn(self) -> None:
         with self.log.open("ab") as log:
             # A session of its own: what is typed at our terminal is ours to pass on.
-            return subprocess.Popen(  # noqa: S603  # the command is ours
+            self._process = subprocess.Popen(  # noqa: S603  # the command is ours
                 self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -1,0 +1,162 @@
+"""What a container is made of: hardening, limits, mounts and labels, in this one place. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent.attempts import CPU, MEMORY
+from agent.backends.cgroups import CPU_PERIOD, quota
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from agent.attempts import AttemptSpec
+
+NAME_PREFIX = "retinue-"
+AGENT_LABEL = "retinue.agent"
+ATTEMPT_LABEL = "retinue.attempt"
+SESSION_LABEL = "retinue.session"
+KERNEL_LABEL = "retinue.kernel"
+HOME = "/home/work"
+INSIDE = "/opt/kernel"
+"""Directory of ours in a container: the first process, its gate, and the file it prints to."""
+OPEN_FILES = 65_536
+"""Most open files of a process, where the node allows so many."""
+TEMPORARY_SIZE = 1 << 30
+SHARED_SIZE = 64 << 20
+"""Bytes of /tmp and of /dev/shm in a kernel without a limit of memory; with one, each may take half of it."""
+OUT_OF_MEMORY_SCORE = 500
+"""A node that runs out of memory ends kernels before anything of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The node's files that a container sees: its first process, gate, output, names, and writable home."""
+
+    init: Path
+    gate: Path
+    output: Path
+    hosts: Path
+    resolver: Path
+    home: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container to be made; `user` is `UID:GID` or a name the image knows, `open_files` the node's limit."""
+
+    agent_id: str
+    spec: AttemptSpec
+    user: str
+    tasks: int
+    open_files: int
+    files: Files
+
+
+def container_name(attempt_id: str) -> str:
+    """The name of an attempt's container: the engine refuses a second one of that name."""
+    return f"{NAME_PREFIX}{attempt_id}"
+
+
+def runs_as_root(image_user: str) -> bool:
+    """Whether a user as images name it, `USER[:GROUP]`, is root."""
+    return image_user.partition(":")[0] in {"", "0", "root"}
+
+
+def body(container: Container) -> dict[str, Any]:
+    """The body of the request that creates the container (`POST /containers/create` of the Docker Engine API)."""
+    spec = container.spec
+    return {
+        "Image": spec.image,
+        "Hostname": spec.hostname,
+        "User": container.user,
+        "WorkingDir": HOME,
+        "Env": [f"{name}={value}" for name, value in ({"HOME": HOME} | dict(spec.environment)).items()],
+        "Entrypoint": [f"{INSIDE}/init", f"{INSIDE}/gate", f"{INSIDE}/output"],
+        "Cmd": list(spec.command),
+        # What an image says of its health would be run in the kernel, and its cost counted to the user.
+        "Healthcheck": {"Test": ["NONE"]},
+        "Tty": False,
+        "OpenStdin": False,
+        "Labels": {
+            AGENT_LABEL: container.agent_id,
+            ATTEMPT_LABEL: spec.id,
+            SESSION_LABEL: spec.session_id,
+            KERNEL_LABEL: spec.kernel_id,
+        },
+        "HostConfig": host_settings(container),
+    }
+
+
+def host_settings(container: Container) -> dict[str, Any]:
+    """How the container is held: nothing it does not need, and an end to everything it takes.
+
+    Docker's own lists of system calls, and of paths in /proc and /sys that are masked or read-only, stay as they are. Its
+    own first process (`Init`) is left out: ours does the same.
+    """
+    spec = container.spec
+    open_files = min(OPEN_FILES, container.open_files)
+    return {
+        "Privileged": False,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges"],
+        "NetworkMode": "none",
+        "IpcMode": "private",
+        "PidMode": "",
+        "UTSMode": "",
+        "CgroupnsMode": "private",
+        "RestartPolicy": {"Name": "no"},
+        "AutoRemove": False,
+        "PublishAllPorts": False,
+        "Init": False,
+        "OomScoreAdj": OUT_OF_MEMORY_SCORE,
+        "PidsLimit": container.tasks,
+        "Ulimits": [
+            {"Name": "nofile", "Soft": open_files, "Hard": open_files},
+            {"Name": "core", "Soft": 0, "Hard": 0},
+        ],
+        # What the command prints never comes here; what little the engine itself says does not grow without end.
+        "LogConfig": {"Type": "local", "Config": {"max-size": "10m", "max-file": "3"}},
+        "Mounts": mounts(container.files),
+        **limits(spec.slots),
+    }
+
+
+def limits(slots: Mapping[str, int]) -> dict[str, Any]:
+    """Limits that go with an attempt's slots. Files in /tmp and /dev/shm lie in memory and count to its limit."""
+    memory, cpu = slots.get(MEMORY), slots.get(CPU)
+    temporary, shared = (TEMPORARY_SIZE, SHARED_SIZE) if memory is None else (memory // 2, memory // 2)
+    settings: dict[str, Any] = {
+        # The engine takes 0 for "as much as you like".
+        "ShmSize": max(1, shared),
+        "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={max(1, temporary)}"},  # noqa: S108
+    }
+    if memory is not None:
+        # The second number is memory and swap space together.
+        settings |= {"Memory": memory, "MemorySwap": memory}
+    if cpu is not None:
+        settings |= {"CpuPeriod": CPU_PERIOD, "CpuQuota": quota(cpu), "CpuShares": max(2, cpu * 1024 // 1000)}
+    return settings
+
+
+def mounts(files: Files) -> list[dict[str, Any]]:
+    """Files of the node in the container; only its output and its home can be written."""
+    read_only = {
+        f"{INSIDE}/init": files.init,
+        f"{INSIDE}/gate": files.gate,
+        "/etc/hosts": files.hosts,
+        "/etc/resolv.conf": files.resolver,
+    }
+    writable = {f"{INSIDE}/output": files.output, HOME: files.home}
+    return [
+        {
+            "Type": "bind",
+            "Source": str(source),
+            "Target": target,
+            "ReadOnly": target in read_only,
+            "BindOptions": {"Propagation": "rprivate"},
+        }
+        for target, source in (read_only | writable).items()
+    ]

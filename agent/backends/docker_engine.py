@@ -1,0 +1,224 @@
+"""A Docker engine, as far as kernels need it, through the Docker SDK. Every method blocks: none belongs on an event loop."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import docker
+import docker.errors
+import urllib3.exceptions
+
+from agent.backends.backend import BackendError
+from agent.backends.docker_container import AGENT_LABEL, ATTEMPT_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+log = logging.getLogger(__name__)
+
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+CALL_TIMEOUT = 30.0
+"""Seconds that the engine may take for anything but fetching an image."""
+CONNECTIONS = 16
+"""Idle connections that are kept: one for each of the last paths asked for, as the SDK does it."""
+
+
+class EngineError(BackendError):
+    """The engine refused; the text is its own."""
+
+
+class EngineUnavailableError(EngineError):
+    """The engine does not answer, or is in trouble of its own; it may have done what it was asked, or may yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """How a container is. `pid` is the node's number of its first process, 0 when there is none.
+
+    `end_time` is in seconds since the epoch, None before its end; `exit_code` counts from then on.
+    """
+
+    attempt_id: str
+    agent_id: str
+    fresh: bool
+    running: bool
+    pid: int
+    exit_code: int
+    out_of_memory: bool
+    error: str
+    end_time: float | None
+
+
+def parse_state(answer: Mapping[str, Any]) -> ContainerState:
+    """Reads the answer to `GET /containers/ID/json`."""
+    state, labels = answer["State"], answer["Config"].get("Labels") or {}
+    running = bool(state["Running"])
+    return ContainerState(
+        attempt_id=labels.get(ATTEMPT_LABEL, ""),
+        agent_id=labels.get(AGENT_LABEL, ""),
+        fresh=state["Status"] == "created",
+        running=running,
+        pid=int(state["Pid"]),
+        exit_code=int(state["ExitCode"]),
+        out_of_memory=bool(state["OOMKilled"]),
+        error=str(state.get("Error") or ""),
+        end_time=None if running else parse_time(state["FinishedAt"]),
+    )
+
+
+def parse_time(text: str) -> float | None:
+    """Seconds since the epoch from the engine's time, which has up to nine decimals; its year 1 means never."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return None if moment.year <= 1 else moment.timestamp()
+
+
+class Engine:
+    """The engine behind one socket. Raises EngineError, and EngineUnavailableError while it does not answer."""
+
+    def __init__(self, host: str) -> None:
+        """`host` is `unix://PATH`. Nothing is asked of the engine before the first call."""
+        self.host = host
+        self._client: docker.APIClient | None = None
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+
+    def check(self) -> None:
+        """Does nothing if the engine answers."""
+        self._call(lambda client: client.ping())
+
+    def create(self, name: str, body: Mapping[str, Any]) -> None:
+        """Creates a container; one of that name that is there already is left as it is, and taken for it."""
+        with _translated():
+            try:
+                self._connected().create_container_from_config(dict(body), name)
+            except docker.errors.APIError as error:
+                if error.status_code != HTTPStatus.CONFLICT:
+                    raise
+
+    def start(self, name: str) -> None:
+        """Starts a container; one that runs already goes on."""
+        self._call(lambda client: client.start(name))
+
+    def inspect(self, name: str) -> ContainerState | None:
+        """How a container is; None when there is none of that name."""
+        try:
+            return parse_state(self._call(lambda client: client.inspect_container(name)))
+        except _MissingError:
+            return None
+
+    def wait(self, name: str) -> None:
+        """Returns when a container does not run any more, or never did."""
+        with contextlib.suppress(_MissingError):
+            self._call(lambda client: client.wait(name, timeout=CALL_TIMEOUT))
+
+    def kill(self, name: str) -> None:
+        """Ends all processes of a container; nothing to do when it does not run."""
+        with contextlib.suppress(_MissingError), _translated():
+            try:
+                self._connected().kill(name)
+            except docker.errors.APIError as error:
+                if error.status_code != HTTPStatus.CONFLICT:
+                    raise
+
+    def remove(self, name: str) -> None:
+        """Ends a container and removes it with its volumes; nothing to do when there is none."""
+        with contextlib.suppress(_MissingError):
+            self._call(lambda client: client.remove_container(name, v=True, force=True))
+
+    def attempts(self, agent_id: str) -> set[str]:
+        """Attempts of an agent there is a container of, by the containers' labels."""
+        wanted = {"label": f"{AGENT_LABEL}={agent_id}"}
+        found = self._call(lambda client: client.containers(all=True, filters=wanted))
+        return {container["Labels"][ATTEMPT_LABEL] for container in found if ATTEMPT_LABEL in container["Labels"]}
+
+    def image_user(self, reference: str) -> str | None:
+        """The user that an image names, empty when it names none; None when the image is not on this node."""
+        try:
+            image = self._call(lambda client: client.inspect_image(reference))
+        except _MissingError:
+            return None
+        return str((image.get("Config") or {}).get("User") or "")
+
+    def pull(self, reference: str) -> None:
+        """Fetches an image from its registry, without credentials; takes as long as it takes."""
+
+        def fetch(client: docker.APIClient) -> None:
+            # An empty set of credentials keeps the SDK from looking for some in root's home.
+            for event in client.pull(reference, stream=True, decode=True, auth_config={}):
+                if "error" in event:
+                    raise EngineError(str(event["error"]))
+
+        self._call(fetch)
+
+    def _call(self, action: Callable[[docker.APIClient], Any]) -> Any:
+        with _translated():
+            return action(self._connected())
+
+    def _connected(self) -> docker.APIClient:
+        self._probe()
+        with self._lock:
+            if self._client is None:
+                self._client = docker.APIClient(
+                    base_url=self.host,
+                    # Agreed with the engine: old engines do not know new versions, and new ones refuse old.
+                    version="auto",
+                    timeout=CALL_TIMEOUT,
+                    num_pools=CONNECTIONS,
+                )
+            return self._client
+
+    def _probe(self) -> None:
+        """Raises OSError when nobody listens: the SDK leaks a socket for each call that finds that out."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(CALL_TIMEOUT)
+            probe.connect(self.host.removeprefix("unix://"))
+
+
+class _MissingError(EngineError):
+    """The engine has no such thing."""
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Turns errors of the SDK, and of what it is made of, into this module's."""
+    try:
+        yield
+    except docker.errors.NotFound as error:
+        raise _MissingError(str(error.explanation)) from error
+    except docker.errors.APIError as error:
+        raise EngineError(str(error.explanation or error)) from error
+    except (docker.errors.DockerException, urllib3.exceptions.HTTPError, OSError) as error:
+        raise EngineUnavailableError(f"the Docker engine does not answer: {error}") from error
+
+
+def find_host(given: str, needed: bool) -> str | None:
+    """Where the engine is: as `given`, or at the usual place if it answers there, or is `needed`; else None. Blocks."""
+    if given or needed:
+        return given or DEFAULT_HOST
+    if not Path(DEFAULT_HOST.removeprefix("unix://")).is_socket():
+        return None
+    engine = Engine(DEFAULT_HOST)
+    try:
+        engine.check()
+    except EngineError as error:
+        log.info("there are no containers here: %s", error)
+        return None
+    finally:
+        engine.close()
+    return DEFAULT_HOST

@@ -1,0 +1,208 @@
+"""What there is of a container kernel on the node, and the blocking half of all that is done with it.
+
+Every attempt has, under its id: files in a directory given by its record (gate, output, names), a container, and a work
+directory under the scratch directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from agent.backends.docker_container import Container, Files, body, container_name, runs_as_root
+from agent.backends.docker_engine import EngineError, EngineUnavailableError
+from agent.backends.kernels import GATE, OUTPUT, KernelError
+from agent.backends.processes import Process, alive, identify, wait_end
+from agent.kernel.build import CACHE, build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from agent.attempts import AttemptSpec
+    from agent.backends.docker_engine import ContainerState, Engine
+
+HOSTS, RESOLVER = "hosts", "resolv.conf"
+RESOLVER_TEXT = "# Names of the session are in /etc/hosts; there is no name server.\n"
+READY_TIMEOUT = 30.0
+"""Seconds that a started container may take to be at its gate."""
+READY_POLL = 0.001
+END_TIMEOUT = 5.0
+"""Seconds to wait at a time for killed processes to be gone."""
+TRIES, TRY_PAUSE = 3, 0.5
+"""How often, and after how many seconds, the engine is asked again for what may or may not have been done."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class DockerOptions:
+    """How containers are run; `tasks` bounds their processes and threads, `output_limit` is in bytes.
+
+    `uid` and `gid` are used where an image names no user, or root. `cache_dir` is for what is built once.
+    """
+
+    agent_id: str
+    host: str
+    state_dir: Path
+    scratch_dir: Path
+    boot_id: str
+    uid: int = 60_000
+    gid: int = 60_000
+    tasks: int = 4096
+    output_limit: int = 64 << 20
+    cache_dir: Path = CACHE
+
+
+class DockerKernels:
+    """All containers of one agent. Every method blocks: none belongs on an event loop."""
+
+    def __init__(self, options: DockerOptions, engine: Engine) -> None:
+        """Makes the agent's directories, and the first process of containers if need be.
+
+        Raises BuildError, OSError.
+        """
+        self._options = options
+        self._engine = engine
+        options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._init = build(options.cache_dir)
+        self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if self._open_files == resource.RLIM_INFINITY:
+            self._open_files = 1 << 20
+
+    def attempts(self) -> set[str]:
+        """Attempts of this agent there is a container of."""
+        return self._engine.attempts(self._options.agent_id)
+
+    def start(self, spec: AttemptSpec, hosts: str, image_user: str, place: Path) -> Process:
+        """Starts a kernel and holds it at its gate; the result is its first process.
+
+        `place` is the directory for its files. Raises KernelError; whether anything runs then is not known.
+        """
+        try:
+            files = self._make_files(spec, hosts, image_user, place)
+            user = f"{self._options.uid}:{self._options.gid}" if runs_as_root(image_user) else image_user
+            options = self._options
+            container = Container(options.agent_id, spec, user, options.tasks, self._open_files, files)
+            name = container_name(spec.id)
+            _persist(lambda: self._engine.create(name, body(container)))
+            there = self._engine.inspect(name)
+            # Whatever had this name before was started before, and is not started again.
+            if there is None or not there.fresh or (there.agent_id, there.attempt_id) != (options.agent_id, spec.id):
+                raise KernelError(f"there is a container {name} already")
+            _persist(lambda: self._engine.start(name))
+            return self._wait_ready(name, place)
+        except (EngineError, OSError) as error:
+            raise KernelError(str(error)) from error
+
+    def _wait_ready(self, name: str, place: Path) -> Process:
+        state = self._engine.inspect(name)
+        init = identify(state.pid) if state is not None and state.pid > 0 else None
+        deadline = time.monotonic() + READY_TIMEOUT
+        while init is not None and alive(init):
+            with _gate(place) as gate:
+                if gate is not None:
+                    return init
+            if time.monotonic() > deadline:
+                raise KernelError("it took too long to be ready")
+            time.sleep(READY_POLL)
+        raise KernelError("it ended before it was ready")
+
+    def _make_files(self, spec: AttemptSpec, hosts: str, image_user: str, place: Path) -> Files:
+        """Makes the attempt's files; the directory around them is closed to all but root, so their modes can be open."""
+        home = self._scratch(spec.id)
+        home.mkdir(mode=0o700, exist_ok=True)
+        user, _, group = image_user.partition(":")
+        if runs_as_root(image_user):
+            os.chown(home, self._options.uid, self._options.gid)
+        elif user.isdecimal():
+            os.chown(home, int(user), int(group) if group.isdecimal() else -1)
+        else:
+            # Only the image knows the number that goes with the name.
+            home.chmod(0o1777)
+        os.mkfifo(place / GATE, 0o600)
+        (place / OUTPUT).touch()
+        for name in (GATE, OUTPUT):
+            (place / name).chmod(0o666)
+        for name, text in ((HOSTS, hosts), (RESOLVER, RESOLVER_TEXT)):
+            (place / name).write_text(text)
+            (place / name).chmod(0o644)
+        return Files(self._init, place / GATE, place / OUTPUT, place / HOSTS, place / RESOLVER, home)
+
+    def end(self, attempt_id: str, init: Process | None) -> ContainerState | None:
+        """Ends what is left in the kernel, and says how it ended; None when there is no container.
+
+        Raises EngineError when the engine does not answer, or something does not end in time.
+        """
+        name = container_name(attempt_id)
+        state = self._engine.inspect(name)
+        if state is not None and state.running:
+            if init is None or alive(init):
+                self._engine.kill(name)
+                if init is not None:
+                    wait_end(init, END_TIMEOUT)
+            self._engine.wait(name)
+            state = self._engine.inspect(name)
+            if state is not None and state.running:
+                raise EngineError("its processes do not end")
+        return state
+
+    def remove(self, attempt_id: str) -> None:
+        """Removes all of a kernel but the directory of its record. Raises EngineError, OSError."""
+        self._engine.remove(container_name(attempt_id))
+        scratch = self._scratch(attempt_id)
+        try:
+            shutil.rmtree(scratch)
+        except FileNotFoundError:
+            return
+        except RecursionError:
+            # A tree deeper than Python's stack: whoever ran in the kernel may have made one.
+            subprocess.run(["rm", "-rf", "--", str(scratch)], check=True)  # noqa: S603, S607
+
+    def _scratch(self, attempt_id: str) -> Path:
+        return self._options.scratch_dir / attempt_id
+
+
+@contextlib.contextmanager
+def _gate(place: Path) -> Iterator[int | None]:
+    """The writing end of the gate; None while nobody waits at it."""
+    try:
+        descriptor = os.open(place / GATE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        descriptor = None
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def open_gate(place: Path) -> None:
+    """Lets the command go; a second time does no harm, and an engine is not needed."""
+    with _gate(place) as gate:
+        if gate is not None:
+            os.write(gate, b"\n")
+
+
+def _persist(action: Callable[[], Result]) -> Result:
+    """Asks again while the engine does not answer: what was done the first time is found done."""
+    for _ in range(TRIES - 1):
+        try:
+            return action()
+        except EngineUnavailableError:
+            time.sleep(TRY_PAUSE)
+    return action()
+
+
+def boot_time() -> float:
+    """When the node was started, in seconds since the epoch."""
+    for line in Path("/proc/stat").read_text().splitlines():
+        if line.startswith("btime "):
+            return float(line.split()[1])
+    raise OSError("/proc/stat does not say when the node was started")

@@ -1,0 +1,146 @@
+/*
+ * First process of a container: waits at a gate, then becomes the parent of the user's command.
+ *
+ * Usage: init GATE OUTPUT [COMMAND [ARGUMENT...]]
+ *
+ * GATE is a FIFO: a byte in it lets the command go. It is opened for reading and writing, so that the death of whoever is to
+ * write does not open it; that somebody can write to it without waiting says that this process is ready for signals.
+ * OUTPUT is a file to which the command's standard output and error are appended. Without a COMMAND, there is nothing but
+ * waiting for a signal. Signals are passed on to the command, orphans are reaped, and when the command has ended, so does
+ * this process, and with it all that is left in the container. Exit code: the command's, 128 + n after signal n, 127 when
+ * it is not found, 126 when it cannot be run.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CANNOT_RUN 126
+#define NOT_FOUND 127
+#define BY_SIGNAL 128
+
+static int output = STDERR_FILENO;
+
+static void complain(const char *what)
+{
+	dprintf(output, "init: %s: %s\n", what, strerror(errno));
+}
+
+static int ends(int number)
+{
+	return number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
+}
+
+/* The next signal, as a number. */
+static int take_signal(int descriptor)
+{
+	struct signalfd_siginfo information;
+
+	while (read(descriptor, &information, sizeof information) != sizeof information)
+		if (errno != EINTR && errno != EAGAIN)
+			return SIGKILL;
+	return (int)information.ssi_signo;
+}
+
+/* Returns once a byte is in the gate; ends the process when it is asked to end before. */
+static void wait_at(int gate, int signals)
+{
+	struct pollfd ready[] = {{.fd = signals, .events = POLLIN}, {.fd = gate, .events = POLLIN}};
+	char byte;
+
+	for (;;) {
+		if (poll(ready, 2, -1) < 0)
+			continue;
+		if (ready[0].revents != 0) {
+			int number = take_signal(signals);
+
+			if (ends(number))
+				exit(BY_SIGNAL + number);
+		}
+		if (ready[1].revents != 0 && read(gate, &byte, 1) == 1)
+			return;
+	}
+}
+
+static void become(char **command, const sigset_t *mask)
+{
+	int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	setsid();
+	if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 ||
+	    dup2(output, STDERR_FILENO) < 0) {
+		complain("cannot redirect");
+		_exit(CANNOT_RUN);
+	}
+	sigprocmask(SIG_SETMASK, mask, NULL);
+	execvp(command[0], command);
+	complain(command[0]);
+	_exit(errno == ENOENT ? NOT_FOUND : CANNOT_RUN);
+}
+
+/* Reaps what has ended; the command's exit code if it is among that, else -1. */
+static int reap(pid_t command)
+{
+	int code = -1, status;
+	pid_t pid;
+
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+		if (pid == command)
+			code = WIFSIGNALED(status) ? BY_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
+	return code;
+}
+
+int main(int count, char **arguments)
+{
+	sigset_t all, before;
+	int gate, signals, number, code;
+	pid_t command = 0;
+
+	if (count < 3) {
+		fprintf(stderr, "usage: init GATE OUTPUT [COMMAND [ARGUMENT...]]\n");
+		return CANNOT_RUN;
+	}
+	/* Whoever runs in here as the same user has no business with this process' memory and descriptors. */
+	prctl(PR_SET_DUMPABLE, 0);
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, &before);
+	signals = signalfd(-1, &all, SFD_CLOEXEC);
+	output = open(arguments[2], O_WRONLY | O_APPEND | O_CLOEXEC);
+	gate = open(arguments[1], O_RDWR | O_CLOEXEC);
+	if (signals < 0 || output < 0 || gate < 0) {
+		output = STDERR_FILENO;
+		complain("cannot open gate or output");
+		return CANNOT_RUN;
+	}
+	wait_at(gate, signals);
+	close(gate);
+	if (count > 3) {
+		command = fork();
+		if (command == 0)
+			become(arguments + 3, &before);
+		if (command < 0) {
+			complain("cannot fork");
+			return CANNOT_RUN;
+		}
+	}
+	for (;;) {
+		number = take_signal(signals);
+		if (number == SIGCHLD) {
+			code = reap(command);
+			if (code >= 0)
+				return code;
+		} else if (command > 0) {
+			kill(command, number);
+		} else if (ends(number)) {
+			return BY_SIGNAL + number;
+		}
+	}
+}

@@ -1,0 +1,53 @@
+"""`retinue admin`: what administrators look after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from retinue.client import words
+from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.output import Column, output_option, print_list
+from retinue.client.command.text import or_dash, safe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.v1 import fleet_service_pb2 as pb
+
+
+@click.group("admin")
+def admin_command() -> None:
+    """Looks after the manager; for administrators."""
+
+
+@admin_command.command("verify")
+@output_option
+@click.argument("group", default="")
+@pass_connection
+@asynchronous
+async def verify_ledger(connection: Connection, group: str, output: str) -> int:
+    """Recomputes claims, shares and capacity of GROUP (default: all groups) and lists what differs; exit code 1 if
+    anything does.
+    """
+    async with connection.client() as client:
+        found = await client.resource_groups.verify(group)
+    columns: Sequence[Column[pb.LedgerMismatch]] = (
+        Column("KIND", lambda item: words.word(words.LEDGER_KIND, item.kind).lower()),
+        Column("GROUP", lambda item: safe(item.resource_group)),
+        Column("OWNER", lambda item: or_dash(safe(item.owner))),
+        Column("AGENT", lambda item: or_dash(safe(item.agent))),
+        Column("ATTEMPT", lambda item: or_dash(safe(item.attempt)), wide=True),
+        Column("SLOT", lambda item: or_dash(safe(item.slot))),
+        Column("KEPT", lambda item: safe(item.recorded)),
+        Column("DERIVED", lambda item: safe(item.derived)),
+    )
+    if found.mismatches or output != "table":
+        print_list(output, found, found.mismatches, columns, lambda item: item.attempt or item.owner or item.agent)
+    click.echo(
+        f"{found.claims} claims, {found.shares} shares and {found.agents} agents: {len(found.mismatches)} mismatches",
+        err=True,
+    )
+    return ExitCode.FAILURE if found.mismatches else ExitCode.OK

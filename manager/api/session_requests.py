@@ -1,0 +1,92 @@
+"""Requests for sessions: each made into the rows of a session, or into the error it is answered with."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from manager.api import errors
+from manager.api.session_convert import spec_from_message
+from manager.identity.principal import Principal
+from manager.lifecycle import commands
+from manager.lifecycle.admission import admit
+from manager.lifecycle.spec import SessionSpec
+from retinue.manager.v1 import session_pb2
+from retinue.manager.v1 import session_service_pb2 as pb
+
+MAX_SPECS = 10_000
+
+Drafted: TypeAlias = commands.Draft | errors.ApiError
+
+
+def admitted(
+    message: session_pb2.SessionSpec,
+    principal: Principal,
+    violations: Sequence[errors.Violation] = (),
+    *,
+    digits: int = 8,
+) -> SessionSpec:
+    """A request as it would be accepted; a name that is missing gets so many random `digits`.
+
+    Raises InvalidRequest with every wrong field, those in `violations` included, and ProjectDenied.
+    """
+    own_projects = [membership.project for membership in principal.memberships]
+    try:
+        spec = spec_from_message(
+            message,
+            default_name=f"s-{secrets.token_hex(digits // 2)}",
+            default_project=own_projects[0] if len(own_projects) == 1 else "",
+        )
+    except ValueError as error:
+        raise errors.InvalidRequest([(error.args[0], error.args[1])]) from error
+    if not spec.project:
+        raise errors.InvalidRequest([("spec.project", "is required: you are not a member of exactly one project")])
+    if spec.project not in own_projects:
+        raise errors.ProjectDenied(spec.project)
+    spec, found = admit(spec)
+    found += violations
+    if found:
+        raise errors.InvalidRequest(found)
+    return spec
+
+
+def draft_all(messages: Sequence[session_pb2.SessionSpec], principal: Principal) -> list[Drafted]:
+    """Many requests, each by itself. Pure computation of up to a second."""
+    drafted: list[Drafted] = []
+    for message in messages:
+        try:
+            # Ten thousand names of eight digits would be likely to hold one twice.
+            spec = admitted(message, principal, digits=16)
+        except errors.ApiError as error:
+            drafted.append(error)
+        else:
+            drafted.append(commands.Draft(*commands.new_rows(uuid.uuid4(), principal.name, spec)))
+    return drafted
+
+
+def result_message(position: int, drafted: Drafted, *, shown_id: bool) -> pb.CreateSessionsResult:
+    """What became of the request at a position among many; paths of fields say at which."""
+    if isinstance(drafted, commands.Draft):
+        session = drafted.session
+        accepted = pb.AcceptedSession(id=str(session["id"]) if shown_id else "", name=session["name"])
+        return pb.CreateSessionsResult(accepted=accepted)
+    violations: Sequence[tuple[str, str]] = ()
+    if isinstance(drafted, errors.InvalidRequest):
+        violations = [(f"specs[{position}]{path.removeprefix('spec')}", text) for path, text in drafted.violations]
+    elif isinstance(drafted, errors.QuotaExceeded):
+        violations = drafted.violations
+    code: Any = drafted.code.value[0]
+    return pb.CreateSessionsResult(
+        refused=pb.SessionRefusal(
+            code=code,
+            reason=drafted.reason,
+            message=str(drafted),
+            metadata=drafted.metadata,
+            violations=[
+                pb.RefusalViolation(subject=subject, description=description)
+                for subject, description in violations[: errors.MAX_VIOLATIONS]
+            ],
+        )
+    )

@@ -1,0 +1,79 @@
+"""Quotas inside a pass: what is left of each shrinks with every placement, so that no pass goes beyond one.
+
+A session over a quota is passed over: it holds up nobody, and it is no try. What is left only shrinks in a pass, so it stays over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from manager.scheduling.amounts import format_amount
+from manager.scheduling.columns import UNLIMITED, Explanation, Quotas, Tier
+from manager.scheduling.kinds import Kind
+
+QUOTA = "QUOTA"
+
+
+class QuotaBook:
+    """What is left of the quotas of one pass."""
+
+    def __init__(self, quotas: Quotas, slots: Sequence[str], columns: Sequence[int]) -> None:
+        """Lanes hold the `slots` in `columns`."""
+        self._quotas = quotas
+        self._slots = [slots[column] for column in columns]
+        limits, held = quotas.limits[:, columns].tolist(), quotas.held[:, columns].tolist()
+        # By quota: what is left of each limited lane, and of sessions.
+        self._left = [
+            {lane: limit - held[row][lane] for lane, limit in enumerate(of_quota) if limit != UNLIMITED}
+            for row, of_quota in enumerate(limits)
+        ]
+        self._sessions_left = [
+            None if limit == UNLIMITED else limit - number
+            for limit, number in zip(quotas.session_limits.tolist(), quotas.sessions.tolist(), strict=True)
+        ]
+        self._known: dict[tuple[int, tuple[int, ...]], Explanation] = {}
+
+    def admits(self, session: int, kind: Kind) -> bool:
+        """Whether every quota of a session has room for it."""
+        return not any(self._over(quota, kind) for quota in self._quotas.of_sessions[session])
+
+    def take(self, session: int, kind: Kind) -> None:
+        """Counts a session that was placed."""
+        for quota in self._quotas.of_sessions[session]:
+            left = self._left[quota]
+            for lane in left:
+                left[lane] -= kind.total[lane]
+            number = self._sessions_left[quota]
+            if number is not None:
+                self._sessions_left[quota] = number - 1
+
+    def explain(self, session: int, kind: Kind) -> Explanation:
+        """Every quota that a session is over, with amounts as they are now."""
+        quotas = self._quotas.of_sessions[session]
+        known = self._known.get((id(kind), quotas))
+        if known is None:
+            said = [self._words(quota, kind) for quota in quotas if self._over(quota, kind)]
+            known = self._known[id(kind), quotas] = Explanation(Tier.POLICY, QUOTA, "; ".join(said))
+        return known
+
+    def _over(self, quota: int, kind: Kind) -> bool:
+        number = self._sessions_left[quota]
+        if number is not None and number < 1:
+            return True
+        total = kind.total
+        # A slot that is not asked for does no harm, even one that is over already.
+        return any(total[lane] > left and total[lane] > 0 for lane, left in self._left[quota].items())
+
+    def _words(self, quota: int, kind: Kind) -> str:
+        said = []
+        number = self._sessions_left[quota]
+        if number is not None and number < 1:
+            limit = int(self._quotas.session_limits[quota])
+            said.append(f"{limit - number} of {limit} sessions")
+        for lane, left in sorted(self._left[quota].items()):
+            asked, slot = kind.total[lane], self._slots[lane]
+            if asked > left and asked > 0:
+                limit = int(self._quotas.limits[quota, self._quotas.slots.index(slot)])
+                held, most, wanted = (format_amount(slot, amount) for amount in (limit - left, limit, asked))
+                said.append(f"{slot} {held} of {most} held, {wanted} asked for")
+        return f"quota of {self._quotas.names[quota]}: {', '.join(said)}"

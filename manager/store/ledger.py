@@ -1,0 +1,190 @@
+"""The ledger verified: claims against attempts, shares against claims, claims against capacity, all recomputed from rows.
+
+This reads all that is live, and is for administrators and tests; nothing on the way of a session does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store.recordset import Row, fetched
+from manager.store.shares import dominant, read_capacity
+
+MAX_MISMATCHES = 1000
+CLAIM, SHARE, CAPACITY = "CLAIM", "SHARE", "CAPACITY"
+
+# Group and owner.
+ShareKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A difference between what is kept and what the rows come to: amounts of `slot`, or words, or None for nothing."""
+
+    kind: str
+    resource_group: str
+    recorded: int | str | None
+    derived: int | str | None
+    agent: str = ""
+    owner: str = ""
+    attempt: str = ""
+    slot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What was found, and how much was looked at."""
+
+    mismatches: Sequence[Mismatch]
+    claims: int
+    shares: int
+    agents: int
+
+
+async def freeze(tx: AsyncSession) -> None:
+    """Makes a transaction look at one state of the database from its first query on; it must not have queried yet, and writes nothing."""
+    await tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+
+
+async def verify(tx: AsyncSession, group: str) -> Ledger:
+    """Looks through a group, or through all for the empty name, in a transaction that was frozen."""
+    numbers = await tx.execute(
+        text("""
+            SELECT (SELECT count(*) FROM claim WHERE release_time IS NULL AND (:group = '' OR resource_group = :group)),
+                (SELECT count(*) FROM agent WHERE :group = '' OR resource_group = :group)
+        """),
+        {"group": group},
+    )
+    claims, agents = numbers.one()
+    shares = await tx.execute(
+        text("SELECT * FROM drf_share WHERE :group = '' OR resource_group = :group"), {"group": group}
+    )
+    recorded = {(row["resource_group"], row["owner"]): row for row in fetched(shares)}
+    held = await _read_held(tx, group)
+    groups = sorted({name for name, _ in (*recorded, *held)})
+    weights = await tx.execute(
+        text("SELECT name, owner_weights FROM resource_group WHERE name = ANY(:groups)"), {"groups": groups}
+    )
+    capacity = await read_capacity(tx, groups)
+    found = [
+        *await _claim_mismatches(tx, group),
+        *share_mismatches(recorded, held, capacity, {name: given for name, given in weights}),  # noqa: C416  # rows are no pairs to the type checker
+        *await _capacity_mismatches(tx, group),
+    ]
+    return Ledger(found[:MAX_MISMATCHES], claims, len(recorded), agents)
+
+
+def share_mismatches(
+    recorded: Mapping[ShareKey, Row],
+    held: Mapping[ShareKey, Mapping[str, int]],
+    capacity: Mapping[str, Mapping[str, int]],
+    weights: Mapping[str, Mapping[str, int]],
+) -> list[Mismatch]:
+    """Shares as kept that are not what is held comes to; an owner who holds nothing has none."""
+    found = []
+    for group, owner in sorted({*recorded, *held}):
+        row, amounts = recorded.get((group, owner)), held.get((group, owner), {})
+        kept: Mapping[str, int] = {} if row is None else row["held"]
+        found += [
+            Mismatch(SHARE, group, kept.get(slot), amounts.get(slot), owner=owner, slot=slot)
+            for slot in sorted({*kept, *amounts})
+            if kept.get(slot) != amounts.get(slot)
+        ]
+        weight = weights.get(group, {}).get(owner, 1)
+        slot, numerator, denominator = dominant(amounts, capacity.get(group, {}))
+        derived = _share(numerator, denominator, slot, weight) if amounts else None
+        said = None
+        if row is not None:
+            said = _share(row["numerator"], row["denominator"], row["dominant_slot"], row["weight"])
+        if said != derived:
+            found.append(Mismatch(SHARE, group, said, derived, owner=owner))
+    return found
+
+
+def _share(numerator: int, denominator: int, slot: str, weight: int) -> str:
+    return f"{numerator}/{denominator} of {slot or 'nothing'}, weight {weight}"
+
+
+async def _read_held(tx: AsyncSession, group: str) -> dict[ShareKey, dict[str, int]]:
+    rows = await tx.execute(
+        text("""
+            SELECT resource_group, owner, slot, sum(amount)::bigint FROM claim
+            WHERE release_time IS NULL AND (:group = '' OR resource_group = :group) GROUP BY resource_group, owner, slot
+        """),
+        {"group": group},
+    )
+    held: dict[ShareKey, dict[str, int]] = {}
+    for name, owner, slot, amount in rows:
+        held.setdefault((name, owner), {})[slot] = amount
+    return held
+
+
+async def _claim_mismatches(tx: AsyncSession, group: str) -> list[Mismatch]:
+    """Live claims that are not those of live attempts: the kernel's amounts, on the attempt's agent, for the session's owner and group."""
+    rows = await tx.execute(
+        text("""
+            WITH due AS (
+                SELECT a.kernel_id, a.epoch, slot.key AS slot, slot.value::bigint AS amount, a.agent_id, s.owner, s.resource_group
+                FROM attempt a JOIN kernel k ON k.id = a.kernel_id JOIN session s ON s.id = a.session_id
+                CROSS JOIN LATERAL jsonb_each_text(k.slots) AS slot WHERE a.end_time IS NULL
+            ), kept AS (
+                SELECT kernel_id, epoch, slot, amount, agent_id, owner, resource_group FROM claim WHERE release_time IS NULL
+            )
+            SELECT kernel_id, epoch, slot, kept.amount AS recorded, due.amount AS derived,
+                kept.agent_id AS recorded_agent, due.agent_id AS derived_agent, kept.owner AS recorded_owner, due.owner AS derived_owner,
+                kept.resource_group AS recorded_group, due.resource_group AS derived_group
+            FROM due FULL JOIN kept USING (kernel_id, epoch, slot)
+            WHERE (due.amount, due.agent_id, due.owner, due.resource_group)
+                    IS DISTINCT FROM (kept.amount, kept.agent_id, kept.owner, kept.resource_group)
+                AND (:group = '' OR :group IN (kept.resource_group, due.resource_group))
+            ORDER BY kernel_id, epoch, slot LIMIT :most
+        """),
+        {"group": group, "most": MAX_MISMATCHES},
+    )
+    return [_claim_mismatch(row) for row in fetched(rows)]
+
+
+def _claim_mismatch(row: Mapping[str, Any]) -> Mismatch:
+    recorded: int | str | None = row["recorded"]
+    derived: int | str | None = row["derived"]
+    if recorded == derived:
+        # The amounts agree, and whose or where they are does not.
+        recorded, derived = (
+            f"{row[f'{side}_owner']} on {row[f'{side}_agent']} in {row[f'{side}_group']}"
+            for side in ("recorded", "derived")
+        )
+    return Mismatch(
+        CLAIM,
+        row["recorded_group"] or row["derived_group"],
+        recorded,
+        derived,
+        agent=row["recorded_agent"] or row["derived_agent"],
+        owner=row["recorded_owner"] or row["derived_owner"],
+        attempt=f"{row['kernel_id']}.{row['epoch']}",
+        slot=row["slot"],
+    )
+
+
+async def _capacity_mismatches(tx: AsyncSession, group: str) -> list[Mismatch]:
+    """Agents whose live claims are more than they have, or that are not there at all."""
+    rows = await tx.execute(
+        text("""
+            SELECT c.agent_id, c.slot, c.held, (a.capacity->>c.slot)::bigint AS existing, coalesce(a.resource_group, c.resource_group) AS name
+            FROM (
+                SELECT agent_id, slot, min(resource_group) AS resource_group, sum(amount)::bigint AS held FROM claim
+                WHERE release_time IS NULL GROUP BY agent_id, slot
+            ) c LEFT JOIN agent a ON a.id = c.agent_id
+            WHERE c.held > coalesce((a.capacity->>c.slot)::bigint, 0) AND (:group = '' OR coalesce(a.resource_group, c.resource_group) = :group)
+            ORDER BY c.agent_id, c.slot LIMIT :most
+        """),
+        {"group": group, "most": MAX_MISMATCHES},
+    )
+    return [
+        Mismatch(CAPACITY, row["name"], row["held"], row["existing"], agent=row["agent_id"], slot=row["slot"])
+        for row in fetched(rows)
+    ]

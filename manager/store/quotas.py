@@ -1,0 +1,136 @@
+"""Quotas, and what counts against them: summed from live claims and counted from sessions each time, never kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.dialects.postgresql import insert
+from sqlmodel import col, delete, or_, select, tuple_
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store.tables import Quota
+
+USER, PROJECT, RESOURCE_GROUP = "USER", "PROJECT", "RESOURCE_GROUP"
+# Kind and name.
+Subject = tuple[str, str]
+
+_COLUMNS = {USER: "owner", PROJECT: "project", RESOURCE_GROUP: "resource_group"}
+
+
+@dataclass(slots=True)
+class Use:
+    """What counts against a quota: amounts by slot, sessions that are placed and not over, and sessions that wait."""
+
+    slots: dict[str, int] = field(default_factory=dict)
+    sessions: int = 0
+    pending_sessions: int = 0
+
+
+async def get(tx: AsyncSession, kind: str, name: str, *, lock: bool = False) -> Quota | None:
+    """A quota; with `lock`, held until the commit."""
+    return await tx.get(Quota, (kind, name), with_for_update=lock or None)
+
+
+async def put(tx: AsyncSession, kind: str, name: str, limits: Mapping[str, Any]) -> Quota:
+    """Sets all limits of a quota: slots, max_sessions, max_pending_sessions and highest_priority."""
+    made = insert(Quota).values(kind=kind, name=name, version=1, **limits)
+    await tx.exec(
+        made.on_conflict_do_update(index_elements=["kind", "name"], set_={**limits, "version": Quota.version + 1})
+    )
+    return await tx.get_one(Quota, (kind, name), populate_existing=True)
+
+
+async def remove(tx: AsyncSession, kind: str, name: str) -> None:
+    """Removes a quota, if it is there."""
+    await tx.exec(delete(Quota).where(col(Quota.kind) == kind, col(Quota.name) == name))
+
+
+async def list_page(
+    tx: AsyncSession, *, kind: str, name: str, visible: tuple[str, Collection[str]] | None, after: Subject, limit: int
+) -> Sequence[Quota]:
+    """Quotas by kind and name, of one kind and one name where those are not empty; `visible` keeps those of a user, of the projects
+    named with it, and of groups.
+    """
+    query = select(Quota).where(tuple_(col(Quota.kind), col(Quota.name)) > after)
+    if kind:
+        query = query.where(Quota.kind == kind)
+    if name:
+        query = query.where(Quota.name == name)
+    if visible is not None:
+        user, projects = visible
+        query = query.where(
+            or_(
+                col(Quota.kind) == RESOURCE_GROUP,
+                tuple_(col(Quota.kind), col(Quota.name)).in_([(USER, user), *((PROJECT, each) for each in projects)]),
+            )
+        )
+    return (await tx.exec(query.order_by(col(Quota.kind), col(Quota.name)).limit(limit))).all()
+
+
+async def read(tx: AsyncSession, subjects: Collection[Subject]) -> list[Quota]:
+    """The quotas of subjects, by kind and name."""
+    query = select(Quota).where(tuple_(col(Quota.kind), col(Quota.name)).in_(list(subjects)))
+    return list(await tx.exec(query.order_by(col(Quota.kind), col(Quota.name))))
+
+
+async def lock(tx: AsyncSession, subjects: Collection[Subject]) -> list[Quota]:
+    """As `read`, but held until the commit, in one order for all: whoever else takes of them waits."""
+    query = select(Quota).where(tuple_(col(Quota.kind), col(Quota.name)).in_(list(subjects)))
+    query = query.order_by(col(Quota.kind), col(Quota.name)).with_for_update()
+    return list(await tx.exec(query.execution_options(populate_existing=True)))
+
+
+async def count_pending(tx: AsyncSession, subjects: Collection[Subject]) -> dict[Subject, int]:
+    """How many sessions of each subject wait."""
+    counts = dict.fromkeys(subjects, 0)
+    for kind, names in _by_kind(subjects).items():
+        column = _COLUMNS[kind]
+        rows = await tx.execute(
+            text(
+                f"SELECT {column}, count(*) FROM session WHERE state = 'PENDING' AND {column} = ANY(:names) GROUP BY {column}"  # noqa: S608
+            ),
+            {"names": names},
+        )
+        counts.update({(kind, name): number for name, number in rows})
+    return counts
+
+
+async def read_use(tx: AsyncSession, subjects: Collection[Subject]) -> dict[Subject, Use]:
+    """What placed sessions of each subject hold, and how many there are; `pending_sessions` stays 0."""
+    use = {subject: Use() for subject in subjects}
+    for kind, names in _by_kind(subjects).items():
+        column = _COLUMNS[kind]
+        # A claim knows its owner and its group; its project is that of its session.
+        source, of_claim = "claim c", f"c.{column}"
+        if kind == PROJECT:
+            source = "claim c JOIN kernel k ON k.id = c.kernel_id JOIN session s ON s.id = k.session_id"
+            of_claim = "s.project"
+        claims = await tx.execute(
+            text(f"""
+                SELECT {of_claim}, c.slot, sum(c.amount)::bigint FROM {source}
+                WHERE c.release_time IS NULL AND {of_claim} = ANY(:names) GROUP BY {of_claim}, c.slot
+            """),  # noqa: S608  # the columns are ours
+            {"names": names},
+        )
+        for name, slot, amount in claims:
+            use[kind, name].slots[slot] = amount
+        sessions = await tx.execute(
+            text(f"""
+                SELECT {column}, count(*) FROM session
+                WHERE state NOT IN ('TERMINATED', 'CANCELLED') AND state <> 'PENDING' AND {column} = ANY(:names) GROUP BY {column}
+            """),  # noqa: S608  # the columns are ours
+            {"names": names},
+        )
+        for name, number in sessions:
+            use[kind, name].sessions = number
+    return use
+
+
+def _by_kind(subjects: Collection[Subject]) -> dict[str, list[str]]:
+    kinds: dict[str, list[str]] = {}
+    for kind, name in sorted(subjects):
+        kinds.setdefault(kind, []).append(name)
+    return kinds

@@ -1,0 +1,122 @@
+"""Both kinds of backends, opened the same way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.attempts import AttemptSpec, ObservedAttempt, Phase
+from agent.backends.cgroups import Cgroups
+from agent.backends.docker import DockerBackend
+from agent.backends.docker_engine import Engine
+from agent.backends.docker_kernels import DockerOptions
+from agent.backends.launchers import SPARE
+from agent.backends.process import ProcessBackend
+from tests.integration.agent.conftest import Backends, Place, manager, place, settings
+from tests.integration.agent.test_restart import process
+from tests.integration.docker.conftest import engine
+from tests.integration.docker.engine import IMAGE, TestEngine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from agent.backends.backend import Backend
+
+__all__ = ["engine", "manager", "place", "process", "settings"]
+
+HOSTS = "127.0.0.1\tlocalhost\n10.1.2.3\tsub1\n"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of kernels: what its attempts name as image, and where its records are below the agent's state."""
+
+    name: str
+    image: str
+    records: str
+    engine: TestEngine | None
+
+
+@pytest.fixture(params=["process", "docker"])
+def kind(request: pytest.FixtureRequest, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kind]:
+    if request.param == "process":
+        yield Kind("process", "", "attempts", None)
+        return
+    engine: TestEngine = request.getfixturevalue("engine")
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    yield Kind("docker", IMAGE, "docker/attempts", engine)
+    engine.remove_containers(place.agent_id)
+
+
+class Contract(Backends):
+    """Opens backends of one kind at one place, one after another, as an agent does when it is restarted."""
+
+    def __init__(self, place: Place, kind: Kind) -> None:
+        super().__init__(place)
+        self.kind = kind
+
+    async def open(self, **values: object) -> Backend:  # type: ignore[override]
+        if self.current is not None:
+            await self.current.close()
+        options = self.place.options(**values)
+        if self.kind.engine is None:
+            self.current = ProcessBackend(options)
+        else:
+            common = {name: getattr(options, name) for name in ("agent_id", "state_dir", "scratch_dir", "boot_id")}
+            limits = {name: getattr(options, name) for name in ("uid", "gid", "tasks", "output_limit")}
+            self.current = DockerBackend(  # type: ignore[assignment]
+                DockerOptions(host=self.kind.engine.host, **common, **limits)
+            )
+        await self.current.open(self._changed)  # type: ignore[union-attr]
+        return self.current  # type: ignore[return-value]
+
+    def spec(self, name: str, *command: str, **values: object) -> AttemptSpec:
+        settings: dict[str, object] = {
+            "slots": {"cpu": 1000, "mem": 256 << 20},
+            "hostname": "main1",
+            "command": command,
+            "image": self.kind.image,
+        }
+        return AttemptSpec(f"{name}.1", "session", name, 1, **(settings | values))  # type: ignore[arg-type]
+
+    def printed(self, attempt_id: str) -> str:
+        assert self.current is not None
+        piece = self.current.output(attempt_id).read(0)
+        return "" if piece is None else piece.data.decode()
+
+    async def held(self, wanted: AttemptSpec) -> Backend:
+        """Creates an attempt, which then waits at its gate."""
+        backend: Backend = self.current or await self.open()
+        await backend.create(wanted, HOSTS)
+        assert backend.observed()[wanted.id].phase is Phase.CREATED, backend.observed()[wanted.id].message
+        return backend
+
+    async def ran(self, wanted: AttemptSpec) -> tuple[ObservedAttempt, str]:
+        """Runs an attempt to its end and removes it; what became of it and what it printed."""
+        backend = await self.held(wanted)
+        await backend.release(wanted.id)
+        observed = await self.until(wanted.id, Phase.EXITED)
+        output = self.printed(wanted.id)
+        await backend.remove(wanted.id)
+        return observed, output
+
+    def left(self) -> set[str]:
+        """Attempts of which anything is left on the node."""
+        found = {name for name in Cgroups(self.place.agent_id).names() if not name.startswith(SPARE)}
+        for directory in (self.place.directory / "scratch", self.place.directory / "state" / self.kind.records):
+            found |= {entry.name for entry in directory.iterdir() if entry.is_dir()}
+        if self.kind.engine is not None:
+            engine = Engine(self.kind.engine.host)
+            found |= engine.attempts(self.place.agent_id)
+            engine.close()
+        return found
+
+
+@pytest.fixture
+async def contract(place: Place, kind: Kind) -> AsyncIterator[Contract]:
+    contract = Contract(place, kind)
+    yield contract
+    if contract.current is not None:
+        await contract.current.close()

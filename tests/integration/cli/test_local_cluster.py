@@ -1,0 +1,193 @@
+"""`retinue dev` and the cluster behind it: up, used, gone; also after it was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from retinue.client.local import namespaces, process, state
+from retinue.client.local.cluster import DIRECTORIES, Cluster, ClusterError, ClusterOptions
+from retinue.client.settings import read_contexts
+from tests.integration.cli.conftest import SECONDS, Program, line_with
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory that the database's user can reach; what a cluster left in it goes with it."""
+    DIRECTORIES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="test-", dir=DIRECTORIES) as made:
+        yield Path(made)
+        state.clear(Path(made))
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("RETINUE_")}
+    return Program({**kept, "RETINUE_CONTEXTS": str(tmp_path / "contexts.yaml")})
+
+
+@pytest.fixture
+def port() -> int:
+    """The first of two free ones in a row."""
+    for candidate in range(20000, 30000, 2):
+        with suppress(OSError), socket.create_server(("", candidate)), socket.create_server(("", candidate + 1)):
+            return candidate
+    raise AssertionError("no free ports")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def dev(program: Program, directory: Path, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    running = await program.start("dev", "--agents", "1", "--port", str(port), "--data-dir", str(directory))
+    try:
+        await line_with(running.stdout, "Ctrl-C stops it")
+        yield running
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.communicate()
+
+
+def _servers(directory: Path) -> list[Path]:
+    """What running database servers have in the directory."""
+    return list(directory.glob("**/postmaster.pid"))
+
+
+def _commands_with(text: str) -> list[str]:
+    """Command lines of running processes that hold the text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if text in command:
+                found.append(command)
+    return found
+
+
+def _control_groups(agent: str) -> list[Path]:
+    return list(Path("/sys/fs/cgroup").glob(f"*/retinue/{agent}"))
+
+
+def _facts(directory: Path) -> dict[str, str]:
+    found = json.loads((directory / "manager" / "dev.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def _alive(processes: dict[str, tuple[int, int]]) -> list[str]:
+    return [name for name, (pid, started) in processes.items() if process.start_time(pid) == started]
+
+
+async def test_dev_is_used_by_its_context_and_leaves_nothing(
+    dev: asyncio.subprocess.Process, program: Program, directory: Path, port: int
+) -> None:
+    made = state.ClusterState.read(directory)
+    assert made is not None
+    assert made.underlay is not None
+    assert sorted(_alive(made.processes)) == sorted(["manager", *made.agents])
+    path = Path(program.environment["RETINUE_CONTEXTS"])
+    current, contexts = read_contexts(path)
+    assert (current, contexts["dev"].endpoint) == ("dev", f"127.0.0.1:{port}")
+    ran = await program("run", "--", "sh", "-c", "echo used; exit 5")
+    assert (ran.code, ran.out) == (5, "used\n")
+    assert (await program("run", "--type", "interactive", "--size", "2")).code == 0
+
+    dev.send_signal(signal.SIGINT)
+    async with asyncio.timeout(SECONDS):
+        assert await dev.wait() == 0
+    assert _alive(made.processes) == []
+    assert namespaces.names(f"{made.underlay.prefix}{made.underlay.number}-") == []
+    assert namespaces.names(f"rt-{made.agents[0]}-") == []
+    assert made.underlay.link not in [name for _, name in socket.if_nameindex()]
+    assert read_contexts(path) == (None, {})
+    # The data stays where it was asked to.
+    assert "manager" in os.listdir(directory)
+    assert _servers(directory) == []
+
+
+async def test_a_killed_dev_is_cleaned_up_by_the_next(
+    dev: asyncio.subprocess.Process, program: Program, directory: Path
+) -> None:
+    assert (await program("run", "--type", "interactive", "--size", "2")).code == 0
+    made = state.ClusterState.read(directory)
+    assert made is not None
+    assert made.underlay is not None
+    dev.kill()
+    await dev.wait()
+    assert len(_alive(made.processes)) == 2
+    assert namespaces.names(f"rt-{made.agents[0]}-") != []
+
+    await asyncio.to_thread(state.clear, directory)
+    assert _alive(made.processes) == []
+    assert namespaces.names(f"{made.underlay.prefix}{made.underlay.number}-") == []
+    assert namespaces.names(f"rt-{made.agents[0]}-") == []
+    assert _servers(directory) == []
+    assert _control_groups(made.agents[0]) == []
+    assert state.ClusterState.read(directory) is None
+    await asyncio.to_thread(state.clear, directory)
+
+
+async def test_a_busy_port_is_told(program: Program, dev: asyncio.subprocess.Process, port: int) -> None:
+    del dev
+    ran = await program("dev", "--agents", "1", "--port", str(port))
+    assert ran.code == 1
+    assert f"port {port} or {port + 1} is in use" in ran.err
+
+
+@pytest.mark.parametrize("moment", ["starting the manager", "starting agent"])
+async def test_interrupting_the_start_leaves_nothing(program: Program, directory: Path, port: int, moment: str) -> None:
+    running = await program.start("dev", "--port", str(port), "--data-dir", str(directory))
+    await line_with(running.stderr, moment)
+    running.send_signal(signal.SIGINT)
+    async with asyncio.timeout(SECONDS):
+        await running.communicate()
+    assert running.returncode == 130
+    assert state.ClusterState.read(directory) is None
+    assert _servers(directory) == []
+    assert _commands_with(str(directory)) == []
+
+
+async def test_an_agent_that_does_not_come_up_ends_the_start_with_its_words(directory: Path) -> None:
+    cluster = Cluster(directory, ClusterOptions(agents=1, slots={"cpu": "nonsense"}, prefix="rt-test-"))
+    with pytest.raises(ClusterError, match="does not come up: it ended with") as caught:
+        await cluster.start()
+    assert "nonsense" in str(caught.value)
+    assert state.ClusterState.read(directory) is None
+
+
+async def test_one_agent_without_a_node(directory: Path) -> None:
+    """For machines where namespaces cannot be joined; the session network of one node needs none."""
+    async with Cluster(directory, ClusterOptions(agents=0, prefix="rt-test-")) as cluster:
+        async with cluster.client() as client:
+            command = ["sh", "-c", "getent hosts sub1 | wc -l"]
+            session = await client.sessions.create(type="batch", command=command, cluster_size=2)
+            await session.wait_ended(timeout=SECONDS)
+            output = b"".join([chunk.data async for chunk in session.logs()])
+        assert (session.result, output) == ("SUCCESS", b"1\n")
+
+
+async def test_the_manager_keeps_its_data_and_secrets_over_a_restart(directory: Path) -> None:
+    options = ClusterOptions(agents=1, prefix="rt-test-")
+    async with Cluster(directory, options) as first:
+        token = first.settings.token
+        async with first.client() as client:
+            await client.projects.create("kept")
+        facts = _facts(directory)
+    async with Cluster(directory, options) as second:
+        assert second.settings.token == token == facts["token"]
+        async with second.client() as client:
+            assert "kept" in [project.name async for project in client.projects.list()]

@@ -1,0 +1,147 @@
+"""Docker engines of their own for tests, and an image made on the spot: nothing comes from outside the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+import docker
+
+from agent.backends.docker_engine import Engine, EngineError
+
+IMAGE = "retinue-test/busybox:1"
+START_TIMEOUT = 30.0
+STOP_TIMEOUT = 30.0
+PROGRAMS = {"dockerd": "docker.io", "busybox": "busybox-static", "gcc": "gcc libc6-dev"}
+"""Debian packages by the program that says they are there."""
+BUSYBOX = Path("/bin/busybox")
+
+
+def install() -> None:
+    """Installs what engines, the image, and the first process of containers are made of."""
+    missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
+    if not missing:
+        return
+    packages = " ".join(missing).split()
+    environment = dict(os.environ) | {"DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+    subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment, capture_output=True)  # noqa: S607
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+
+
+class TestEngine:
+    """One `dockerd` with everything of its own below one directory; in a network namespace if `namespace` is given.
+
+    With `live_restore`, containers run on when it ends.
+    """
+
+    __test__ = False
+
+    def __init__(self, namespace: str = "", *, live_restore: bool = False) -> None:
+        # The path of a socket must be short.
+        self.directory = Path(tempfile.mkdtemp(prefix="rt-test-docker-", dir="/tmp"))
+        self.host = f"unix://{self.directory}/s"
+        self._namespace = namespace
+        self._live_restore = live_restore
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+        enter = ["nsenter", f"--net=/run/netns/{self._namespace}"] if self._namespace else []
+        places = {"data-root": "data", "exec-root": "exec", "pidfile": "pid"}
+        options = [f"--{option}={self.directory / name}" for option, name in places.items()]
+        if self._live_restore:
+            options.append("--live-restore")
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*enter, "dockerd", *options, f"--host={self.host}", "--iptables=false", "--bridge=none"],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_TIMEOUT
+        engine = Engine(self.host)
+        try:
+            while True:
+                try:
+                    engine.check()
+                    return
+                except EngineError:
+                    alive = self._process.poll() is None
+                    assert alive and time.monotonic() < deadline, (self.directory / "log").read_text()  # noqa: PT018
+                    time.sleep(0.05)
+        finally:
+            engine.close()
+
+    def client(self) -> docker.APIClient:
+        """A client of the SDK, to be closed by the caller."""
+        return docker.APIClient(base_url=self.host, version="auto")
+
+    def make_image(self) -> None:
+        """Makes an image of a static busybox and nothing else."""
+        content = io.BytesIO()
+        names = subprocess.run([str(BUSYBOX), "--list"], check=True, capture_output=True, text=True).stdout.split()
+        with tarfile.open(fileobj=content, mode="w") as archive:
+            archive.add(BUSYBOX.resolve(), "bin/busybox")
+            for name in set(names) - {"busybox"}:
+                link = tarfile.TarInfo(f"bin/{name}")
+                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                archive.addfile(link)
+        client = self.client()
+        try:
+            repository, _, tag = IMAGE.rpartition(":")
+            client.import_image_from_data(content.getvalue(), repository=repository, tag=tag)
+        finally:
+            client.close()
+
+    def remove_containers(self, agent_id: str) -> None:
+        """Removes what is left of an agent's containers."""
+        client = self.client()
+        try:
+            for container in client.containers(all=True, filters={"label": f"retinue.agent={agent_id}"}):
+                client.remove_container(container["Id"], v=True, force=True)
+        finally:
+            client.close()
+
+    def end(self, number: signal.Signals) -> None:
+        """Sends a signal to the engine and waits for its end."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+            self._process.wait(STOP_TIMEOUT)
+            if number == signal.SIGKILL:
+                # Its containerd dies with it, and may be a zombie for long: the next one would take that for alive.
+                (self.directory / "exec/containerd/containerd.pid").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """Ends it, its containers with it, and removes all of it."""
+        try:
+            self.end(signal.SIGTERM)
+        except subprocess.TimeoutExpired:
+            self.end(signal.SIGKILL)
+        for shim in self._shims():
+            for pid in [*map(int, (shim / "task" / shim.name / "children").read_text().split()), int(shim.name)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in sorted(mounts, reverse=True):
+            if mount.startswith(f"{self.directory}/"):
+                subprocess.run(["umount", "--lazy", mount], check=True)  # noqa: S607
+        shutil.rmtree(self.directory)
+
+    def _shims(self) -> list[Path]:
+        """What watches over containers of this engine, in /proc; an engine that was killed leaves them."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                command = (process / "cmdline").read_text().split("\0")
+                if "shim" in command[0] and any(word.startswith(f"{self.directory}/") for word in command):
+                    found.append(process)
+        return found

@@ -1,0 +1,319 @@
+"""What is particular about containers: hardening, images, and engines that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent.attempts import Phase
+from agent.backends import docker_kernels
+from agent.backends.backend import BackendError
+from agent.backends.dispatch import Dispatch
+from agent.backends.docker_engine import Engine, EngineUnavailableError, find_host
+from agent.backends.docker_images import ImageError, Images
+from agent.backends.process import ProcessBackend
+from tests.integration.agent.waiting import eventually
+from tests.integration.backends.conftest import HOSTS, Contract, Kind
+from tests.integration.docker.engine import IMAGE, TestEngine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from tests.integration.agent.conftest import Place
+
+
+@pytest.fixture
+async def contract(place: Place, engine: TestEngine) -> AsyncIterator[Contract]:
+    contract = Contract(place, Kind("docker", IMAGE, "docker/attempts", engine))
+    yield contract
+    if contract.current is not None:
+        await contract.current.close()
+    engine.remove_containers(place.agent_id)
+
+
+@pytest.fixture
+def own_engine() -> Iterator[TestEngine]:
+    """An engine that a test may kill; kernels outlive it."""
+    engine = TestEngine(live_restore=True)
+    try:
+        engine.start()
+        engine.make_image()
+        yield engine
+    finally:
+        engine.stop()
+
+
+@pytest.fixture
+async def own_contract(place: Place, own_engine: TestEngine) -> AsyncIterator[Contract]:
+    contract = Contract(place, Kind("docker", IMAGE, "docker/attempts", own_engine))
+    yield contract
+    if contract.current is not None:
+        await contract.current.close()
+
+
+def inspected(engine: TestEngine, name: str) -> Any:
+    client = engine.client()
+    try:
+        return client.inspect_container(name)
+    finally:
+        client.close()
+
+
+async def test_hardened(contract: Contract, engine: TestEngine) -> None:
+    """Nothing a kernel does not need, as the engine itself tells it."""
+    await contract.held(contract.spec("k", "true", slots={"cpu": 1500, "mem": 64 << 20}))
+    found = inspected(engine, "retinue-k.1")
+    host, configuration = found["HostConfig"], found["Config"]
+    expected = {
+        "Privileged": False,
+        "CapAdd": None,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges"],
+        "NetworkMode": "none",
+        "IpcMode": "private",
+        "PidMode": "",
+        "UTSMode": "",
+        "UsernsMode": "",
+        "CgroupnsMode": "private",
+        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
+        "AutoRemove": False,
+        "OomScoreAdj": 500,
+        "OomKillDisable": False,
+        "PidsLimit": 4096,
+        "Memory": 64 << 20,
+        "MemorySwap": 64 << 20,
+        "ShmSize": 32 << 20,
+        "CpuQuota": 150_000,
+        "CpuPeriod": 100_000,
+        "Binds": None,
+        "VolumesFrom": None,
+        "PortBindings": None,
+        "Links": None,
+        "Sysctls": None,
+        "LogConfig": {"Type": "local", "Config": {"max-file": "3", "max-size": "10m"}},
+    }
+    assert {name: host.get(name) for name in expected} == expected
+    assert not host["Devices"]
+    assert not host["DeviceRequests"]
+    assert {"/proc/kcore", "/proc/keys", "/sys/firmware"} <= set(host["MaskedPaths"])
+    assert {"/proc/sys", "/proc/sysrq-trigger"} <= set(host["ReadonlyPaths"])
+    ulimits = {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in host["Ulimits"]}
+    assert ulimits["core"] == (0, 0)
+    assert 1024 <= ulimits["nofile"][1] <= 65_536
+    assert configuration["User"] == "60000:60000"
+    assert not configuration["ExposedPorts"] if "ExposedPorts" in configuration else True
+    mounts = {mount["Destination"]: (mount["Type"], mount["RW"], mount["Propagation"]) for mount in found["Mounts"]}
+    assert mounts == {
+        "/opt/kernel/init": ("bind", False, "rprivate"),
+        "/opt/kernel/gate": ("bind", False, "rprivate"),
+        "/opt/kernel/output": ("bind", True, "rprivate"),
+        "/etc/hosts": ("bind", False, "rprivate"),
+        "/etc/resolv.conf": ("bind", False, "rprivate"),
+        "/home/work": ("bind", True, "rprivate"),
+    }
+
+
+async def test_inside_of_a_container(contract: Contract) -> None:
+    """What the kernel of the machine says, beside what the engine says."""
+    script = """
+        grep -E '^Seccomp:' /proc/self/status; cat /proc/self/oom_score_adj
+        cat /proc/1/environ >/dev/null 2>&1 && echo environ; ls /proc/1/fd >/dev/null 2>&1 && echo descriptors
+        kill -9 1; mount -t tmpfs x /mnt 2>/dev/null && echo mounted; ip link add type dummy 2>/dev/null && echo linked
+        ls / /dev; cat /proc/1/comm
+    """
+    observed, output = await contract.ran(contract.spec("k", "sh", "-c", script))
+    assert observed.exit_code == 0
+    lines = output.splitlines()
+    assert lines[:2] == ["Seccomp:\t2", "500"]
+    assert not {"environ", "descriptors", "mounted", "linked", "docker.sock", "mem", "kmsg", "vda"} & set(lines)
+    assert lines[-1] == "init"
+
+
+@pytest.mark.parametrize(("user", "uid"), [("1234", "1234"), ("1234:99", "1234"), ("0", "60000"), ("root", "60000")])
+async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: str, uid: str) -> None:
+    client = engine.client()
+    image = f"retinue-test/user:{user.replace(':', '-')}"
+    try:
+        source = client.create_container(IMAGE, "true")["Id"]
+        client.commit(source, *image.split(":"), conf={"User": user, "Env": ["FROM_IMAGE=1"], "Entrypoint": ["false"]})
+        client.remove_container(source)
+        wanted = contract.spec("k", "sh", "-c", "id -u; echo $FROM_IMAGE $HOME; echo >/home/work/x", image=image)
+        observed, output = await contract.ran(wanted)
+        assert (observed.exit_code, output) == (0, f"{uid}\n1 /home/work\n")
+    finally:
+        client.remove_image(image)
+        client.close()
+
+
+async def test_image_that_cannot_be_fetched(contract: Contract) -> None:
+    backend = await contract.open()
+    wanted = contract.spec("k", "true", image="127.0.0.1:1/no/such:image")
+    await backend.create(wanted, HOSTS)
+    observed = backend.observed()["k.1"]
+    assert (observed.phase, observed.reason, observed.exit_code) == (Phase.FAILED, "IMAGE_PULL_FAILED", None)
+    assert "127.0.0.1:1/no/such:image" in observed.message
+    await backend.remove("k.1")
+    assert not contract.left()
+
+
+class Counting(Engine):
+    """Counts what is fetched."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.fetched: list[str] = []
+
+    def pull(self, reference: str) -> None:
+        self.fetched.append(reference)
+        super().pull(reference)
+
+
+async def test_image_is_fetched_once_for_all_who_wait(engine: TestEngine) -> None:
+    counting = Counting(engine.host)
+    images = Images(counting)
+    reference = "127.0.0.1:1/no/such:image"
+    try:
+        results = await asyncio.gather(*(images.ensure(reference) for _ in range(5)), return_exceptions=True)
+        assert all(isinstance(result, ImageError) for result in results)
+        assert counting.fetched == [reference]
+        # Who comes later has another try.
+        with pytest.raises(ImageError):
+            await images.ensure(reference)
+        assert counting.fetched == [reference] * 2
+        assert await images.ensure(IMAGE) == ""
+        assert len(counting.fetched) == 2
+    finally:
+        await images.close()
+        counting.close()
+
+
+class Forgetful(Engine):
+    """Does what it is told, and loses its first answers."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.lost: set[str] = set()
+
+    def _lose(self, what: str) -> None:
+        if what not in self.lost:
+            self.lost.add(what)
+            raise EngineUnavailableError(f"the answer to {what} was lost")
+
+    def create(self, name: str, body: Any) -> None:
+        super().create(name, body)
+        self._lose("create")
+
+    def start(self, name: str) -> None:
+        super().start(name)
+        self._lose("start")
+
+
+async def test_lost_answers_start_nothing_twice(
+    contract: Contract, engine: TestEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.backends.docker.Engine", Forgetful)
+    monkeypatch.setattr(docker_kernels, "TRY_PAUSE", 0.01)
+    observed, output = await contract.ran(contract.spec("k", "echo", "once"))
+    assert (observed.exit_code, output) == (0, "once\n")
+    assert not contract.left()
+
+
+async def test_container_of_that_name_is_not_started_again(contract: Contract, engine: TestEngine) -> None:
+    """Whatever ran under the name of an attempt is not run for it a second time, and not taken for its own."""
+    client = engine.client()
+    try:
+        client.create_container(IMAGE, "true", name="retinue-k.1")
+        backend = await contract.open()
+        await backend.create(contract.spec("k", "true"), HOSTS)
+        observed = backend.observed()["k.1"]
+        assert (observed.phase, observed.reason) == (Phase.FAILED, "START_FAILED")
+        assert "there is a container retinue-k.1 already" in observed.message
+        assert client.inspect_container("retinue-k.1")["State"]["Status"] == "created"
+    finally:
+        client.remove_container("retinue-k.1")
+        client.close()
+
+
+async def test_container_removed_by_somebody_else(contract: Contract, engine: TestEngine) -> None:
+    backend = await contract.held(contract.spec("k"))
+    await backend.release("k.1")
+    engine.remove_containers(contract.place.agent_id)
+    observed = await contract.until("k.1", Phase.EXITED)
+    assert (observed.reason, observed.exit_code) == ("KILLED", None)
+    await backend.remove("k.1")
+    assert not contract.left()
+
+
+async def test_engine_that_comes_later(own_contract: Contract, own_engine: TestEngine) -> None:
+    """Without its engine, an agent starts and knows its kernels; it creates none until the engine is back."""
+    await own_contract.held(own_contract.spec("on"))
+    backend = await own_contract.held(own_contract.spec("k", "sh", "-c", "echo on; exit 4"))
+    await backend.close()
+    own_engine.end(signal.SIGKILL)
+    backend = await own_contract.open()
+    assert not backend.available  # type: ignore[attr-defined]
+    with pytest.raises(BackendError, match="does not answer"):
+        await backend.create(own_contract.spec("other", "true"), HOSTS)
+    assert set(backend.observed()) == {"k.1", "on.1"}
+    # Kernels are let go and end without the engine; how they ended is known once it is back.
+    await backend.release("k.1")
+    await eventually(lambda: own_contract.printed("k.1") == "on\n")
+    await backend.release("on.1")
+    assert {attempt.phase for attempt in backend.observed().values()} == {Phase.RUNNING}
+    own_engine.start()
+    observed = await own_contract.until("k.1", Phase.EXITED)
+    assert observed.reason == "EXITED"
+    assert backend.observed()["on.1"].phase is Phase.RUNNING
+    await backend.stop("on.1", 10)
+    assert (await own_contract.until("on.1", Phase.EXITED)).exit_code == 143
+    await backend.create(own_contract.spec("other", "true"), HOSTS)
+    assert backend.observed()["other.1"].phase is Phase.CREATED
+    await backend.kill("other.1")
+    await own_contract.until("other.1", Phase.FAILED)
+
+
+def test_where_an_engine_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: TestEngine) -> None:
+    path = tmp_path / "none"
+    monkeypatch.setattr("agent.backends.docker_engine.DEFAULT_HOST", f"unix://{path}")
+    assert find_host("", needed=False) is None
+    assert find_host("", needed=True) == f"unix://{path}"
+    assert find_host("unix:///given", needed=False) == "unix:///given"
+    monkeypatch.setattr("agent.backends.docker_engine.DEFAULT_HOST", engine.host)
+    assert find_host("", needed=False) == engine.host
+
+
+async def test_one_agent_runs_both_kinds(contract: Contract) -> None:
+    docker = await contract.open()
+    process = ProcessBackend(contract.place.options())
+    both = Dispatch(process, docker)  # type: ignore[arg-type]
+    await both.open(lambda: None)
+    try:
+        assert both.names == ["process", "docker"]
+        wanted = {"native": "", "contained": IMAGE}
+        for name, image in wanted.items():
+            await both.create(contract.spec(name, "cat", "/proc/1/comm", image=image), HOSTS)
+            await both.release(f"{name}.1")
+        for name in wanted:
+            await eventually(lambda name=name: both.observed()[f"{name}.1"].phase is Phase.EXITED)  # type: ignore[misc]
+        printed = {name: both.output(f"{name}.1").read(0) for name in wanted}
+        assert {name: piece and piece.data for name, piece in printed.items()} == {
+            "native": b"bwrap\n",
+            "contained": b"init\n",
+        }
+        for name in wanted:
+            await both.remove(f"{name}.1")
+        assert not both.observed()
+    finally:
+        await both.close()
+    alone = Dispatch(ProcessBackend(contract.place.options(state_dir=contract.place.directory / "other")), None)
+    await alone.open(lambda: None)
+    try:
+        assert alone.names == ["process"]
+        await alone.create(contract.spec("k", "true"), HOSTS)
+        assert alone.observed()["k.1"].reason == "IMAGE_UNSUPPORTED"
+    finally:
+        await alone.close()

@@ -1,0 +1,155 @@
+"""Past usage: counted by the day in the commit that releases claims, faded, and what the scheduler makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy import text
+
+from manager.lifecycle import commands
+from manager.lifecycle.admission import admit
+from manager.lifecycle.reports import Reports
+from manager.lifecycle.scheduler import Scheduler
+from manager.lifecycle.spec import KernelSpec, SessionSpec
+from manager.lifecycle.states import SessionType
+from manager.scheduling.fair_share import DAY_SECONDS, decayed_usage
+from manager.store import usage
+from manager.store.database import Database
+from tests.integration.lifecycle.conftest import TERM, Node, enrol
+
+CPU, MEM = 1000, 2**28
+
+
+@contextlib.asynccontextmanager
+async def one_node(database: Database) -> AsyncIterator[tuple[Node, Scheduler]]:
+    """A node that has room for one kernel."""
+    reports = Reports(database, TERM, lambda _: None)
+    task = asyncio.create_task(reports.run())
+    try:
+        await enrol(database, ["n0"])
+        node = Node("n0", reports, database, {"cpu": CPU, "mem": MEM})
+        await node.join()
+        yield node, Scheduler(database, TERM, lambda _: None)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def submit(database: Database, owner: str) -> uuid.UUID:
+    session_id = uuid.uuid4()
+    spec, violations = admit(
+        SessionSpec(
+            name=f"s-{session_id.hex[:8]}",
+            project="default",
+            resource_group="default",
+            type=SessionType.BATCH,
+            kernel=KernelSpec(command=("x",), slots={"cpu": "1", "mem": "256m"}),
+        )
+    )
+    assert violations == []
+    async with database.transaction() as tx:
+        await commands.create(tx, *commands.new_rows(session_id, owner, spec))
+    return session_id
+
+
+async def execute(database: Database, statement: str, **values: object) -> list[tuple[object, ...]]:
+    async with database.transaction() as tx:
+        result = await tx.execute(text(statement), values)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+async def finish(node: Node) -> None:
+    for _ in range(6):
+        await node.step(exit_code=0)
+
+
+async def state_of(database: Database, session_id: uuid.UUID) -> str:
+    rows = await execute(database, "SELECT state FROM session WHERE id = :id", id=session_id)
+    return str(rows[0][0])
+
+
+async def test_a_released_claim_is_usage_of_the_days_it_spanned(database: Database) -> None:
+    async with one_node(database) as (node, scheduler):
+        await submit(database, "ann")
+        await scheduler.run_once()
+        # Yesterday and the day before, 18:00 to 06:00 and on to now.
+        start = "date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' - interval '30 hours'"
+        await execute(database, f"UPDATE claim SET claim_time = {start}")  # noqa: S608
+        await finish(node)
+    rows = await execute(
+        database,
+        "SELECT slot, (now() AT TIME ZONE 'UTC')::date - day AS age, amount_seconds FROM usage WHERE slot = 'cpu' ORDER BY age DESC",
+    )
+    assert [(slot, age) for slot, age, _ in rows] == [("cpu", 2), ("cpu", 1), ("cpu", 0)]
+    assert [float(str(amount)) for *_, amount in rows[:2]] == [CPU * 6 * 3600, CPU * 24 * 3600]
+    total = await execute(
+        database,
+        "SELECT (SELECT sum(amount * extract(epoch FROM release_time - claim_time)) FROM claim) = (SELECT sum(amount_seconds) FROM usage)",
+    )
+    assert total == [(True,)]
+
+
+async def test_usage_fades_as_the_pure_function_says(database: Database) -> None:
+    days = {0: 5.0, 1: 7.0, 6: 11.0, 20: 13.0, 21: 1000.0}
+    for age, amount in days.items():
+        await execute(
+            database,
+            "INSERT INTO usage VALUES ('default', 'ann', 'cpu', (now() AT TIME ZONE 'UTC')::date - CAST(:age AS int), :amount)",
+            age=age,
+            amount=amount,
+        )
+    async with database.transaction() as tx:
+        found = await usage.read_decayed(tx, "default", ["ann", "ben"], half_life_days=3, look_back_days=21)
+    within = [(float(age), amount) for age, amount in days.items() if age < 21]
+    assert found == {"ann": {"cpu": pytest.approx(decayed_usage(within, 3.0))}}
+
+
+async def test_a_live_claim_counts_and_fades_while_it_lives(database: Database) -> None:
+    async with one_node(database) as (_, scheduler):
+        await submit(database, "ann")
+        await scheduler.run_once()
+        await execute(database, "UPDATE claim SET claim_time = now() - interval '10 days'")
+        async with database.transaction() as tx:
+            found = await usage.read_decayed(tx, "default", ["ann"], half_life_days=2, look_back_days=28)
+    # The integral, by the sum of a thousand steps a day.
+    steps = [(step / 1000, CPU * DAY_SECONDS / 1000) for step in range(10_000)]
+    assert found["ann"]["cpu"] == pytest.approx(decayed_usage(steps, 2.0), rel=1e-3)
+
+
+@pytest.mark.parametrize(("strategy", "first"), [("drf", "ann"), ("fair-share", "ben")])
+async def test_who_used_less_goes_first(database: Database, strategy: str, first: str) -> None:
+    await execute(database, "UPDATE resource_group SET session_strategy = :strategy", strategy=strategy)
+    async with one_node(database) as (node, scheduler):
+        await submit(database, "ann")
+        await scheduler.run_once()
+        await execute(database, "UPDATE claim SET claim_time = now() - interval '1 hour'")
+        await finish(node)
+        # Ann came first again, and neither holds anything now.
+        sessions = {owner: await submit(database, owner) for owner in ("ann", "ben")}
+        await scheduler.run_once()
+        states = {owner: await state_of(database, session_id) for owner, session_id in sessions.items()}
+    other = "ben" if first == "ann" else "ann"
+    assert states == {first: "SCHEDULED", other: "PENDING"}
+
+
+async def test_weights_make_usage_count_less(database: Database) -> None:
+    await execute(
+        database,
+        "UPDATE resource_group SET session_strategy = 'fair-share', owner_weights = CAST(:weights AS jsonb)",
+        weights='{"ann": 10}',
+    )
+    for owner, amount in (("ann", 5), ("ben", 1)):
+        await execute(
+            database,
+            "INSERT INTO usage VALUES ('default', :owner, 'cpu', (now() AT TIME ZONE 'UTC')::date, :amount)",
+            owner=owner,
+            amount=amount * CPU * 3600,
+        )
+    async with one_node(database) as (_, scheduler):
+        sessions = {owner: await submit(database, owner) for owner in ("ben", "ann")}
+        await scheduler.run_once()
+        assert await state_of(database, sessions["ann"]) == "SCHEDULED"
