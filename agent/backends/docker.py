@@ -17,13 +17,13 @@ from dataclasses import replace
 from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING, TypeVar
 
-from agent.attempts import ObservedAttempt, Phase
+from agent.attempts import Phase
 from agent.backends.backend import BackendError, UnknownAttemptError
+from agent.backends.book import Book
 from agent.backends.docker_engine import Engine, EngineError
 from agent.backends.docker_images import ImageError, Images
 from agent.backends.docker_kernels import DockerKernels, DockerOptions, boot_time, open_gate
-from agent.backends.kernels import OUTPUT, KernelError
-from agent.backends.output import Output
+from agent.backends.kernels import KernelError
 from agent.backends.processes import open_pidfd, send_signal
 from agent.backends.records import Record, Records, ended
 from agent.backends.verdict import verdict
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from agent.attempts import AttemptSpec
+    from agent.attempts import AttemptSpec, ObservedAttempt
     from agent.backends.docker_engine import ContainerState
+    from agent.backends.output import Output
     from agent.backends.processes import Process
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ DIRECTORY = "docker"
 THREADS = 8
 PARALLEL_STARTS = 4
 """An engine takes no more at once: more only makes each of them slower."""
+OPEN_TIMEOUT = 5.0
+"""Seconds that an agent's start waits for an engine; native processes need none."""
 RETRY = 1.0
 """Seconds before the engine, or the disk, is tried again."""
 BOUND_INTERVAL = 1.0
@@ -67,21 +70,17 @@ class DockerBackend:
         """Nothing is touched before `open`; `clock` is monotonic."""
         self._options = options
         self._clock = clock
-        self._store = Records(options.state_dir / DIRECTORY / "attempts")
+        self._book = Book(Records(options.state_dir / DIRECTORY / "attempts"))
         self._engine = Engine(options.host)
         self._images = Images(self._engine)
         self._node: DockerKernels | None = None
         self._trouble = "the Docker engine was not asked yet"
         self._prepared = asyncio.Event()
-        self._records: dict[str, Record] = {}
         self._unreadable: set[str] = set()
-        self._kill_at: dict[str, float] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
         self._watches: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pool = ThreadPoolExecutor(THREADS, "docker")
         self._starts = asyncio.Semaphore(PARALLEL_STARTS)
-        self._listener: Callable[[], None] = lambda: None
 
     @property
     def available(self) -> bool:
@@ -90,17 +89,19 @@ class DockerBackend:
 
     def knows(self, attempt_id: str) -> bool:
         """Whether there is a record of the attempt."""
-        return attempt_id in self._records
+        return attempt_id in self._book
 
     async def open(self, listener: Callable[[], None]) -> None:
         """Takes over what a former process of this agent left, as far as the engine answers; the rest once it does."""
-        self._listener = listener
-        self._records, self._unreadable = await asyncio.to_thread(self._store.load)
-        for record in list(self._records.values()):
+        self._unreadable = await self._book.open(listener)
+        for record in self._book:
             self._adopt(record)
-        if not await self._prepare():
-            self._spawn(self._prepare_later(), "wait for the Docker engine")
+        tried = asyncio.Event()
+        self._spawn(self._prepare_always(tried), "wait for the Docker engine")
         self._spawn(self._bound_outputs(), "bound outputs")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPEN_TIMEOUT):
+                await tried.wait()
 
     async def close(self) -> None:
         """Lets go of everything; kernels run on."""
@@ -115,122 +116,106 @@ class DockerBackend:
 
     def observed(self) -> Mapping[str, ObservedAttempt]:
         """All attempts there is a record of, by id."""
-        return {attempt_id: self._observe(record) for attempt_id, record in self._records.items()}
+        return self._book.observed()
 
     def output(self, attempt_id: str) -> Output:
         """What the attempt printed. Raises UnknownAttemptError."""
-        self._record(attempt_id)
-
-        def over() -> bool:
-            record = self._records.get(attempt_id)
-            return record is None or record.phase.ended
-
-        return Output(self._store.place(attempt_id) / OUTPUT, over)
+        return self._book.output(attempt_id)
 
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created. Raises BackendError on others."""
-        init = self._record(attempt_id).init
+        init = self._book.record(attempt_id).init
         if init is None:
             raise BackendError(f"attempt {attempt_id} does not run")
         return f"/proc/{init.pid}/ns/net"
 
     async def create(self, spec: AttemptSpec, hosts: str) -> None:
         """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED."""
-        if spec.id in self._records:
+        if spec.id in self._book:
             return
-        if self._store.was_removed(spec.id):
+        if self._book.was_removed(spec.id):
             await self.decline(spec, Phase.FAILED, "ALREADY_REMOVED", "the attempt was here before, and was removed")
             return
         kernels = self._kernels
-        async with self._lock(spec.id):
-            if not await self._add(Record.of(spec, self._options.boot_id)):
+        async with self._book.lock(spec.id):
+            if not await self._book.add(Record.of(spec, self._options.boot_id)):
                 return
             try:
                 user = await self._images.ensure(spec.image)
                 async with self._starts:
-                    record = await self._run(lambda: self._start(kernels, spec, hosts, user))
+                    place = self._book.place(spec.id)
+                    init = await self._run(lambda: kernels.start(spec, hosts, user, place))
+                record = replace(self._book.record(spec.id), phase=Phase.CREATED, init=init)
+                # What is not recorded, a later agent could not reach.
+                await self._book.write(record)
             except ImageError as error:
                 await self._fail(spec.id, ("IMAGE_PULL_FAILED", str(error)))
-            except (KernelError, EngineError) as error:
+            except (KernelError, EngineError, OSError) as error:
                 log.warning("attempt %s could not be started: %s", spec.id, error)
-                self._records[spec.id] = replace(self._records[spec.id], message=f"it could not be started: {error}")
+                message = f"it could not be started: {error}"
+                self._book.show(replace(self._book.record(spec.id), message=message))
                 await self._fail(spec.id)
             else:
-                self._records[spec.id] = record
-                self._listener()
                 self._watch(record)
 
     async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
         """Records that the attempt ended before anything of it was created."""
         record = Record.of(spec, self._options.boot_id)
-        await self._add(ended(record, phase, reason, message, time.time()))
+        await self._book.add(ended(record, phase, reason, message, time.time()))
 
     async def mark_attached(self, attempt_id: str) -> None:
         """Records that the attempt has its place in the network."""
-        async with self._lock(attempt_id):
-            await self._write(replace(self._record(attempt_id), attached=True))
+        async with self._book.lock(attempt_id):
+            await self._book.write(replace(self._book.record(attempt_id), attached=True))
 
     async def release(self, attempt_id: str) -> None:
         """Lets the command go; nothing to do unless it is held."""
-        async with self._lock(attempt_id):
-            record = self._record(attempt_id)
+        async with self._book.lock(attempt_id):
+            record = self._book.record(attempt_id)
             if record.phase is not Phase.CREATED:
                 return
-            await self._write(replace(record, phase=Phase.RUNNING, start_time=time.time()))
-            await asyncio.to_thread(open_gate, self._store.place(attempt_id))
+            await self._book.write(replace(record, phase=Phase.RUNNING, start_time=time.time()))
+            await asyncio.to_thread(open_gate, self._book.place(attempt_id))
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
-        async with self._lock(attempt_id):
-            record = self._record(attempt_id)
+        async with self._book.lock(attempt_id):
+            record = self._book.record(attempt_id)
             if record.phase not in {Phase.CREATED, Phase.RUNNING, Phase.STOPPING}:
                 return
             if record.start_time is None:
                 grace = 0.0
-            self._kill_at[attempt_id] = self._clock() + grace
-            await self._write(replace(record, phase=Phase.STOPPING, stop_grace=grace))
+            self._book.kill_at[attempt_id] = self._clock() + grace
+            await self._book.write(replace(record, phase=Phase.STOPPING, stop_grace=grace))
             # Its first process passes it on to the command.
             if record.init is not None and grace > 0:
                 await asyncio.to_thread(send_signal, record.init, SIGTERM)
 
     async def kill(self, attempt_id: str) -> None:
         """Ends all processes of the attempt."""
-        async with self._lock(attempt_id):
-            record = self._record(attempt_id)
-            self._kill_at.pop(attempt_id, None)
+        async with self._book.lock(attempt_id):
+            record = self._book.record(attempt_id)
+            self._book.kill_at.pop(attempt_id, None)
             # Everything in a container ends with its first process; the engine is not needed for it.
             if record.init is not None:
                 await asyncio.to_thread(send_signal, record.init, SIGKILL)
-        self._listener()
+        self._book.changed()
 
     async def remove(self, attempt_id: str) -> None:
         """Removes all traces of an ended attempt but the knowledge that it was."""
         kernels = self._kernels
-        async with self._lock(attempt_id):
-            if not self._record(attempt_id).phase.ended:
+        async with self._book.lock(attempt_id):
+            if not self._book.record(attempt_id).phase.ended:
                 raise BackendError(f"attempt {attempt_id} has not ended")
             await self._run(lambda: kernels.remove(attempt_id))
-            await asyncio.to_thread(self._store.remove, attempt_id)
-            del self._records[attempt_id]
-        self._locks.pop(attempt_id, None)
-        self._listener()
-
-    def _start(self, kernels: DockerKernels, spec: AttemptSpec, hosts: str, user: str) -> Record:
-        init = kernels.start(spec, hosts, user, self._store.place(spec.id))
-        record = replace(self._records[spec.id], phase=Phase.CREATED, init=init)
-        try:
-            self._store.write(record)
-        except OSError as error:
-            # A later agent would not know how to reach it.
-            raise KernelError(f"it could not be recorded: {error}") from error
-        return record
+            await self._book.remove(attempt_id)
 
     async def _prepare(self) -> bool:
         """Makes the backend ready to create; False when that has to be tried again."""
         try:
             node = await self._run(lambda: DockerKernels(self._options, self._engine))
             known = await self._run(node.attempts)
-            for attempt_id in sorted((known | self._unreadable) - set(self._records)):
+            for attempt_id in sorted((known | self._unreadable) - {record.id for record in self._book}):
                 await self._bury(node, attempt_id)
         except (BackendError, BuildError, OSError) as error:
             if str(error) != self._trouble:
@@ -239,15 +224,14 @@ class DockerBackend:
             return False
         self._node = node
         self._prepared.set()
-        self._listener()
+        self._book.changed()
         return True
 
-    async def _prepare_later(self) -> None:
-        while True:
+    async def _prepare_always(self, tried: asyncio.Event) -> None:
+        while not await self._prepare():
+            tried.set()
             await asyncio.sleep(RETRY)
-            if await self._prepare():
-                log.info("the Docker engine answers")
-                return
+        tried.set()
 
     def _adopt(self, record: Record) -> None:
         """Takes one attempt over from a former process of this agent; the engine is not asked."""
@@ -257,10 +241,10 @@ class DockerBackend:
             self._spawn(self._finish(record.id), f"finish {record.id}")
             return
         if record.phase is Phase.STOPPING:
-            self._kill_at[record.id] = self._clock() + record.stop_grace
+            self._book.kill_at[record.id] = self._clock() + record.stop_grace
         if record.phase is Phase.RUNNING:
             # The former process may have ended between recording this and doing it; a second time does no harm.
-            open_gate(self._store.place(record.id))
+            open_gate(self._book.place(record.id))
         self._watch(record)
 
     async def _bury(self, node: DockerKernels, attempt_id: str) -> None:
@@ -269,8 +253,8 @@ class DockerBackend:
         await self._run(lambda: node.remove(attempt_id))
         record = Record(attempt_id, "", attempt_id.rpartition(".")[0], self._options.boot_id)
         record = ended(record, Phase.FAILED, "RECORD_LOST", "the agent's record of the attempt was lost", time.time())
-        await asyncio.to_thread(self._store.set_aside, attempt_id)
-        await self._add(record)
+        await self._book.set_aside(attempt_id)
+        await self._book.add(record)
 
     def _watch(self, record: Record) -> None:
         """Waits for the end of the attempt's first process."""
@@ -294,7 +278,7 @@ class DockerBackend:
         """Records the end of an attempt, once nothing of it is left; tries until that is done."""
         await self._prepared.wait()
         while True:
-            async with self._lock(attempt_id):
+            async with self._book.lock(attempt_id):
                 if await self._try_finish(attempt_id, failure):
                     return
             await asyncio.sleep(RETRY)
@@ -306,7 +290,7 @@ class DockerBackend:
 
     async def _try_finish(self, attempt_id: str, failure: tuple[str, str] | None) -> bool:
         """Ends what is left and records it; False when that has to be tried again. `failure` is reason and message."""
-        record = self._records[attempt_id]
+        record = self._book.record(attempt_id)
         rebooted = record.boot_id != self._options.boot_id
         try:
             # After a restart of the node, the numbers belong to other processes.
@@ -329,7 +313,7 @@ class DockerBackend:
     async def _record_end(
         self, record: Record, state: ContainerState | None, rebooted: bool, failure: tuple[str, str] | None
     ) -> None:
-        self._kill_at.pop(record.id, None)
+        self._book.kill_at.pop(record.id, None)
         code, when, out_of_memory = None, time.time(), False
         if state is not None and state.end_time is not None and record.start_time is not None:
             when = max(state.end_time, record.start_time)
@@ -340,64 +324,25 @@ class DockerBackend:
         phase, reason, message = verdict(record, code, out_of_memory, rebooted)
         if failure is not None:
             phase, (reason, message) = Phase.FAILED, failure
-        output = self.output(record.id)
+        output = self._book.output(record.id)
         if phase is Phase.FAILED and (said := await asyncio.to_thread(output.tail, TAIL)):
             message = f"{message}: {said}"
         record = replace(record, exit_code=code, log_size=output.size(), init=None)
-        await self._write(ended(record, phase, reason, message, when))
+        await self._book.write(ended(record, phase, reason, message, when))
 
     async def _bound_outputs(self) -> None:
         while True:
             await asyncio.sleep(BOUND_INTERVAL)
-            for attempt_id, record in list(self._records.items()):
+            for record in self._book:
                 if not record.phase.ended:
                     with contextlib.suppress(UnknownAttemptError, OSError):
-                        await asyncio.to_thread(self.output(attempt_id).bound, self._options.output_limit)
-
-    async def _add(self, record: Record) -> bool:
-        if record.id in self._records or not await asyncio.to_thread(self._store.add, record):
-            return False
-        await asyncio.to_thread(self._store.make_lasting, record.id)
-        self._records[record.id] = record
-        self._listener()
-        return True
-
-    async def _write(self, record: Record) -> None:
-        await asyncio.to_thread(self._store.write, record)
-        self._records[record.id] = record
-        self._listener()
-
-    def _observe(self, record: Record) -> ObservedAttempt:
-        return ObservedAttempt(
-            id=record.id,
-            session_id=record.session_id,
-            kernel_id=record.kernel_id,
-            networked=record.networked,
-            phase=record.phase,
-            attached=record.attached,
-            exit_code=record.exit_code,
-            reason=record.reason,
-            message=record.message,
-            start_time=record.start_time,
-            end_time=record.end_time,
-            stop_grace=record.stop_grace,
-            kill_at=self._kill_at.get(record.id),
-            log_size=record.log_size if record.phase.ended else self.output(record.id).size(),
-        )
+                        await asyncio.to_thread(self._book.output(record.id).bound, self._options.output_limit)
 
     @property
     def _kernels(self) -> DockerKernels:
         if self._node is None:
             raise BackendError(self._trouble)
         return self._node
-
-    def _record(self, attempt_id: str) -> Record:
-        if (record := self._records.get(attempt_id)) is None:
-            raise UnknownAttemptError(f"there is no attempt {attempt_id}")
-        return record
-
-    def _lock(self, attempt_id: str) -> asyncio.Lock:
-        return self._locks.setdefault(attempt_id, asyncio.Lock())
 
     async def _run(self, action: Callable[[], Result]) -> Result:
         """Runs something that asks the engine in a thread; few at a time, and none of the threads that others need."""

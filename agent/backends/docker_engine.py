@@ -16,6 +16,7 @@ import docker
 import docker.errors
 import urllib3.exceptions
 
+from agent.attempts import ATTEMPT_ID
 from agent.backends.backend import BackendError
 from agent.backends.docker_container import AGENT_LABEL, ATTEMPT_LABEL
 
@@ -145,7 +146,9 @@ class Engine:
         """Attempts of an agent there is a container of, by the containers' labels."""
         wanted = {"label": f"{AGENT_LABEL}={agent_id}"}
         found = self._call(lambda client: client.containers(all=True, filters=wanted))
-        return {container["Labels"][ATTEMPT_LABEL] for container in found if ATTEMPT_LABEL in container["Labels"]}
+        names = {container["Labels"].get(ATTEMPT_LABEL, "") for container in found}
+        # Labels can be anybody's; these become names of directories.
+        return {name for name in names if ATTEMPT_ID.fullmatch(name)}
 
     def image_user(self, reference: str) -> str | None:
         """The user that an image names, empty when it names none; None when the image is not on this node."""

@@ -11,12 +11,14 @@ from manager.api import errors
 from manager.api.session_convert import spec_from_message
 from manager.identity.principal import Principal
 from manager.lifecycle import commands
-from manager.lifecycle.admission import admit
+from manager.lifecycle.admission import MAX_CLUSTER_SIZE, admit
 from manager.lifecycle.spec import SessionSpec
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
 MAX_SPECS = 10_000
+# A few bytes may ask for a thousand kernels.
+MAX_KERNELS = 20_000
 
 Drafted: TypeAlias = commands.Draft | errors.ApiError
 
@@ -50,6 +52,15 @@ def admitted(
     if found:
         raise errors.InvalidRequest(found)
     return spec
+
+
+def wrong_number(messages: Sequence[session_pb2.SessionSpec]) -> list[errors.Violation]:
+    """What is wrong with how many sessions, or kernels in them, are asked for at once."""
+    if not 1 <= len(messages) <= MAX_SPECS:
+        return [("specs", f"must be from 1 to {MAX_SPECS}")]
+    # Sessions that are too large are refused each by itself, and cost nothing.
+    kernels = sum(max(1, item.cluster_size) for item in messages if item.cluster_size <= MAX_CLUSTER_SIZE)
+    return [("specs", f"must be at most {MAX_KERNELS} kernels in all")] if kernels > MAX_KERNELS else []
 
 
 def draft_all(messages: Sequence[session_pb2.SessionSpec], principal: Principal) -> list[Drafted]:

@@ -15,7 +15,7 @@ from manager.api.etags import check_etag
 from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
 from manager.api.session_convert import event_message, explanation_message, session_message
-from manager.api.session_requests import MAX_SPECS, Drafted, admitted, draft_all, result_message
+from manager.api.session_requests import Drafted, admitted, draft_all, result_message, wrong_number
 from manager.fleet.dialer import Dialer
 from manager.fleet.output import OutputPastEndError, OutputUnavailableError
 from manager.lifecycle import commands, quotas
@@ -75,9 +75,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> pb.CreateSessionsResponse:
         """See the proto."""
         principal = current_principal()
-        violations = fields.wrong_request_id(request.request_id)
-        if not 1 <= len(request.specs) <= MAX_SPECS:
-            violations.append(("specs", f"must be from 1 to {MAX_SPECS}"))
+        violations = [*wrong_number(request.specs), *fields.wrong_request_id(request.request_id)]
         if violations:
             raise errors.InvalidRequest(violations)
         drafted = await asyncio.to_thread(draft_all, request.specs, principal)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from manager.lifecycle.states import SessionType
@@ -60,7 +60,13 @@ class SessionSpec:
 
     def to_json(self) -> dict[str, Any]:
         """As stored."""
-        return asdict(self)
+        # By hand: `asdict` copies everything deeply, and takes longer than all checks of a request.
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "kernel": _stored_kernel(self.kernel),
+            "roles": {role: _stored_kernel(kernel) for role, kernel in self.roles.items()},
+            "labels": dict(self.labels),
+        }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> SessionSpec:
@@ -70,6 +76,18 @@ class SessionSpec:
         values["kernel"] = _kernel_spec(values["kernel"])
         values["roles"] = {role: _kernel_spec(kernel) for role, kernel in values["roles"].items()}
         return cls(**values)
+
+
+_PLAIN = tuple(field.name for field in fields(SessionSpec) if field.name not in ("kernel", "roles", "labels"))
+
+
+def _stored_kernel(kernel: KernelSpec) -> dict[str, Any]:
+    return {
+        "image": kernel.image,
+        "command": kernel.command,
+        "environment": dict(kernel.environment),
+        "slots": dict(kernel.slots),
+    }
 
 
 def _kernel_spec(stored: Mapping[str, Any]) -> KernelSpec:

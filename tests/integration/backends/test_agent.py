@@ -26,7 +26,7 @@ async def test_killed_agent_leaves_kernels_and_the_next_adopts_them(
 ) -> None:
     address = await process.start()
     manager, _channel = await process.converse(address)
-    assert list(manager.welcome.backends) == ["process"] + (["docker"] if kind.engine is not None else [])
+    assert kind.name in manager.welcome.backends
     held = attempt("held", "echo", "early", session_id="one", goal=pb.GOAL_HELD, image=kind.image)
     running = attempt("running", session_id="two", image=kind.image)
     ending = attempt("ending", "sh", "-c", WAIT, session_id="three", image=kind.image)

@@ -12,10 +12,14 @@ import tarfile
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import docker
 
 from agent.backends.docker_engine import Engine, EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 IMAGE = "retinue-test/busybox:1"
 START_TIMEOUT = 30.0
@@ -25,9 +29,9 @@ PROGRAMS = {"dockerd": "docker.io", "busybox": "busybox-static", "gcc": "gcc lib
 BUSYBOX = Path("/bin/busybox")
 
 
-def install() -> None:
-    """Installs what engines, the image, and the first process of containers are made of."""
-    missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
+def install(programs: Mapping[str, str] = PROGRAMS) -> None:
+    """Installs packages of programs that are missing: by default what engines, images and first processes are made of."""
+    missing = [package for program, package in programs.items() if shutil.which(program) is None]
     if not missing:
         return
     packages = " ".join(missing).split()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +19,7 @@ from agent.backends.docker_images import ImageError, Images
 from agent.backends.process import ProcessBackend
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.conftest import HOSTS, Contract, Kind
-from tests.integration.docker.engine import IMAGE, TestEngine
+from tests.integration.docker.engine import IMAGE, TestEngine, install
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -133,6 +135,14 @@ async def test_inside_of_a_container(contract: Contract) -> None:
     assert lines[-1] == "init"
 
 
+async def test_orphans_are_reaped(contract: Contract) -> None:
+    script = "(true &); sleep 0.2; cat /proc/[0-9]*/status | grep -c '^State:.Z'; ls /proc | grep -c '^[0-9]'"
+    observed, output = await contract.ran(contract.spec("k", "sh", "-c", script))
+    assert observed.exit_code == 0
+    # The first process, the shell, `ls` and `grep`.
+    assert output == "0\n4\n"
+
+
 @pytest.mark.parametrize(("user", "uid"), [("1234", "1234"), ("1234:99", "1234"), ("0", "60000"), ("root", "60000")])
 async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: str, uid: str) -> None:
     client = engine.client()
@@ -189,6 +199,53 @@ async def test_image_is_fetched_once_for_all_who_wait(engine: TestEngine) -> Non
     finally:
         await images.close()
         counting.close()
+
+
+REGISTRY = """
+version: 0.1
+storage: {{filesystem: {{rootdirectory: {directory}/images}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+log: {{level: error}}
+"""
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """A registry of images on the loopback."""
+    install({"docker-registry": "docker-registry"})
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    configuration = tmp_path / "registry.yml"
+    configuration.write_text(REGISTRY.format(directory=tmp_path, port=port))
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(["docker-registry", "serve", str(configuration)], stdout=log, stderr=log)  # noqa: S607
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+async def test_image_is_fetched_from_a_registry(contract: Contract, engine: TestEngine, registry: str) -> None:
+    client = engine.client()
+    repository = f"{registry}/some/image"
+    reference = f"{repository}:1"
+
+    def pushed() -> bool:
+        return not any("error" in event for event in client.push(repository, "1", stream=True, decode=True))
+
+    try:
+        client.tag(IMAGE, repository, "1")
+        await eventually(pushed)
+        digests = client.inspect_image(reference)["RepoDigests"]
+        client.remove_image(reference)
+        pinned = next(digest for digest in digests if digest.startswith(repository))
+        for number, wanted in enumerate((reference, pinned)):
+            observed, output = await contract.ran(contract.spec(f"k{number}", "echo", "here", image=wanted))
+            assert (observed.exit_code, output) == (0, "here\n")
+        client.remove_image(reference)
+    finally:
+        client.close()
 
 
 class Forgetful(Engine):

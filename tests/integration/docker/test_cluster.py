@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from typing import TYPE_CHECKING
 
 import pytest_asyncio
@@ -87,6 +88,7 @@ async def test_session_of_containers_on_two_nodes(cluster: DockerCluster) -> Non
             type="batch",
             image=IMAGE,
             command=["sh", "-c", TALK],
+            sub_command=["sh", "-c", TALK],
             cluster_size=3,
             cluster_mode="multi-node",
             slots={"cpu": "2", "mem": "64m"},
@@ -95,22 +97,23 @@ async def test_session_of_containers_on_two_nodes(cluster: DockerCluster) -> Non
         assert len({kernel.agent for kernel in session.kernels}) == 2
         assert session.view.network == session_pb2.NETWORK_KIND_VXLAN
         outputs = dict.fromkeys(NAMES, "")
-        async with asyncio.timeout(30):
-            while not all(text.endswith("done\n") for text in outputs.values()):
-                outputs = {name: await printed(client, session.id, name) for name in NAMES}
-                await asyncio.sleep(0.1)
+        deadline = time.monotonic() + 30
+        while not all(text.endswith("done\n") for text in outputs.values()):
+            assert time.monotonic() < deadline, outputs
+            await asyncio.sleep(0.1)
+            outputs = {name: await printed(client, session.id, name) for name in NAMES}
         for one, other in itertools.permutations(NAMES, 2):
             assert f"{other} is {other}\n" in outputs[one]
-        for number, name in enumerate(NAMES):
+        for name in NAMES:
             lines = outputs[name].splitlines()
             assert "1450" in lines
             assert f"BACKENDAI_CLUSTER_HOST={name}" in lines
-            assert f"BACKENDAI_CLUSTER_IDX={max(0, number - 1) if number == 0 else number}" in lines
             assert "BACKENDAI_CLUSTER_HOSTS=main1,sub1,sub2" in lines
         assert sorted(cluster.containers()) == sorted(f"/retinue-{kernel.id}.1" for kernel in session.kernels)
         networks = [name for agent in cluster.agents for name in network_namespaces(agent.id)]
         assert len(networks) == 2
-        assert all(links_of_kind(name, "vxlan") for name in networks)
+        for name in networks:
+            assert await asyncio.to_thread(links_of_kind, name, "vxlan")
 
         # An agent's death leaves the containers, and the next one ends them.
         await cluster.kill_agent(0)

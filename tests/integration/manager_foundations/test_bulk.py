@@ -130,6 +130,8 @@ async def test_the_whole_is_refused(ada: Ada) -> None:
     for values, fields in (
         ({"specs": []}, ["specs"]),
         ({"specs": [session_pb2.SessionSpec()] * 10_001}, ["specs"]),
+        ({"specs": [spec(cluster_size=1024)] * 20}, ["specs"]),
+        ({"specs": [], "request_id": "x"}, ["specs", "request_id"]),
         ({"specs": [spec()], "request_id": "x"}, ["request_id"]),
     ):
         message = pb.CreateSessionsRequest(**values)  # type: ignore[arg-type]

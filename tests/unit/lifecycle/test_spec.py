@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import asdict
 
 from manager.lifecycle.spec import KernelSpec, SessionSpec, cluster_environment, kernel_plans
 from manager.lifecycle.states import SessionType
@@ -68,3 +69,16 @@ def test_the_eight_variables_and_two_ids() -> None:
         "BACKENDAI_KERNEL_ID": str(plan.id),
         "BACKENDAI_SESSION_ID": str(SESSION),
     }
+
+
+def test_the_stored_form_holds_every_field() -> None:
+    asked = SessionSpec(
+        name="n",
+        project="p",
+        resource_group="g",
+        type=SessionType.BATCH,
+        kernel=KernelSpec("i", ("a", "b"), {"A": "1"}, {"cpu": "1"}),
+        roles={"sub": KernelSpec(command=("c",))},
+        labels={"x": "y"},
+    )
+    assert asked.to_json() == asdict(asked)

@@ -45,14 +45,14 @@ def _of(quota: pb.Quota, field: str, number: int) -> str:
 
 
 @quotas_command.command("ls")
-@click.option("--kind", type=_KIND, default="", help="Only this kind.")
+@click.option("--kind", type=_KIND, help="Only this kind.")
 @output_option
 @pass_connection
 @asynchronous
-async def list_quotas(connection: Connection, kind: str, output: str) -> None:
+async def list_quotas(connection: Connection, kind: str | None, output: str) -> None:
     """Lists quotas by kind and name: what counts against each, and its limits."""
     async with connection.client() as client:
-        quotas = [quota async for quota in client.quotas.list(kind=kind)]
+        quotas = [quota async for quota in client.quotas.list(kind=kind or "")]
     print_list(output, pb.GetQuotasResponse(quotas=quotas), quotas, _columns(), lambda quota: quota.name)
 
 

@@ -1,0 +1,127 @@
+"""The attempts of one backend: what is known of each, in memory and on disk, and who is told of changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from agent.attempts import ObservedAttempt
+from agent.backends.backend import UnknownAttemptError
+from agent.backends.kernels import OUTPUT
+from agent.backends.output import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from agent.backends.records import Record, Records
+
+
+class Book:
+    """Records by id of attempt; every change is on disk before it is seen. Methods belong on one event loop."""
+
+    def __init__(self, store: Records) -> None:
+        """Nothing is read before `open`."""
+        self._store = store
+        self._records: dict[str, Record] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._listener: Callable[[], None] = lambda: None
+        self.kill_at: dict[str, float] = {}
+        """When an attempt that was asked to end is due to be killed, on the monotonic clock."""
+
+    def __contains__(self, attempt_id: str) -> bool:
+        """Whether there is a record of the attempt."""
+        return attempt_id in self._records
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records there are now."""
+        return iter(list(self._records.values()))
+
+    async def open(self, listener: Callable[[], None]) -> set[str]:
+        """Reads all records; the result are attempts whose record cannot be read. `listener` is told of each change."""
+        self._listener = listener
+        self._records, unreadable = await asyncio.to_thread(self._store.load)
+        return unreadable
+
+    def record(self, attempt_id: str) -> Record:
+        """What is known of an attempt. Raises UnknownAttemptError."""
+        if (record := self._records.get(attempt_id)) is None:
+            raise UnknownAttemptError(f"there is no attempt {attempt_id}")
+        return record
+
+    def place(self, attempt_id: str) -> Path:
+        """The attempt's directory."""
+        return self._store.place(attempt_id)
+
+    def was_removed(self, attempt_id: str) -> bool:
+        """Whether there once was a record, and it was removed."""
+        return self._store.was_removed(attempt_id)
+
+    def lock(self, attempt_id: str) -> asyncio.Lock:
+        """To be held by whoever changes the attempt."""
+        return self._locks.setdefault(attempt_id, asyncio.Lock())
+
+    async def add(self, record: Record) -> bool:
+        """Makes a first record that outlives a crash of the node; False when there is one already. Raises OSError."""
+        if record.id in self._records or not await asyncio.to_thread(self._store.add, record):
+            return False
+        await asyncio.to_thread(self._store.make_lasting, record.id)
+        self.show(record)
+        return True
+
+    async def write(self, record: Record) -> None:
+        """Replaces a record. Raises OSError, and then the former one stands."""
+        await asyncio.to_thread(self._store.write, record)
+        self.show(record)
+
+    def show(self, record: Record) -> None:
+        """Takes up a record that is on disk, or whose loss does no harm."""
+        self._records[record.id] = record
+        self.changed()
+
+    def changed(self) -> None:
+        """Tells the listener that something is not as it was."""
+        self._listener()
+
+    async def set_aside(self, attempt_id: str) -> None:
+        """Moves the directory of an attempt that has no readable record away, for a person to look at."""
+        await asyncio.to_thread(self._store.set_aside, attempt_id)
+
+    async def remove(self, attempt_id: str) -> None:
+        """Removes a record and the attempt's directory, and remembers that it was there. Raises OSError."""
+        await asyncio.to_thread(self._store.remove, attempt_id)
+        del self._records[attempt_id]
+        self._locks.pop(attempt_id, None)
+        self.changed()
+
+    def output(self, attempt_id: str) -> Output:
+        """What the attempt printed. Raises UnknownAttemptError."""
+        self.record(attempt_id)
+
+        def over() -> bool:
+            record = self._records.get(attempt_id)
+            return record is None or record.phase.ended
+
+        return Output(self.place(attempt_id) / OUTPUT, over)
+
+    def observed(self) -> dict[str, ObservedAttempt]:
+        """All attempts by id, as the outside sees them."""
+        return {attempt_id: self._observe(record) for attempt_id, record in self._records.items()}
+
+    def _observe(self, record: Record) -> ObservedAttempt:
+        return ObservedAttempt(
+            id=record.id,
+            session_id=record.session_id,
+            kernel_id=record.kernel_id,
+            networked=record.networked,
+            phase=record.phase,
+            attached=record.attached,
+            exit_code=record.exit_code,
+            reason=record.reason,
+            message=record.message,
+            start_time=record.start_time,
+            end_time=record.end_time,
+            stop_grace=record.stop_grace,
+            kill_at=self.kill_at.get(record.id),
+            log_size=record.log_size if record.phase.ended else self.output(record.id).size(),
+        )

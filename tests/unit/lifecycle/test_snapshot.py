@@ -1,0 +1,83 @@
+"""The columns of a pass: whose past usage and whose quotas count."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from manager.lifecycle.snapshot import Limit, PastUsage, build
+from manager.scheduling.columns import UNLIMITED
+from manager.scheduling.fair_share import DAY_SECONDS
+
+AGENTS: list[dict[str, Any]] = [
+    {
+        "id": f"n{number}",
+        "state": "ALIVE",
+        "drained": False,
+        "architecture": "x86_64",
+        "capacity": {"cpu": 2000, "mem": 1024},
+        "used": {},
+        "kernels": 0,
+    }
+    for number in range(2)
+]
+
+
+def waiting(owner: str, project: str = "p", **slots: int) -> dict[str, Any]:
+    return {
+        "id": uuid.uuid4(),
+        "owner": owner,
+        "project": project,
+        "priority": 10,
+        "sequence": 1,
+        "cluster_mode": "SINGLE_NODE",
+        "tries": 0,
+        "failed_agents": [],
+        "last_failure": "",
+        "reason": "",
+        "message": "",
+        "delay": 0.0,
+        "clearing": False,
+        "kernels": [{"id": str(uuid.uuid4()), "hostname": "main1", "slots": slots or {"cpu": 1000}}],
+    }
+
+
+QUEUE = [waiting("ann"), waiting("ben", "q"), waiting("cem")]
+
+
+def test_without_past_usage_owners_are_in_order_of_arrival() -> None:
+    snapshot = build(AGENTS, {"zoe": {"cpu": 1}}, QUEUE, {})
+    assert list(snapshot.owners.names) == ["ann", "ben", "cem", "zoe"]
+    assert snapshot.owners.past_usage is None
+    assert snapshot.queue.quotas is None
+
+
+def test_past_usage_is_a_part_of_what_the_group_gives() -> None:
+    whole = 4000 * 10 * DAY_SECONDS
+    usage = {"ann": {"cpu": whole / 4}, "ben": {"cpu": whole / 8, "mem": 2048 * 10 * DAY_SECONDS / 8}}
+    snapshot = build(AGENTS, {}, QUEUE, {}, past=PastUsage(usage, 10))
+    assert list(snapshot.owners.names) == ["cem", "ann", "ben"]
+    assert snapshot.owners.past_usage is not None
+    assert snapshot.owners.past_usage.tolist() == pytest.approx([0.0, 1 / 8, 1 / 8])
+    weighed = build(AGENTS, {}, QUEUE, {}, past=PastUsage(usage, 10, {"cpu": 1.0}))
+    assert list(weighed.owners.names) == ["cem", "ben", "ann"]
+    heavy = build(AGENTS, {}, QUEUE, {"ann": 4}, past=PastUsage(usage, 10, {"cpu": 1.0}))
+    assert list(heavy.owners.names) == ["cem", "ann", "ben"]
+
+
+def test_each_session_is_held_to_its_own_quotas() -> None:
+    limits = [
+        Limit(("PROJECT", "q"), "project q", {"cpu": 5000}, None, {"cpu": 1000, "gone": 7}, 1),
+        Limit(("RESOURCE_GROUP", "g"), "resource group g", {"disk": 1}, 9, {}, 3),
+        Limit(("USER", "ann"), "user ann", {"mem": 0}, None, {}, 0),
+    ]
+    quotas = build(AGENTS, {}, QUEUE, {}, limits=limits).queue.quotas
+    assert quotas is not None
+    assert quotas.of_sessions == [(2, 1), (0, 1), (1,)]
+    assert list(quotas.slots) == ["cpu", "mem"]
+    assert quotas.limits.tolist() == [[5000, UNLIMITED], [UNLIMITED, UNLIMITED], [UNLIMITED, 0]]
+    assert quotas.held.tolist() == [[1000, 0], [0, 0], [0, 0]]
+    assert quotas.session_limits.tolist() == [UNLIMITED, 9, UNLIMITED]
+    assert quotas.sessions.tolist() == [1, 3, 0]
