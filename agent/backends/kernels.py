@@ -130,18 +130,16 @@ class Kernels:
         )
         ends = sandbox.Ends(place / GATE, place / STATUS, place / OUTPUT)
 
-        with contextlib.ExitStack() as used:
-            # The thread that was ready for it is replaced in any case, and while the sandbox is set up if there is one.
-            used.callback(self._launchers.refill)
+        def limit() -> None:
+            self._cgroups.limit(spec.id, limits)
+            meanwhile()
 
-            def limit() -> None:
-                self._cgroups.limit(spec.id, limits)
-                meanwhile()
-                used.close()
-
+        try:
             child = sandbox.start(
                 kernel, self._settings, ends, lambda action: self._launchers.launch(spec.id, action), limit
             )
+        finally:
+            self._launchers.refill()
         self._cgroups.limit_cpu(spec.id, limits)
         number = self.status(place).init
         monitor, init = identify(child.pid), None if number is None else identify(number)
