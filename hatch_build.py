@@ -17,7 +17,8 @@ def generate(root: Path = ROOT) -> None:
     """Writes `gen/retinue/**/*_pb2*.py[i]`; what was there before is removed."""
     from grpc_tools import protoc
 
-    target = root / "gen"
+    # Beside the old ones until they are whole: programs that run meanwhile find one or the other.
+    target = root / "gen.new"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     protos = sorted(str(path) for path in (root / "protos").rglob("*.proto"))
@@ -29,6 +30,8 @@ def generate(root: Path = ROOT) -> None:
     status = protoc.main(["protoc", f"-I{root / 'protos'}", f"-I{well_known}", *outputs, *protos])
     if status != 0:
         raise RuntimeError(f"protoc ended with {status}")
+    shutil.rmtree(root / "gen", ignore_errors=True)
+    target.rename(root / "gen")
 
 
 class StubsHook(BuildHookInterface[Any]):
