@@ -42,7 +42,7 @@ async def ended(conversation: Conversation, *, silent: bool = False) -> grpc.aio
 async def test_whole_life(agent: Agent) -> None:
     manager = await agent.converse()
     assert manager.welcome.agent_id == agent.settings.agent_id
-    assert list(manager.welcome.backends) == ["process"]
+    assert "process" in manager.welcome.backends
     assert manager.welcome.capacity["cpu"] >= 1000
     assert not manager.welcome.attempts
     await manager.snapshot(

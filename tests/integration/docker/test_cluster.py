@@ -16,8 +16,7 @@ from retinue.manager.v1 import session_pb2
 from tests.integration.docker.engine import IMAGE, TestEngine, install
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-    from pathlib import Path
+    from collections.abc import AsyncIterator
 
     from retinue.client import Client
     from retinue.client.local.nodes import Node
@@ -41,18 +40,16 @@ class DockerCluster(Cluster):
     """A cluster whose agents each have an engine in their node's network namespace."""
 
     def __init__(self) -> None:
-        super().__init__(options=ClusterOptions(agents=2, prefix="rt-test-", heartbeat=0.5))
+        options = ClusterOptions(agents=2, prefix="rt-test-", heartbeat=0.5, engine=self._start_engine)
+        super().__init__(options=options)
         self.engines: dict[str, TestEngine] = {}
 
-    def _agent_command(
-        self, agent_id: str, node: Node | None, directory: Path, token_file: Path, slots: Mapping[str, str]
-    ) -> list[str]:
+    def _start_engine(self, agent_id: str, node: Node | None) -> str:
         assert node is not None
         engine = self.engines[agent_id] = TestEngine(node.namespace)
         engine.start()
         engine.make_image()
-        command = super()._agent_command(agent_id, node, directory, token_file, slots)
-        return [*command, "--docker-host", engine.host]
+        return engine.host
 
     def containers(self) -> list[str]:
         """Names of all containers of all engines."""

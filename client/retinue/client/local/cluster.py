@@ -44,6 +44,8 @@ class ClusterOptions:
     `agents` on nodes of their own, each with `slots`; 0 means one agent in this machine's own network, for machines
     where namespaces cannot be made. Times of the agents' supervision in seconds. `port` is the manager's for users, the
     next one is that for agents; 0 takes free ones. `prefix` starts the names of the nodes' namespaces.
+    `agent_arguments` are added to the command of every agent. `engine` gives the Docker engine of an agent by its id and
+    node, as `unix://PATH`, and may start it first; without it, agents use the machine's engine if it answers.
     """
 
     agents: int = 2
@@ -55,6 +57,8 @@ class ClusterOptions:
     prefix: str = "retinue-"
     manager_seconds: float = 90.0
     agent_seconds: float = 60.0
+    agent_arguments: tuple[str, ...] = ()
+    engine: Callable[[str, nodes.Node | None], str] | None = None
 
 
 @dataclass(slots=True)
@@ -65,6 +69,7 @@ class LocalAgent:
     node: nodes.Node | None
     state_directory: Path
     process: ChildProcess
+    docker_host: str = ""
 
 
 class Cluster:
@@ -217,8 +222,14 @@ class Cluster:
         token_file = directory.with_suffix(".join-token")
         token_file.touch(mode=0o600)
         token_file.write_text(join_token or self._facts["join_token"])
+        engine = self.options.engine
+        docker_host = await in_thread(engine, agent_id, node) if engine is not None else ""
+        if docker_host:
+            self._state.engines[agent_id] = docker_host
+            self._state.write(self.directory)
         command = self._agent_command(agent_id, node, directory, token_file, slots)
-        self.agents.append(LocalAgent(agent_id, node, directory, self._child(agent_id, command)))
+        command += [*(("--docker-host", docker_host) if docker_host else ()), *self.options.agent_arguments]
+        self.agents.append(LocalAgent(agent_id, node, directory, self._child(agent_id, command), docker_host))
         await self.start_agent(index, wait=wait)
         return index
 
@@ -264,7 +275,7 @@ class Cluster:
 
     def find_leftovers(self, agent: LocalAgent) -> leftovers.Leftovers:
         """What there is of an agent's kernels and networks. Blocks."""
-        return leftovers.find(agent.id, agent.node, agent.state_directory)
+        return leftovers.find(agent.id, agent.node, agent.state_directory, agent.docker_host)
 
     def casualties(self) -> list[ChildProcess]:
         """Processes that were started and do not run."""

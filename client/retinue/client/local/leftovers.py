@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import signal
@@ -10,12 +11,14 @@ import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from retinue.client.local import namespaces, nodes
+from retinue.client.local import engine, namespaces, nodes
 
 _CGROUPS = Path("/sys/fs/cgroup")
-_LABEL_LENGTH = 20
+# As agents name the namespaces of their networks: longer ids end in a digest of the whole.
+_LABEL_LENGTH, _DIGEST_LENGTH = 20, 8
 _MONITORS = "monitors"
-_ATTEMPT_DIRECTORIES = ("attempts", "scratch")
+_ATTEMPT_DIRECTORIES = ("attempts", "scratch", "docker/attempts")
+_LABEL = "retinue.agent"
 # An agent also has groups, files and threads of its own; what belongs to a kernel goes by the kernel's id and epoch.
 _ATTEMPT = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+")
 _SANDBOX = "bwrap"
@@ -27,7 +30,7 @@ class Leftovers:
 
     `networks` are the network namespaces of sessions, `links` what is in the node's own namespace besides its uplink,
     `control_groups` those of kernels, `attempts` the agent's directories of kernels, `processes` pids of kernels and
-    their sandboxes.
+    their sandboxes, `containers` names of containers, ended ones too.
     """
 
     networks: tuple[str, ...] = ()
@@ -35,6 +38,7 @@ class Leftovers:
     control_groups: tuple[str, ...] = ()
     attempts: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
 
     def counts(self) -> dict[str, int]:
         """How many there are of each."""
@@ -46,8 +50,11 @@ class Leftovers:
         return not any(self.counts().values())
 
 
-def find(agent_id: str, node: nodes.Node | None, state_directory: Path) -> Leftovers:
-    """What there is now of an agent's kernels and networks; links are looked at only where it has a node. Blocks."""
+def find(agent_id: str, node: nodes.Node | None, state_directory: Path, docker_host: str = "") -> Leftovers:
+    """What there is now of an agent's kernels and networks; links are looked at only where it has a node. Blocks.
+
+    `docker_host` is the agent's engine; empty means the machine's, if it answers.
+    """
     groups = _groups(agent_id)
     attempts = {
         entry.name
@@ -65,16 +72,21 @@ def find(agent_id: str, node: nodes.Node | None, state_directory: Path) -> Lefto
         control_groups=tuple(sorted({group.name for group in kernels})),
         attempts=tuple(sorted(attempts)),
         processes=tuple(map(str, sorted(processes))),
+        containers=tuple(engine.containers(docker_host, f"{_LABEL}={agent_id}")),
     )
 
 
 def network_namespaces(agent_id: str) -> list[str]:
     """The namespaces of an agent's session networks."""
-    return namespaces.names(f"rt-{agent_id[:_LABEL_LENGTH]}-")
+    label = agent_id
+    if len(label) > _LABEL_LENGTH:
+        digest = hashlib.sha256(agent_id.encode()).hexdigest()[:_DIGEST_LENGTH]
+        label = f"{agent_id[: _LABEL_LENGTH - _DIGEST_LENGTH - 1]}-{digest}"
+    return namespaces.names(f"rt-{label}-")
 
 
-def remove(agent_id: str, seconds: float = 5.0) -> None:
-    """Kills what runs in an agent's control groups, and removes these and its networks' namespaces. Blocks.
+def remove(agent_id: str, docker_host: str = "", seconds: float = 5.0) -> None:
+    """Kills what runs in an agent's control groups, and removes these, its networks' namespaces and containers. Blocks.
 
     For agents that do not run any more. What takes longer than `seconds` to go is left.
     """
@@ -95,6 +107,8 @@ def remove(agent_id: str, seconds: float = 5.0) -> None:
                 place.rmdir()
     for name in network_namespaces(agent_id):
         namespaces.delete(name)
+    for name in engine.containers(docker_host, f"{_LABEL}={agent_id}"):
+        engine.remove(docker_host, name)
 
 
 def _agent_roots(agent_id: str) -> list[Path]:

@@ -14,11 +14,12 @@ _FILE = "cluster.json"
 
 @dataclass(slots=True)
 class ClusterState:
-    """Underlay (None without nodes), agents by id, and processes as (pid, start time)."""
+    """Underlay (None without nodes), agents by id, processes as (pid, start time), and engines of agents that have their own."""
 
     underlay: nodes.Underlay | None = None
     agents: list[str] = field(default_factory=list)
     processes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    engines: dict[str, str] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
         """Replaces what is on disk."""
@@ -26,6 +27,7 @@ class ClusterState:
             "underlay": [self.underlay.prefix, self.underlay.number] if self.underlay is not None else None,
             "agents": self.agents,
             "processes": self.processes,
+            "engines": self.engines,
         }
         temporary = directory / f"{_FILE}.new"
         temporary.write_text(json.dumps(content))
@@ -43,6 +45,7 @@ class ClusterState:
             underlay=nodes.Underlay(str(underlay[0]), int(underlay[1])) if underlay is not None else None,
             agents=[str(agent) for agent in content["agents"]],
             processes={name: (int(pid), int(started)) for name, (pid, started) in content["processes"].items()},
+            engines={agent: str(host) for agent, host in content.get("engines", {}).items()},
         )
 
 
@@ -55,7 +58,7 @@ def clear(directory: Path) -> None:
         process.end(pid, started)
     end_database(directory)
     for agent in state.agents:
-        leftovers.remove(agent)
+        leftovers.remove(agent, state.engines.get(agent, ""))
     if state.underlay is not None:
         nodes.delete_underlay(state.underlay)
     (directory / _FILE).unlink(missing_ok=True)
