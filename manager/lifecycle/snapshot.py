@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,11 @@ from manager.scheduling.columns import (
     Tier,
 )
 from manager.scheduling.fair_share import normalised_usage
+
+# What a kernel may need of an agent, in words, and the names of the agents' backends that give it.
+FEATURES = ("a backend for native processes", "a backend for images")
+_NATIVE, _IMAGES = 1, 2
+_OFFERED = {"process": _NATIVE, "docker": _IMAGES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,8 @@ def build(
         schedulable=np.array([row["state"] == "ALIVE" and not row["drained"] for row in agent_rows], dtype=np.bool_),
         architectures=[row["architecture"] for row in agent_rows],
         kernels=np.array([row["kernels"] for row in agent_rows], dtype=np.int64),
+        features=FEATURES,
+        offers=np.array([offered(row["backends"]) for row in agent_rows], dtype=np.int64),
     )
     owners = Owners(
         names=names,
@@ -130,6 +139,7 @@ def build(
         single_node=np.array([row["cluster_mode"] == "SINGLE_NODE" for row in queue_rows], dtype=np.bool_),
         offsets=offsets,
         requests=matrix([kernel for session in waiting for kernel in session.slots]),
+        needs=np.array([needed(kernel["image"]) for row in queue_rows for kernel in row["kernels"]], dtype=np.int64),
         tries=np.array([row["tries"] for row in queue_rows], dtype=np.int64),
         held_back={position: why for position, row in enumerate(queue_rows) if (why := _held_back(row)) is not None},
         wishes={
@@ -142,6 +152,16 @@ def build(
         quotas=_quotas(limits, queue_rows, slots, matrix([limit.held for limit in limits])) if limits else None,
     )
     return Snapshot(agents, owners, queue, waiting)
+
+
+def offered(backends: Iterable[str]) -> int:
+    """The FEATURES of an agent with these backends, as bits."""
+    return reduce(or_, (_OFFERED.get(name, 0) for name in backends), 0)
+
+
+def needed(image: bool) -> int:  # the one fact there is
+    """The FEATURES that a kernel needs, as bits."""
+    return _IMAGES if image else _NATIVE
 
 
 def _normalised(past: PastUsage, agent_rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -113,6 +113,11 @@ class Agents:
     architectures: Sequence[str]
     # Live kernels on each agent.
     kernels: Integers
+    # What kernels may need besides an architecture, in words, one bit each from the lowest; and the bits that each agent has.
+    features: tuple[str, ...] = ()
+    offers: Integers | None = None
+    # The ids are in order already.
+    in_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +172,8 @@ class Queue:
     tries: Integers
     # Sessions not to be tried now, and why: dependency, start time, backoff, quota.
     held_back: Mapping[int, Explanation] = field(default_factory=dict)
+    # By kernel: the bits of `Agents.features` that its agent must have; None means none.
+    needs: Integers | None = None
     # Sessions that need a certain architecture.
     architectures: Mapping[int, str] = field(default_factory=dict)
     # Sessions that want or avoid certain agents.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from manager.scheduling.columns import Agents, Integers, Mask
-from manager.scheduling.kinds import ANY_ARCHITECTURE, KERNEL, Shape
+from manager.scheduling.kinds import ANY_AGENT, ANY_ARCHITECTURE, KERNEL, Needs, Shape
 from manager.scheduling.lanes import LIMIT, Lanes
 
 _UNKNOWN = -1
@@ -31,7 +31,10 @@ class Free:
         """
         self.lanes = lanes
         self._every_move = every_move
-        self.rows = np.array(sorted(range(len(agents.ids)), key=agents.ids.__getitem__), np.int64)
+        if agents.in_order:
+            self.rows = np.arange(len(agents.ids), dtype=np.int64)
+        else:
+            self.rows = np.array(sorted(range(len(agents.ids)), key=agents.ids.__getitem__), np.int64)
         free = np.clip(agents.capacity - agents.used, 0, LIMIT - 1)[self.rows]
         # One row a lane: vector steps run along the agents.
         self._amounts = np.zeros((lanes.count, len(self.rows)), np.int64)
@@ -40,8 +43,9 @@ class Free:
         if max_kernels:
             self._amounts[-1] = np.maximum(0, max_kernels - agents.kernels[self.rows]) * KERNEL
         self.schedulable = agents.schedulable[self.rows]
-        self._architectures = np.array([agents.architectures[row] for row in self.rows], dtype=object)
-        self._masks: dict[str, Mask] = {ANY_ARCHITECTURE: self.schedulable}
+        self._architectures = np.asarray(agents.architectures, dtype=object)[self.rows]
+        self._offers = np.zeros(len(self.rows), np.int64) if agents.offers is None else agents.offers[self.rows]
+        self._masks: dict[Needs, Mask] = {ANY_AGENT: self.schedulable}
         self.packed: list[int] = [_UNKNOWN] * len(self.rows)
         self._stale: set[int] = set()
         # Agents whose place in an order may have got better, each with the number of the move; the newest is last.
@@ -53,12 +57,18 @@ class Free:
         """Number of agents."""
         return len(self.rows)
 
-    def takers(self, architecture: str) -> Mask:
-        """The agents of an architecture that take new kernels."""
-        mask = self._masks.get(architecture)
+    def takers(self, needs: Needs) -> Mask:
+        """The agents that meet needs and take new kernels."""
+        mask = self._masks.get(needs)
         if mask is None:
-            mask = self.schedulable & (self._architectures == architecture)
-            self._masks[architecture] = mask
+            mask = self._masks[needs] = self.schedulable & self.meeting(needs)
+        return mask
+
+    def meeting(self, needs: Needs) -> Mask:
+        """The agents that meet needs, whether they take new kernels or not."""
+        mask: Mask = self._offers & needs.features == needs.features
+        if needs.architecture != ANY_ARCHITECTURE:
+            mask = mask & (self._architectures == needs.architecture).astype(np.bool_)
         return mask
 
     def amounts(self) -> Integers:

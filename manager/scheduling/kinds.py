@@ -1,7 +1,7 @@
 """Sessions that ask for the same are placed alike: their kinds, found in a few vector steps.
 
-A `Shape` is what one pick of an agent is about: amounts and an architecture. A `Kind` is what sessions with the same kernels, mode and
-architecture share; what fails for one of them fails for all, so all that a pass remembers hangs on shapes and kinds, and a queue of
+A `Shape` is what one pick of an agent is about: amounts and what the agent must be. A `Kind` is what sessions with the same kernels, mode
+and architecture share; what fails for one of them fails for all, so all that a pass remembers hangs on shapes and kinds, and a queue of
 100,000 sessions of fifty kinds costs fifty times what one session costs.
 """
 
@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +21,20 @@ from manager.scheduling.columns import Integers, Queue
 from manager.scheduling.lanes import Lanes
 
 ANY_ARCHITECTURE = ""
+
+
+class Needs(NamedTuple):
+    """What an agent must be: of an architecture (any, when it is empty), with all of the features in a set of bits."""
+
+    architecture: str = ANY_ARCHITECTURE
+    features: int = 0
+
+    def weaker(self, other: Needs) -> bool:
+        """Whether every agent that meets `other` meets these."""
+        return self.architecture in (ANY_ARCHITECTURE, other.architecture) and not self.features & ~other.features
+
+
+ANY_AGENT = Needs()
 UNBOUNDED = 1 << 62
 # One kernel, in the lane that counts them: in thousandths, as other slots.
 KERNEL = 1000
@@ -26,10 +43,10 @@ NEVER = -1
 
 @dataclass(slots=True, eq=False)
 class Shape:
-    """Amounts for one agent of `architecture`, in lanes, and what the pass has learned about them."""
+    """Amounts for one agent that meets `needs`, in lanes, and what the pass has learned about them."""
 
     packed: int
-    architecture: str
+    needs: Needs
     # (lane, amount) where the amount is not 0.
     amounts: tuple[tuple[int, int], ...]
     # Guards of the slots it leaves alone.
@@ -65,21 +82,21 @@ class Kind:
 
 
 class Shapes:
-    """The shapes of a pass, each amount and architecture once."""
+    """The shapes of a pass, each amount with each of its needs once."""
 
     def __init__(self, lanes: Lanes) -> None:
         """No shape yet; amounts come in these lanes."""
         self._lanes = lanes
-        self._known: dict[tuple[int, str], Shape] = {}
+        self._known: dict[tuple[int, Needs], Shape] = {}
 
-    def of(self, amounts: Sequence[int], architecture: str) -> Shape:
+    def of(self, amounts: Sequence[int], needs: Needs) -> Shape:
         """The shape of `amounts`, by lane."""
         packed = self._lanes.pack(amounts)
-        shape = self._known.get((packed, architecture))
+        shape = self._known.get((packed, needs))
         if shape is None:
             nonzero = tuple((lane, amount) for lane, amount in enumerate(amounts) if amount)
-            shape = Shape(packed, architecture, nonzero, self._lanes.zeros(packed))
-            self._known[packed, architecture] = shape
+            shape = Shape(packed, needs, nonzero, self._lanes.zeros(packed))
+            self._known[packed, needs] = shape
         return shape
 
     def all(self) -> Iterable[Shape]:
@@ -97,8 +114,11 @@ def find_kinds(
     starts = np.cumsum(sizes) - sizes
     owner_of_kernel = np.repeat(np.arange(len(rows)), sizes)
     ranks = np.arange(len(owner_of_kernel)) - starts[owner_of_kernel]
-    requests = queue.requests[queue.offsets[rows][owner_of_kernel] + ranks]
-    first, shape_of = distinct_rows(requests)
+    kernels = queue.offsets[rows][owner_of_kernel] + ranks
+    requests = queue.requests[kernels]
+    features = np.zeros(len(kernels), np.int64) if queue.needs is None else queue.needs[kernels]
+    first, shape_of = distinct_rows(np.column_stack((requests, features)))
+    needed = features[first].tolist()
     amounts = [
         [row[column] for column in columns] + [KERNEL] * (lanes.count - len(columns))
         for row in requests[first].tolist()
@@ -120,15 +140,16 @@ def find_kinds(
     for session in representative.tolist():
         start, architecture = int(starts[session]), architectures[int(architecture_of[session])]
         numbers = shape_of[start : start + int(sizes[session])].tolist()
-        made = {number: shapes.of(amounts[number], architecture) for number in dict.fromkeys(numbers)}
         counts = Counter(numbers)
+        made = {number: shapes.of(amounts[number], Needs(architecture, needed[number])) for number in counts}
+        together = reduce(or_, (needed[number] for number in counts), 0)
         total = tuple(
             sum(amounts[number][lane] * count for number, count in counts.items()) for lane in range(lanes.count)
         )
         kinds.append(
             Kind(
                 kernels=tuple(made[number] for number in numbers),
-                whole=shapes.of(total, architecture),
+                whole=shapes.of(total, Needs(architecture, together)),
                 single_node=bool(single[session]),
                 groups=tuple((made[number], count) for number, count in counts.items()),
                 total=total,

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 
 from manager.scheduling.columns import UNPLACED
 from manager.scheduling.free import Free
-from manager.scheduling.kinds import NEVER, Shape, Shapes
+from manager.scheduling.kinds import NEVER, Needs, Shape, Shapes
 from manager.scheduling.lanes import LANE_BITS
 from manager.scheduling.scan import scan_ordered
 
@@ -44,11 +44,11 @@ class OrderedPicker:
         self._shapes = shapes
         self._most = most
         self._compared = compared
-        self._classes: dict[tuple[str, int], _Class] = {}
+        self._classes: dict[tuple[Needs, int], _Class] = {}
 
     def best(self, shape: Shape) -> int:
         """The agent for a shape, or UNPLACED."""
-        key = (shape.architecture, shape.unrequested)
+        key = (shape.needs, shape.unrequested)
         found = self._classes.get(key)
         if found is None:
             found = self._classes[key] = _Class(
@@ -70,13 +70,13 @@ class OrderedPicker:
 
 
 class _Class:
-    """The agents in order for the shapes of one architecture that leave the same slots alone."""
+    """The agents in order for the shapes of the same needs that leave the same slots alone."""
 
     def __init__(self, free: Free, shape: Shape, shapes: Shapes, *, most: bool, compared: int) -> None:
         self._free = free
         self._most = most
         self._compared = compared
-        self._architecture = shape.architecture
+        self._needs = shape.needs
         self._unrequested = shape.unrequested
         self._shapes = shapes
         self._scans = 0
@@ -147,9 +147,7 @@ class _Class:
         return UNPLACED
 
     def _scan(self, shape: Shape) -> int:
-        return scan_ordered(
-            self._free, shape, self._free.takers(self._architecture), most=self._most, compared=self._compared
-        )
+        return scan_ordered(self._free, shape, self._free.takers(self._needs), most=self._most, compared=self._compared)
 
     def _build(self) -> None:
         free = self._free
@@ -158,13 +156,13 @@ class _Class:
             [
                 shape
                 for shape in self._shapes.all()
-                if shape.unrequested == self._unrequested and shape.architecture == self._architecture
+                if shape.unrequested == self._unrequested and shape.needs == self._needs
             ],
             free,
         )
         self._entries = [_ABSENT] * len(free)
         self._made_from = [_ABSENT] * len(free)
-        for agent in free.takers(self._architecture).nonzero()[0].tolist():
+        for agent in free.takers(self._needs).nonzero()[0].tolist():
             self._enter(agent, free.packed[agent], insert=False)
         self._values = sorted(value for value in self._entries if value != _ABSENT)
         self._seen = free.moves

@@ -18,7 +18,7 @@ import numpy as np
 
 from manager.scheduling.columns import UNPLACED, AgentWishes, Integers, Mask
 from manager.scheduling.free import Free
-from manager.scheduling.kinds import ANY_ARCHITECTURE, Kind, Shape, Shapes
+from manager.scheduling.kinds import Kind, Needs, Shape, Shapes
 from manager.scheduling.ordered import OrderedPicker
 from manager.scheduling.rotation import RotatingPicker
 from manager.scheduling.scan import scan_ordered, scan_rotation
@@ -61,7 +61,7 @@ class Placer:
         self._picker: Picker = self._rotation or OrderedPicker(
             free, shapes, most=settings.agent_strategy == DISPERSED, compared=compared
         )
-        self._failed: dict[str, list[int]] = {}
+        self._failed: dict[Needs, list[int]] = {}
         self._numbers = np.argsort(free.rows)
         self.placements = 0
 
@@ -97,7 +97,7 @@ class Placer:
         """Places a session that has wishes: with the agents it likes best, and only when they do not do, with the next ones too, which
         then come after those in each choice.
         """
-        takers = self._free.takers(kind.whole.architecture)
+        takers = self._free.schedulable
         designated, avoided = self._mask(wishes.designated), self._mask(wishes.avoided)
         tiers = [takers & designated]
         if not (wishes.strict and len(wishes.designated)):
@@ -134,24 +134,26 @@ class Placer:
 
     def _larger_than_failed(self, shape: Shape) -> bool:
         fits = self._free.lanes.fits
-        failed = self._failed.get(shape.architecture, [])
-        if shape.architecture != ANY_ARCHITECTURE:
-            failed = failed + self._failed.get(ANY_ARCHITECTURE, [])
-        return any(fits(smaller, shape.packed) for smaller in failed)
+        return any(
+            fits(smaller, shape.packed)
+            for needs, failed in self._failed.items()
+            if needs.weaker(shape.needs)
+            for smaller in failed
+        )
 
     def _fail(self, shape: Shape) -> None:
         shape.failed = True
         shape.room = 0
         fits = self._free.lanes.fits
-        failed = [other for other in self._failed.get(shape.architecture, []) if not fits(shape.packed, other)]
+        failed = [other for other in self._failed.get(shape.needs, []) if not fits(shape.packed, other)]
         if len(failed) < MAX_COMPARED:
             failed.append(shape.packed)
-        self._failed[shape.architecture] = failed
+        self._failed[shape.needs] = failed
 
     def _spread(self, kind: Kind) -> list[int] | None:
         for shape, number in kind.groups:
             if number >= COUNTED_GANG and number <= shape.room:
-                shape.room = self._free.room(shape, self._free.takers(shape.architecture))
+                shape.room = self._free.room(shape, self._free.takers(shape.needs))
             if shape.failed or number > shape.room:
                 kind.failed = True
                 return None
@@ -208,14 +210,15 @@ class Placer:
         return [agent for agent, _ in taken]
 
     def _scan(self, shape: Shape, tiers: list[Mask]) -> int:
+        takers = self._free.takers(shape.needs)
         for tier in tiers:
             if self._rotation:
-                agent = scan_rotation(self._free, shape, tier, self._rotation.position)
+                agent = scan_rotation(self._free, shape, tier & takers, self._rotation.position)
                 if agent != UNPLACED:
                     self._rotation.position = agent + 1
             else:
                 most = self._settings.agent_strategy == DISPERSED
-                agent = scan_ordered(self._free, shape, tier, most=most, compared=self._compared)
+                agent = scan_ordered(self._free, shape, tier & takers, most=most, compared=self._compared)
             if agent != UNPLACED:
                 return agent
         return UNPLACED

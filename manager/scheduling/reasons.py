@@ -1,8 +1,8 @@
 """Why a session found no place, worked out when somebody asks, once for each kind.
 
-First what waiting cannot cure (no agent of the architecture, more than the largest agent or the whole group has), then that no agent
-takes sessions now, then what is short at the end of the pass: for each kernel the agent that comes closest, the binding slot and the
-lack. Closest is the agent on which the largest part of a request that is lacking is smallest; the first id wins a tie.
+First what waiting cannot cure (no agent of the architecture or with the features, more than the largest agent or the whole group has), then that no
+agent takes sessions now, then what is short at the end of the pass: for each kernel the agent that comes closest, the binding slot and the lack.
+Closest is the agent on which the largest part of a request that is lacking is smallest; the first id wins a tie.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import numpy as np
 from manager.scheduling.amounts import format_amount
 from manager.scheduling.columns import Agents, AgentWishes, Explanation, Integers, Lack, Mask, Shortfall, Tier
 from manager.scheduling.free import Free, count_room
-from manager.scheduling.kinds import ANY_ARCHITECTURE, KERNEL, Kind, Shape
+from manager.scheduling.kinds import KERNEL, Kind, Needs, Shape
 from manager.scheduling.placement import Placer
 
 ARCHITECTURE_MISSING = "ARCHITECTURE_MISSING"
+FEATURE_MISSING = "FEATURE_MISSING"
 EXCEEDS_LARGEST_AGENT = "EXCEEDS_LARGEST_AGENT"
 EXCEEDS_GROUP = "EXCEEDS_GROUP"
 BEHIND_HEAD = "BEHIND_HEAD"
@@ -57,24 +58,31 @@ class Explainer:
         return known
 
     def _explain(self, kind: Kind, wishes: AgentWishes | None) -> Explanation:
-        architecture = kind.whole.architecture
         existing = np.ones(len(self._free), np.bool_)
-        if architecture != ANY_ARCHITECTURE:
-            existing = np.array([self._agents.architectures[row] == architecture for row in self._free.rows], np.bool_)
-            if len(existing) and not existing.any():
-                return Explanation(
-                    Tier.CONFIGURATION, ARCHITECTURE_MISSING, f"no agent has architecture {architecture}"
-                )
+        shapes = [kind.whole] if kind.single_node else [shape for shape, _ in kind.groups]
+        if len(existing):
+            for shape in shapes:
+                if not self._free.meeting(shape.needs).any():
+                    return self._missing(shape.needs)
         if wishes is not None and wishes.strict and len(wishes.designated):
-            existing = existing & np.isin(self._free.rows, list(wishes.designated))
+            existing = np.isin(self._free.rows, list(wishes.designated))
         takers = existing & self._free.schedulable
-        if existing.any():
+        if all((existing & self._free.meeting(shape.needs)).any() for shape in shapes):
             never = self._never(kind, existing)
             if never is not None:
                 return never
-        if not takers.any():
+        if not all((existing & self._free.takers(shape.needs)).any() for shape in shapes):
             return Explanation(Tier.SYSTEM, NO_AGENT_AVAILABLE, "no agent that it may run on takes sessions now")
         return self._short(kind, takers)
+
+    def _missing(self, needs: Needs) -> Explanation:
+        if not self._free.meeting(Needs(needs.architecture)).any():
+            return Explanation(
+                Tier.CONFIGURATION, ARCHITECTURE_MISSING, f"no agent has architecture {needs.architecture}"
+            )
+        features = [name for bit, name in enumerate(self._agents.features) if needs.features >> bit & 1]
+        of = f" of architecture {needs.architecture}" if needs.architecture else ""
+        return Explanation(Tier.CONFIGURATION, FEATURE_MISSING, f"no agent{of} has {' and '.join(features)}")
 
     def _never(self, kind: Kind, existing: Mask) -> Explanation | None:
         if kind.single_node:
@@ -93,7 +101,7 @@ class Explainer:
         if kind.single_node:
             return None
         for shape, number in kind.groups:
-            room = count_room(self._capacity, shape, existing)
+            room = count_room(self._capacity, shape, existing & self._free.meeting(shape.needs))
             if room < number:
                 asked = self._text(shape)
                 return Explanation(
@@ -130,7 +138,7 @@ class Explainer:
         known: dict[int, tuple[str, tuple[Lack, ...]]] = {}
         for shape, kernel in zip(shapes, kernels, strict=True):
             if id(shape) not in known:
-                known[id(shape)] = self._closest(shape, amounts, mask)
+                known[id(shape)] = self._closest(shape, amounts, mask & self._free.meeting(shape.needs))
             agent, lacks = known[id(shape)]
             if lacks:
                 found.append(Shortfall(kernel, agent, lacks))

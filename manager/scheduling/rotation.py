@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from manager.scheduling.columns import UNPLACED
 from manager.scheduling.free import Free
-from manager.scheduling.kinds import Shape
+from manager.scheduling.kinds import Needs, Shape
 from manager.scheduling.scan import scan_rotation
 
 # A scan costs about so many steps of a walk.
@@ -35,15 +35,15 @@ class RotatingPicker:
         """A picker over `free` that begins at agent `position`."""
         self._free = free
         self.position = position
-        self._circles: dict[str, list[int]] = {}
+        self._circles: dict[Needs, list[int]] = {}
         self._attempt: _Attempt | None = None
 
     def best(self, shape: Shape) -> int:
         """The agent for a shape, or UNPLACED; the rotation goes on after it."""
-        circle = self._circles.get(shape.architecture)
+        circle = self._circles.get(shape.needs)
         if circle is None:
             self._free.pack_all()
-            circle = self._circles[shape.architecture] = self._free.takers(shape.architecture).nonzero()[0].tolist()
+            circle = self._circles[shape.needs] = self._free.takers(shape.needs).nonzero()[0].tolist()
         start = bisect_left(circle, self.position)
         place = self._next(shape, circle, start)
         if place == len(circle):
@@ -51,7 +51,7 @@ class RotatingPicker:
         if place == len(circle):
             return UNPLACED
         if place == _GIVEN_UP:
-            agent = scan_rotation(self._free, shape, self._free.takers(shape.architecture), self.position)
+            agent = scan_rotation(self._free, shape, self._free.takers(shape.needs), self.position)
             if agent == UNPLACED:
                 return UNPLACED
         else:

@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from manager.scheduling.columns import UNPLACED, Agents, Explanation, Integers, Owners, Policy, Queue, Tier, Verdict
+from manager.scheduling.columns import (
+    UNPLACED,
+    Agents,
+    Explanation,
+    Integers,
+    Mask,
+    Owners,
+    Policy,
+    Queue,
+    Tier,
+    Verdict,
+)
 from manager.scheduling.free import Free
 from manager.scheduling.kinds import Kind, Shapes, find_kinds
 from manager.scheduling.lanes import Lanes
@@ -74,7 +85,7 @@ def run_pass(agents: Agents, owners: Owners, queue: Queue, policy: Policy, rotat
     lanes = Lanes(len(columns) + (1 if max_kernels else 0))
     shapes = Shapes(lanes)
     free = Free(agents, columns, lanes, max_kernels, every_move=settings.agent_strategy == CONCENTRATED)
-    ids = [agents.ids[row] for row in free.rows]
+    ids = [agents.ids[row] for row in free.rows.tolist()]
     placer = Placer(free, shapes, settings, len(columns), bisect_right(ids, rotation))
 
     verdicts = np.full(len(queue.owners), Verdict.NO_ROOM, np.int8)
@@ -147,20 +158,21 @@ def _without_agents(
     queue: Queue, rows: Integers, found: list[Kind], kind_of: Integers, free: Free
 ) -> NDArray[np.bool_]:
     """Which of the rows have no agent that could take them, whatever is free."""
-    takers = {
-        architecture: bool(free.takers(architecture).any())
-        for architecture in {kind.whole.architecture for kind in found}
-    }
-    lacking = np.array([not takers[kind.whole.architecture] for kind in found], np.bool_)
+    lacking = np.array([_lacks(kind, free, free.schedulable) for kind in found], np.bool_)
     homeless = lacking[kind_of] if len(found) else np.zeros(len(rows), np.bool_)
     for session, wishes in queue.wishes.items():
         if wishes.strict and len(wishes.designated) and session not in queue.held_back:
             place = int(np.searchsorted(rows, session))
-            takers_wished = free.takers(found[int(kind_of[place])].whole.architecture) & np.isin(
-                free.rows, list(wishes.designated)
+            homeless[place] |= _lacks(
+                found[int(kind_of[place])], free, np.isin(free.rows, np.array(wishes.designated, np.int64))
             )
-            homeless[place] |= not takers_wished.any()
     return homeless
+
+
+def _lacks(kind: Kind, free: Free, among: Mask) -> bool:
+    """Whether some kernel of a kind has no agent among these that could take it."""
+    shapes = [kind.whole] if kind.single_node else [shape for shape, _ in kind.groups]
+    return not all((free.takers(shape.needs) & among).any() for shape in shapes)
 
 
 def _account(
@@ -207,6 +219,10 @@ def _check(agents: Agents, owners: Owners, queue: Queue) -> None:
         ("queue.offsets", queue.offsets.shape, (sessions + 1,)),
         ("queue.requests", queue.requests.shape, (int(queue.offsets[-1]) if len(queue.offsets) else 0, slots)),
     ]
+    if agents.offers is not None:
+        expected.append(("agents.offers", agents.offers.shape, (count,)))
+    if queue.needs is not None:
+        expected.append(("queue.needs", queue.needs.shape, (len(queue.requests),)))
     if queue.quotas is not None:
         quotas = len(queue.quotas.names)
         expected += [

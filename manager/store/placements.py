@@ -27,7 +27,8 @@ async def read_agents(tx: AsyncSession, group: str) -> list[Row]:
     """Agents of a group that count: heard of and not lost, with what live claims hold of each."""
     rows = await tx.execute(
         text("""
-            SELECT a.id, a.state, a.drained, a.architecture, a.capacity, coalesce(c.used, '{}'::jsonb) AS used, coalesce(n.kernels, 0) AS kernels
+            SELECT a.id, a.state, a.drained, a.architecture, a.backends, a.capacity,
+                coalesce(c.used, '{}'::jsonb) AS used, coalesce(n.kernels, 0) AS kernels
             FROM agent a
             LEFT JOIN (
                 SELECT agent_id, jsonb_object_agg(slot, amount) AS used FROM (
@@ -65,7 +66,8 @@ async def read_queue(tx: AsyncSession, group: str) -> list[Row]:
         text("""
             SELECT s.id, s.owner, s.project, s.priority, s.sequence, s.cluster_mode, s.tries, s.failed_agents, s.last_failure, s.reason, s.message,
                 greatest(0, extract(epoch FROM s.next_try_time - now()))::float8 AS delay,
-                (SELECT jsonb_agg(jsonb_build_object('id', k.id, 'hostname', k.hostname, 'slots', k.slots) ORDER BY k.local_rank)
+                (SELECT jsonb_agg(jsonb_build_object('id', k.id, 'hostname', k.hostname, 'slots', k.slots, 'image',
+                        coalesce(nullif(s.spec->'roles'->k.role->>'image', ''), s.spec->'kernel'->>'image', '') <> '') ORDER BY k.local_rank)
                  FROM kernel k WHERE k.session_id = s.id) AS kernels,
                 EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND (a.end_time IS NULL OR a.log_pending))
                     OR EXISTS (SELECT FROM network n WHERE n.session_id = s.id) AS clearing

@@ -37,6 +37,9 @@ def random_cluster(choice: random.Random, session_strategy: str, agent_strategy:
             )
         )
     choice.shuffle(agents)
+    for agent in agents:
+        if choice.random() < 0.2:
+            agent.offers = frozenset({choice.choice([0, 1])})
     owners = {
         f"o{number}": (choice.choice([1, 1, 2, 3, 7]), amounts(top, 0.6)) for number in range(choice.randint(1, 8))
     }
@@ -59,6 +62,8 @@ def random_cluster(choice: random.Random, session_strategy: str, agent_strategy:
         session.tries = choice.randint(0, 4)
         if choice.random() < 0.1:
             session.architecture = choice.choice(["x86_64", "aarch64", "riscv64"])
+        if choice.random() < 0.3:
+            session.needs = [frozenset(choice.choice([[0], [1], [0, 1]])) for _ in kernels]
         if names and choice.random() < 0.15:
             session.avoided = tuple(choice.sample(names, choice.randint(1, len(names))))
         if names and choice.random() < 0.1:
@@ -75,6 +80,10 @@ def random_cluster(choice: random.Random, session_strategy: str, agent_strategy:
         max_tries=choice.choice([0, 3]) if session_strategy == FIFO else 0,
         rotation=choice.choice(["", *names]),
     )
+
+
+def _bits(features: frozenset[int]) -> int:
+    return sum(1 << feature for feature in features)
 
 
 def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
@@ -95,6 +104,8 @@ def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
         np.array([agent.schedulable for agent in cluster.agents], np.bool_),
         [agent.architecture for agent in cluster.agents],
         np.zeros(len(cluster.agents), np.int64),
+        features=("feature 0", "feature 1"),
+        offers=np.array([_bits(agent.offers) for agent in cluster.agents], np.int64),
     )
     names = list(cluster.owners)
     owners = Owners(
@@ -112,6 +123,14 @@ def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
         offsets=np.cumsum([0, *(len(session.kernels) for session in sessions)]).astype(np.int64),
         requests=matrix([kernel for session in sessions for kernel in session.kernels]),
         tries=np.array([session.tries for session in sessions], np.int64),
+        needs=np.array(
+            [
+                _bits(needs)
+                for session in sessions
+                for needs in session.needs or [frozenset[int]()] * len(session.kernels)
+            ],
+            np.int64,
+        ),
         held_back={number: HELD_BACK for number, session in enumerate(sessions) if session.held_back},
         architectures={number: session.architecture for number, session in enumerate(sessions) if session.architecture},
         wishes={

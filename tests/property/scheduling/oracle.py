@@ -17,6 +17,7 @@ class Agent:
     free: dict[str, int]
     schedulable: bool = True
     architecture: str = "x86_64"
+    offers: frozenset[int] = frozenset({0, 1})
 
 
 @dataclass
@@ -35,6 +36,8 @@ class Session:
     avoided: tuple[str, ...] = ()
     designated: tuple[str, ...] = ()
     strict: bool = False
+    # Features that each kernel needs of its agent, by rank; empty means none.
+    needs: list[frozenset[int]] = field(default_factory=list)
 
 
 @dataclass
@@ -53,7 +56,7 @@ class Cluster:
 
     def run(self) -> list[tuple[str, list[str]]]:
         """Decides; (session, agents of its kernels) in order."""
-        waiting = [session for session in self.sessions if not session.held_back and self._tiers(session)]
+        waiting = [session for session in self.sessions if not session.held_back and self._has_agents(session)]
         for priority in sorted({session.priority for session in waiting}, reverse=True):
             band = sorted((s for s in waiting if s.priority == priority), key=lambda s: s.order)
             if self.session_strategy == "fifo":
@@ -71,6 +74,13 @@ class Cluster:
                     band.remove(session)
                     self._try(session)
         return self.decisions
+
+    def _has_agents(self, session: Session) -> bool:
+        agents = [agent for tier in self._tiers(session) for agent in tier]
+        needs = session.needs or [frozenset()]
+        if session.single_node or len(session.kernels) == 1:
+            needs = [frozenset().union(*needs)]
+        return all(any(needed <= agent.offers for agent in agents) for needed in needs)
 
     def _share(self, owner: str) -> Fraction:
         weight, held = self.owners[owner]
@@ -105,13 +115,14 @@ class Cluster:
         before = [(agent, dict(agent.free)) for agent in self.agents]
         rotation = self.rotation
         whole = {slot: sum(kernel[slot] for kernel in session.kernels) for slot in self.slots}
-        agent = self._take(whole, tiers)
+        needs = session.needs or [frozenset()] * len(session.kernels)
+        agent = self._take(whole, tiers, frozenset().union(*needs))
         if agent:
             return [agent] * len(session.kernels)
         if not session.single_node and len(session.kernels) > 1:
             agents = []
-            for kernel in session.kernels:
-                agent = self._take(kernel, tiers)
+            for kernel, needed in zip(session.kernels, needs, strict=True):
+                agent = self._take(kernel, tiers, needed)
                 if not agent:
                     break
                 agents.append(agent)
@@ -122,10 +133,12 @@ class Cluster:
         self.rotation = rotation
         return None
 
-    def _take(self, request: dict[str, int], tiers: list[list[Agent]]) -> str:
+    def _take(self, request: dict[str, int], tiers: list[list[Agent]], needs: frozenset[int]) -> str:
         for tier in tiers:
             fitting = [
-                a for a in sorted(tier, key=lambda a: a.id) if all(a.free[slot] >= request[slot] for slot in self.slots)
+                a
+                for a in sorted(tier, key=lambda a: a.id)
+                if needs <= a.offers and all(a.free[slot] >= request[slot] for slot in self.slots)
             ]
             if not fitting:
                 continue

@@ -17,6 +17,7 @@ AGENTS: list[dict[str, Any]] = [
         "state": "ALIVE",
         "drained": False,
         "architecture": "x86_64",
+        "backends": ["process"],
         "capacity": {"cpu": 2000, "mem": 1024},
         "used": {},
         "kernels": 0,
@@ -40,7 +41,7 @@ def waiting(owner: str, project: str = "p", **slots: int) -> dict[str, Any]:
         "message": "",
         "delay": 0.0,
         "clearing": False,
-        "kernels": [{"id": str(uuid.uuid4()), "hostname": "main1", "slots": slots or {"cpu": 1000}}],
+        "kernels": [{"id": str(uuid.uuid4()), "hostname": "main1", "image": False, "slots": slots or {"cpu": 1000}}],
     }
 
 
@@ -81,3 +82,14 @@ def test_each_session_is_held_to_its_own_quotas() -> None:
     assert quotas.held.tolist() == [[1000, 0], [0, 0], [0, 0]]
     assert quotas.session_limits.tolist() == [UNLIMITED, 9, UNLIMITED]
     assert quotas.sessions.tolist() == [1, 3, 0]
+
+
+def test_images_need_a_backend_for_them_and_native_processes_another() -> None:
+    agents = [{**AGENTS[0], "backends": ["process", "docker"]}, AGENTS[1], {**AGENTS[1], "id": "n2", "backends": ["x"]}]
+    session = waiting("ann")
+    session["kernels"].append({**session["kernels"][0], "hostname": "sub1", "image": True})
+    snapshot = build(agents, {}, [session], {})
+    assert snapshot.agents.offers is not None
+    assert snapshot.agents.offers.tolist() == [3, 1, 0]
+    assert snapshot.queue.needs is not None
+    assert snapshot.queue.needs.tolist() == [1, 2]

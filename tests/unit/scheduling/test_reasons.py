@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from manager.scheduling.columns import Explanation, Lack, Policy, Shortfall, Tier
+from manager.scheduling.scheduling_pass import run_pass
 from tests.vectors.scene import WAITS, Scene
 
 POLICY = Policy("drf", "concentrated")
@@ -150,3 +155,16 @@ def test_strictly_designated_agents_alone_are_judged() -> None:
     assert second is not None
     assert (first.tier, first.shortfalls[0].agent) == (Tier.CAPACITY, "a")
     assert second.tier is Tier.SYSTEM
+
+
+def test_no_agent_with_the_feature() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 2000})
+    scene.add_session("s", "A", [{"cpu": 1000}, {"cpu": 1000}])
+    agents, owners, queue, _ = scene.columns()
+    agents = replace(agents, features=("a backend for native processes", "a backend for images"), offers=np.array([1]))
+    assert len(run_pass(agents, owners, replace(queue, needs=np.array([1, 1])), POLICY).sessions) == 1
+    decisions = run_pass(agents, owners, replace(queue, needs=np.array([1, 2])), POLICY)
+    assert decisions.explain(0) == Explanation(
+        Tier.CONFIGURATION, "FEATURE_MISSING", "no agent has a backend for images"
+    )
