@@ -23,6 +23,7 @@ from agent.backends.docker import DockerBackend, has_records
 from agent.backends.docker_engine import find_host
 from agent.backends.docker_kernels import DockerOptions
 from agent.backends.kernels import ProcessOptions
+from agent.backends.null import NullBackend
 from agent.backends.process import ProcessBackend
 from agent.enrollment import enroll, split_address
 from agent.identity import Identity, IdentityError, IdentityStore
@@ -50,7 +51,8 @@ class Settings:
     `manager` is `host:port` of the manager's port for users, `listen` that of this agent; `advertise` is where the
     manager dials it, and empty means the underlay address with the port that is listened at. `join_token` and
     `ca_fingerprint` are needed for the first start only. Amounts are in the smallest unit. `docker_host` is the Docker
-    engine for kernels with an image, as `unix://PATH`; empty means the usual one, if it answers.
+    engine for kernels with an image, as `unix://PATH`; empty means the usual one, if it answers. With `null_kernels`
+    nothing runs at all: for tests and benches.
     """
 
     agent_id: str
@@ -70,6 +72,7 @@ class Settings:
     tasks: int = 4096
     output_limit: int = 64 << 20
     docker_host: str = ""
+    null_kernels: bool = False
 
 
 def version() -> str:
@@ -96,7 +99,12 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     await _identify(settings, identities)
     node = await asyncio.to_thread(discover)
     uplink = await asyncio.to_thread(find_uplink, settings.underlay_address or None)
-    backend = Dispatch(_processes(settings, node), await asyncio.to_thread(_containers, settings, node))
+    backend: Dispatch | NullBackend
+    if settings.null_kernels:
+        log.warning("kernels of this agent do nothing: it is for tests and benches, and for managers in development mode")
+        backend = NullBackend()
+    else:
+        backend = Dispatch(_processes(settings, node), await asyncio.to_thread(_containers, settings, node))
     links = SessionNetworks(settings.agent_id, uplink.address)
     generator = random.SystemRandom()
     reconciler: Reconciler[Network] = Reconciler(

@@ -77,6 +77,8 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 envvar=["RETINUE_AGENT_DOCKER_HOST", "DOCKER_HOST"],
                 help="Engine for kernels with an image.  [default: the usual one, if it answers]",
             ),
+            # Not for operators: the only use is to measure what is around kernels, or to test it.
+            click.option("--null-kernels", is_flag=True, hidden=True, help="Kernels do nothing: for tests and benches."),
         )
     ):
         command = option(command)
@@ -103,6 +105,7 @@ def run(  # noqa: PLR0917 - one per option
     tasks: int,
     output_limit: int,
     docker_host: str,
+    null_kernels: bool,
 ) -> None:
     """Runs the agent until it is told to end; kernels run on then."""
     from agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
@@ -128,6 +131,7 @@ def run(  # noqa: PLR0917 - one per option
         tasks=tasks,
         output_limit=output_limit,
         docker_host=docker_host,
+        null_kernels=null_kernels,
     )
     try:
         daemon.check(settings)

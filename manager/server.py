@@ -73,7 +73,14 @@ class Leading:
             self._leader.retarget()
 
     async def _term(self, term: int) -> None:
-        self._leader = Leader(self._database, self._tail, self._dialer, self._settings.timers, term)
+        self._leader = Leader(
+            self._database,
+            self._tail,
+            self._dialer,
+            self._settings.timers,
+            term,
+            null_kernels=self._settings.development,
+        )
         try:
             await self._leader.run()
         finally:

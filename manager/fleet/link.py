@@ -20,6 +20,8 @@ from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 _log = logging.getLogger(__name__)
 
 _MIN_BACKOFF, _MAX_BACKOFF = 0.1, 5.0
+# The kind of an agent whose kernels do nothing.
+_NULL = "null"
 
 
 class Listener(Protocol):
@@ -46,7 +48,9 @@ class AgentLink:
         desired: Callable[[str], Awaitable[Desired]],
         listener: Listener,
         clock: Callable[[], float],
+        null_kernels: bool = False,
     ) -> None:
+        """Unless `null_kernels` are wanted, an agent whose kernels do nothing is refused."""
         self.agent_id = agent_id
         self.address = address
         # When the agent was last heard on this link, by the clock; None before the first time.
@@ -57,6 +61,7 @@ class AgentLink:
         self._desired = desired
         self._listener = listener
         self._clock = clock
+        self._null_kernels = null_kernels
         self._wanted = asyncio.Event()
 
     def wake(self) -> None:
@@ -76,8 +81,14 @@ class AgentLink:
                 async with asyncio.timeout(self._heartbeat * 4):
                     first = await call.read()
                 if isinstance(first, pb.SyncResponse) and first.HasField("welcome"):
-                    opened = True
-                    await self._converse(call, first.welcome)
+                    if _NULL in first.welcome.backends and not self._null_kernels:
+                        _log.error(
+                            "agent %s runs nothing (null kernels): only a manager in development mode takes it",
+                            self.agent_id,
+                        )
+                    else:
+                        opened = True
+                        await self._converse(call, first.welcome)
                 _log.info("agent %s ended its stream", self.agent_id)
             except (grpc.aio.AioRpcError, TimeoutError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
                 detail = (

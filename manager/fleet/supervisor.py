@@ -61,7 +61,9 @@ class Supervisor:
         desired: Callable[[str], Awaitable[Desired]],
         listener: LivenessListener,
         clock: Callable[[], float],
+        null_kernels: bool = False,
     ) -> None:
+        """Agents whose kernels do nothing are refused unless `null_kernels` are wanted."""
         self._term = term
         self._dialer = dialer
         self._timers = timers
@@ -69,6 +71,7 @@ class Supervisor:
         self._desired = desired
         self._listener = listener
         self._clock = clock
+        self._null_kernels = null_kernels
         self._links: dict[str, tuple[AgentLink, asyncio.Task[None]]] = {}
         self._states: dict[str, str] = {}
         self._changed = asyncio.Event()
@@ -124,6 +127,7 @@ class Supervisor:
                     desired=self._desired,
                     listener=self._listener,
                     clock=self._clock,
+                    null_kernels=self._null_kernels,
                 )
                 self._links[agent_id] = (link, group.create_task(link.run(), name=f"link {agent_id}"))
 

@@ -29,7 +29,17 @@ _HOUSE_SECONDS = 60.0
 class Leader:
     """Runs one term, until it is cancelled or one of its parts finds that another leads."""
 
-    def __init__(self, database: Database, tail: JournalTail, dialer: Dialer, timers: Timers, term: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        tail: JournalTail,
+        dialer: Dialer,
+        timers: Timers,
+        term: int,
+        *,
+        null_kernels: bool = False,
+    ) -> None:
+        """Agents whose kernels do nothing are refused unless `null_kernels` are wanted."""
         self._database = database
         self._tail = tail
         self._term = term
@@ -44,6 +54,7 @@ class Leader:
             desired=self._desired,
             listener=self._reports,
             clock=time.monotonic,
+            null_kernels=null_kernels,
         )
 
     async def run(self) -> None:
