@@ -30,7 +30,7 @@ from agent.identity import Identity, IdentityError, IdentityStore
 from agent.network.hosts import hosts_text
 from agent.network.links import SessionNetworks
 from agent.network.underlay import find_uplink
-from agent.reconcile.loop import Reconciler
+from agent.reconcile.loop import PARALLEL_CREATES, Reconciler
 from agent.resources.discovery import capacity, discover
 from retinue.agent.v1 import agent_service_pb2
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from agent.resources.discovery import Node
 
 log = logging.getLogger(__name__)
+
+NULL_CREATES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +103,22 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     uplink = await asyncio.to_thread(find_uplink, settings.underlay_address or None)
     backend: Dispatch | NullBackend
     if settings.null_kernels:
-        log.warning("kernels of this agent do nothing: it is for tests and benches, and for managers in development mode")
+        log.warning(
+            "kernels of this agent do nothing: it is for tests and benches, and for managers in development mode"
+        )
         backend = NullBackend()
     else:
         backend = Dispatch(_processes(settings, node), await asyncio.to_thread(_containers, settings, node))
     links = SessionNetworks(settings.agent_id, uplink.address)
     generator = random.SystemRandom()
     reconciler: Reconciler[Network] = Reconciler(
-        backend, links, hosts_text, clock=time.monotonic, random_numbers=generator
+        backend,
+        links,
+        hosts_text,
+        clock=time.monotonic,
+        random_numbers=generator,
+        # Creating one of them is no work that would have to be held back.
+        parallel_creates=NULL_CREATES if settings.null_kernels else PARALLEL_CREATES,
     )
     instance = secrets.token_hex(8)
     terms = await asyncio.to_thread(Terms, settings.state_dir / "term")

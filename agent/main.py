@@ -78,7 +78,9 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 help="Engine for kernels with an image.  [default: the usual one, if it answers]",
             ),
             # Not for operators: the only use is to measure what is around kernels, or to test it.
-            click.option("--null-kernels", is_flag=True, hidden=True, help="Kernels do nothing: for tests and benches."),
+            click.option(
+                "--null-kernels", is_flag=True, hidden=True, help="Kernels do nothing: for tests and benches."
+            ),
         )
     ):
         command = option(command)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
 
 from google.protobuf import timestamp_pb2
 
 from agent.api.errors import invalid
 from agent.attempts import ATTEMPT_ID, AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
 from retinue.agent.v1 import agent_service_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 GOALS = {
     agent_service_pb2.GOAL_HELD: Goal.HELD,
@@ -86,13 +82,6 @@ def same_but_size(one: agent_service_pb2.AttemptStatus, other: agent_service_pb2
     second.CopyFrom(other)
     first.log_size = second.log_size = 0
     return first == second
-
-
-def attempt_statuses(
-    attempts: Mapping[str, ObservedAttempt | None], troubles: Mapping[str, str]
-) -> dict[str, agent_service_pb2.AttemptStatus]:
-    """The statuses of all attempts by id."""
-    return {key: attempt_status(key, attempt, troubles.get(key, "")) for key, attempt in attempts.items()}
 
 
 def _timestamp(seconds: float | None) -> timestamp_pb2.Timestamp | None:

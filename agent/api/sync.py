@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
 
-from agent.api.convert import attempt_statuses, desired_attempt, same_but_size
+from agent.api.convert import attempt_status, desired_attempt, same_but_size
 from agent.api.errors import ApiError, internal, invalid
 from agent.api.terms import StaleTermError
 from agent.network.convert import network_from_message
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from agent.api.terms import Terms
+    from agent.attempts import ObservedAttempt
     from agent.network.topology import Network
     from agent.reconcile.loop import Reconciler
 
@@ -32,6 +35,10 @@ SILENT_INTERVALS = 4
 """A manager that was silent for so many heartbeat intervals is taken for gone."""
 HELLO_TIMEOUT = 10.0
 """Seconds to wait for the first step."""
+MOST_STATUSES = 500
+"""Attempts in one report: what a manager commits at once."""
+PATIENCE = 0.25
+"""Seconds that a report waits for the ack of the one before, so that a busy manager gets fewer and larger ones."""
 
 
 class SyncService:
@@ -107,7 +114,7 @@ class _Stream:
         self._complete = False
         self._sequence = 0
         self._unacked: deque[tuple[int, list[str]]] = deque()
-        self._sent: dict[str, agent_service_pb2.AttemptStatus] = {}
+        self._sent: dict[str, _Told] = {}
         self._sent_ends: set[str] = set()
         self._sent_networks: frozenset[str] = frozenset()
 
@@ -123,17 +130,24 @@ class _Stream:
         reader = asyncio.create_task(self._read(requests), name="sync reader")
         try:
             yield self._welcome()
+            clock = asyncio.get_running_loop().time
+            spoke = reported = clock()
             while self._end is None and not self._closed:
                 self._wake.clear()
-                report = self._report()
-                if report is not None:
+                now = clock()
+                waits = bool(self._unacked) and now < reported + PATIENCE
+                if not waits and (report := self._report()) is not None:
                     yield agent_service_pb2.SyncResponse(report=report)
+                    spoke = reported = clock()
                     continue
-                try:
-                    async with asyncio.timeout(self._interval):
-                        await self._wake.wait()
-                except TimeoutError:
+                if now >= spoke + self._interval:
                     yield agent_service_pb2.SyncResponse(heartbeat=agent_service_pb2.Heartbeat())
+                    spoke = clock()
+                    continue
+                until = min(spoke + self._interval, reported + PATIENCE if waits else math.inf)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(until):
+                        await self._wake.wait()
             if self._end is not None:
                 raise self._end
         finally:
@@ -186,38 +200,51 @@ class _Stream:
             raise invalid("ack.sequence", f"{sequence} was not sent yet")
         while self._unacked and self._unacked[0][0] <= sequence:
             self._reconciler.settle(self._unacked.popleft()[1])
-
-    def _statuses(self) -> dict[str, agent_service_pb2.AttemptStatus]:
-        attempts = self._reconciler.attempts()
-        troubles = {attempt_id: self._reconciler.trouble(attempt_id) for attempt_id in attempts}
-        return attempt_statuses(attempts, troubles)
+        # What changed meanwhile may go now.
+        self._wake.set()
 
     def _welcome(self) -> agent_service_pb2.SyncResponse:
         welcome = self._service.welcome()
-        self._sent, self._sent_networks = self._statuses(), self._reconciler.networks()
-        welcome.attempts.extend(self._sent.values())
+        self._sent = {key: self._look(key, attempt) for key, attempt in self._reconciler.attempts().items()}
+        self._sent_networks = self._reconciler.networks()
+        welcome.attempts.extend(told.status for told in self._sent.values())
         welcome.network_session_ids.extend(sorted(self._sent_networks))
         return agent_service_pb2.SyncResponse(welcome=welcome)
 
+    def _look(self, attempt_id: str, attempt: ObservedAttempt | None) -> _Told:
+        trouble = self._reconciler.trouble(attempt_id)
+        return _Told(attempt, trouble, attempt_status(attempt_id, attempt, trouble))
+
     def _report(self) -> agent_service_pb2.Report | None:
         """What changed since the last report; None when nothing did. The ends of attempts are in some report at least."""
-        statuses, networks = self._statuses(), self._reconciler.networks()
-        attempts = self._reconciler.attempts()
-        ends = {key for key, attempt in attempts.items() if attempt is not None and attempt.phase.ended}
-        new_ends = ends - self._sent_ends - self._reconciler.settled
-        changed = [
-            status
-            for key, status in statuses.items()
-            if key in new_ends or key not in self._sent or not same_but_size(status, self._sent[key])
-        ]
-        removed = sorted(self._sent.keys() - statuses.keys())
+        attempts, settled = self._reconciler.attempts(), self._reconciler.settled
+        changed: list[agent_service_pb2.AttemptStatus] = []
+        new_ends: list[str] = []
+        for key, attempt in attempts.items():
+            sent = self._sent.get(key)
+            end = attempt is not None and attempt.phase.ended and key not in self._sent_ends and key not in settled
+            if sent is not None and not end and sent.is_same(attempt, self._reconciler.trouble(key)):
+                continue
+            told = self._look(key, attempt)
+            if end or sent is None or not same_but_size(told.status, sent.status):
+                if len(changed) == MOST_STATUSES:
+                    # The rest follows this one's ack.
+                    break
+                changed.append(told.status)
+                if end:
+                    new_ends.append(key)
+            self._sent[key] = told
+        removed = sorted(self._sent.keys() - attempts.keys())
+        networks = self._reconciler.networks()
         removed_networks = sorted(self._sent_networks - networks)
         self._sent_networks = networks
+        for key in removed:
+            del self._sent[key]
+            self._sent_ends.discard(key)
         if not changed and not removed and not removed_networks:
             return None
         self._sequence += 1
-        self._sent = statuses
-        self._sent_ends = (self._sent_ends | new_ends) & ends
+        self._sent_ends.update(new_ends)
         self._unacked.append((self._sequence, sorted(new_ends)))
         return agent_service_pb2.Report(
             sequence=self._sequence,
@@ -225,6 +252,19 @@ class _Stream:
             removed_attempt_ids=removed,
             removed_network_session_ids=removed_networks,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a manager was told of an attempt, and what that was made from."""
+
+    attempt: ObservedAttempt | None
+    trouble: str
+    status: agent_service_pb2.AttemptStatus
+
+    def is_same(self, attempt: ObservedAttempt | None, trouble: str) -> bool:
+        """Whether nothing at all has changed: the usual case, and much cheaper than to make a status and compare."""
+        return trouble == self.trouble and (attempt is self.attempt or attempt == self.attempt)
 
 
 async def _first(requests: AsyncIterator[agent_service_pb2.SyncRequest]) -> agent_service_pb2.Hello:

@@ -50,7 +50,7 @@ class NullBackend:
         """All attempts there are, by id."""
         return self._attempts
 
-    async def create(self, spec: AttemptSpec, hosts: str) -> None:  # noqa: ARG002 - nobody looks into its hosts file
+    async def create(self, spec: AttemptSpec, hosts: str) -> None:
         """Notes the attempt as created."""
         if spec.id not in self._attempts and spec.id not in self._removed:
             if not spec.command:
@@ -83,7 +83,7 @@ class NullBackend:
             ended = replace(attempt, phase=Phase.EXITED, exit_code=0, reason="EXITED", start_time=now, end_time=now)
             self._set(ended)
 
-    async def stop(self, attempt_id: str, grace: float) -> None:  # noqa: ARG002 - it ends at once
+    async def stop(self, attempt_id: str, grace: float) -> None:
         """Ends it."""
         await self.kill(attempt_id)
 

@@ -97,13 +97,15 @@ class Reconciler(Generic[Network]):
         *,
         clock: Callable[[], float],
         random_numbers: random.Random,
+        parallel_creates: int = PARALLEL_CREATES,
     ) -> None:
-        """`clock` is monotonic; `hosts` gives the text of /etc/hosts in a network."""
+        """`clock` is monotonic; `hosts` gives the text of /etc/hosts in a network; so many kernels are created at once."""
         self._backend = backend
         self._links = links
         self._hosts = hosts
         self._clock = clock
         self._random = random_numbers
+        self._parallel_creates = parallel_creates
         self._attempts: dict[str, DesiredAttempt] = {}
         self._networks: dict[str, Network] = {}
         self._complete = False
@@ -158,6 +160,8 @@ class Reconciler(Generic[Network]):
 
     def trouble(self, attempt_id: str) -> str:
         """Why an attempt does not get on, in words; empty when nothing failed."""
+        if not self._troubles:
+            return ""
         wanted = self._attempts.get(attempt_id)
         keys = [attempt_id] if wanted is None else [attempt_id, wanted.spec.session_id]
         return "; ".join(self._troubles[key].message for key in keys if key in self._troubles)
@@ -216,7 +220,7 @@ class Reconciler(Generic[Network]):
             if isinstance(action, RemoveNetwork) and self._is_joined(action.session_id):
                 continue
             if isinstance(action, Create):
-                if creates == PARALLEL_CREATES:
+                if creates == self._parallel_creates:
                     continue
                 creates += 1
             self._busy[key] = action

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -77,6 +77,36 @@ def difference(before: Desired, after: Desired) -> Difference:
         tuple(network for key, network in after.networks.items() if before.networks.get(key) != network),
         tuple(key for key in before.networks if key not in after.networks),
     )
+
+
+class Told:
+    """What an agent was told, by session, so that a change of some sessions costs no look at the others."""
+
+    def __init__(self, desired: Desired) -> None:
+        """Nothing is known but what the agent was told whole."""
+        self._attempts: dict[str, dict[str, DesiredAttempt]] = {}
+        self._networks: dict[str, DesiredNetwork] = {}
+        self._take(desired)
+
+    def advance(self, wanted: Desired, session_ids: Iterable[str] | None) -> Difference:
+        """What has to be said so that the agent knows `wanted`, and takes it for said. `wanted` is all there is of these sessions on
+        the agent; None means of all sessions.
+        """
+        ids: Collection[str] = {*self._attempts, *self._networks} if session_ids is None else set(session_ids)
+        before = Desired(
+            {key: attempt for id_ in ids for key, attempt in self._attempts.get(id_, {}).items()},
+            {id_: self._networks[id_] for id_ in ids if id_ in self._networks},
+        )
+        for id_ in ids:
+            self._attempts.pop(id_, None)
+            self._networks.pop(id_, None)
+        self._take(wanted)
+        return difference(before, wanted)
+
+    def _take(self, desired: Desired) -> None:
+        for key, attempt in desired.attempts.items():
+            self._attempts.setdefault(attempt.session_id, {})[key] = attempt
+        self._networks.update(desired.networks)
 
 
 @dataclass(frozen=True, slots=True)

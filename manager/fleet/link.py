@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 import grpc
 import grpc.aio
 
 from manager.fleet import messages
-from manager.fleet.desired import Desired, NodeFacts, NodeReport, difference
+from manager.fleet.desired import Desired, NodeFacts, NodeReport, Told
 from manager.fleet.dialer import Dialer
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
@@ -22,6 +23,10 @@ _log = logging.getLogger(__name__)
 _MIN_BACKOFF, _MAX_BACKOFF = 0.1, 5.0
 # The kind of an agent whose kernels do nothing.
 _NULL = "null"
+
+
+# What is wanted on an agent: all of it, or all that belongs to some sessions.
+ReadDesired = Callable[[str, Collection[uuid.UUID] | None], Awaitable[Desired]]
 
 
 class Listener(Protocol):
@@ -45,7 +50,7 @@ class AgentLink:
         term: int,
         dialer: Dialer,
         heartbeat: float,
-        desired: Callable[[str], Awaitable[Desired]],
+        desired: ReadDesired,
         listener: Listener,
         clock: Callable[[], float],
         null_kernels: bool = False,
@@ -63,9 +68,15 @@ class AgentLink:
         self._clock = clock
         self._null_kernels = null_kernels
         self._wanted = asyncio.Event()
+        # Sessions of which the agent may not have been told the newest; None means any.
+        self._changed: set[uuid.UUID] | None = set()
 
-    def wake(self) -> None:
-        """What is wanted of the agent may have changed."""
+    def wake(self, session_ids: Collection[uuid.UUID] | None = None) -> None:
+        """What is wanted of the agent for these sessions, by default for any, may have changed."""
+        if session_ids is None:
+            self._changed = None
+        elif self._changed is not None:
+            self._changed.update(session_ids)
         self._wanted.set()
 
     async def run(self) -> None:
@@ -108,12 +119,14 @@ class AgentLink:
         self.heard = self._clock()
         await self._listener.welcomed(messages.node_facts(welcome))
         self._wanted.clear()
-        sent = await self._desired(self.agent_id)
-        await call.write(messages.snapshot(sent))
+        self._changed = set()
+        desired = await self._desired(self.agent_id, None)
+        await call.write(messages.snapshot(desired))
+        told = Told(desired)
         # One writer at a time: acks come from the reader, changes and heartbeats from the teller.
         writing = asyncio.Lock()
         reader = asyncio.create_task(self._listen(call, writing), name=f"listen {self.agent_id}")
-        teller = asyncio.create_task(self._tell(call, writing, sent), name=f"tell {self.agent_id}")
+        teller = asyncio.create_task(self._tell(call, writing, told), name=f"tell {self.agent_id}")
         try:
             done, _ = await asyncio.wait((reader, teller), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -138,7 +151,7 @@ class AgentLink:
                     await call.write(messages.ack(message.report.sequence))
 
     async def _tell(
-        self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], writing: asyncio.Lock, sent: Desired
+        self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], writing: asyncio.Lock, told: Told
     ) -> None:
         while True:
             try:
@@ -149,8 +162,8 @@ class AgentLink:
                     await call.write(messages.heartbeat())
                 continue
             self._wanted.clear()
-            wanted = await self._desired(self.agent_id)
-            if step := difference(sent, wanted):
+            changed, self._changed = self._changed, set()
+            wanted = await self._desired(self.agent_id, changed)
+            if step := told.advance(wanted, None if changed is None else map(str, changed)):
                 async with writing:
                     await call.write(messages.change(step))
-                sent = wanted

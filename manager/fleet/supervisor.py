@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from manager.fleet.desired import Desired
 from manager.fleet.dialer import Dialer
-from manager.fleet.link import AgentLink, Listener
+from manager.fleet.link import AgentLink, Listener, ReadDesired
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Supervisor:
         dialer: Dialer,
         timers: Timers,
         targets: Callable[[], Awaitable[Mapping[str, Target]]],
-        desired: Callable[[str], Awaitable[Desired]],
+        desired: ReadDesired,
         listener: LivenessListener,
         clock: Callable[[], float],
         null_kernels: bool = False,
@@ -76,11 +76,11 @@ class Supervisor:
         self._states: dict[str, str] = {}
         self._changed = asyncio.Event()
 
-    def wake(self, agent_ids: Iterable[str]) -> None:
-        """What is wanted of these agents may have changed."""
-        for agent_id in agent_ids:
+    def wake(self, concerned: Mapping[str, Collection[uuid.UUID] | None]) -> None:
+        """What is wanted of these agents may have changed, for these sessions; None means for any."""
+        for agent_id, session_ids in concerned.items():
             if (entry := self._links.get(agent_id)) is not None:
-                entry[0].wake()
+                entry[0].wake(session_ids)
 
     def alive(self) -> list[str]:
         """Agents that are heard of."""

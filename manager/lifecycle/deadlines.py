@@ -5,12 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection
 
+from manager.lifecycle.desires import Concerned
 from manager.lifecycle.working_set import put_back, take_out
 from manager.store import attempts, bounds, leadership
 from manager.store.database import Database
 
 
-async def enforce(database: Database, term: int, committed: Callable[[Collection[str]], None]) -> None:
+async def enforce(database: Database, term: int, committed: Callable[[Concerned], None]) -> None:
     """Moves every session that has waited too long; repeated every second by the leader."""
     async with database.transaction() as tx:
         late = await bounds.read_late_starts(tx)
@@ -23,7 +24,7 @@ async def enforce(database: Database, term: int, committed: Callable[[Collection
             await leadership.check(tx, term)
             await bounds.give_up_output(tx, agent_id)
             await attempts.let_go_of_networks(tx, agent_id)
-        committed([agent_id])
+        committed({agent_id: None})
 
 
 async def _move(
@@ -31,7 +32,7 @@ async def _move(
     term: int,
     late: Collection[uuid.UUID],
     stranded: Collection[bounds.Stranded],
-    committed: Callable[[Collection[str]], None],
+    committed: Callable[[Concerned], None],
 ) -> None:
     async with database.transaction() as tx:
         await leadership.check(tx, term)

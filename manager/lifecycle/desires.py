@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import uuid
+from collections.abc import Collection, Mapping
+from typing import Any, TypeAlias
 
 from manager.fleet.desired import Desired, DesiredAttempt, DesiredNetwork, NetworkMember
 from manager.lifecycle.addressing import place
@@ -11,17 +12,20 @@ from manager.lifecycle.spec import KernelPlan, SessionSpec, cluster_environment
 from manager.store import attempts
 from manager.store.database import Database
 
+# Agents that a commit concerns, each with the sessions it is about; None means that it may be any.
+Concerned: TypeAlias = Mapping[str, Collection[uuid.UUID] | None]
+
 
 def attempt_id(kernel_id: object, epoch: int) -> str:
     """How an attempt is called between manager and agents."""
     return f"{kernel_id}.{epoch}"
 
 
-async def read_desired(database: Database, agent_id: str) -> Desired:
-    """All that an agent should have now."""
+async def read_desired(database: Database, agent_id: str, session_ids: Collection[uuid.UUID] | None = None) -> Desired:
+    """All that an agent should have now; with `session_ids`, all of these sessions."""
     async with database.transaction() as tx:
-        wanted = await attempts.read_desired(tx, agent_id)
-        members = await attempts.read_desired_networks(tx, agent_id)
+        wanted = await attempts.read_desired(tx, agent_id, session_ids)
+        members = await attempts.read_desired_networks(tx, agent_id, session_ids)
     specs: dict[object, SessionSpec] = {}
     for row in wanted:
         if row["session_id"] not in specs:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from manager.fleet.desired import Desired
 from manager.fleet.dialer import Dialer
 from manager.fleet.supervisor import Supervisor, Target, Timers
 from manager.lifecycle import deadlines
-from manager.lifecycle.desires import read_desired
+from manager.lifecycle.desires import Concerned, read_desired
 from manager.lifecycle.outputs import OutputCollector
 from manager.lifecycle.reports import Reports
 from manager.lifecycle.scheduler import Scheduler
@@ -81,9 +82,9 @@ class Leader:
                 _log.warning("%s waits for the database: %s", name, error)
             await asyncio.sleep(_TICK_SECONDS)
 
-    def _committed(self, agent_ids: Collection[str]) -> None:
+    def _committed(self, concerned: Concerned) -> None:
         """A commit of this leader concerns these agents; whatever else it may have set free is looked for too."""
-        self._supervisor.wake(agent_ids)
+        self._supervisor.wake(concerned)
         self._scheduler.wake()
         self._outputs.wake()
         self._tail.wake()
@@ -121,5 +122,5 @@ class Leader:
         async with self._database.transaction() as tx:
             return {row["id"]: Target(row["address"], row["state"]) for row in await nodes.read_targets(tx)}
 
-    async def _desired(self, agent_id: str) -> Desired:
-        return await read_desired(self._database, agent_id)
+    async def _desired(self, agent_id: str, session_ids: Collection[uuid.UUID] | None) -> Desired:
+        return await read_desired(self._database, agent_id, session_ids)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from manager.fleet.dialer import Dialer
 from manager.fleet.output import OutputGoneError, OutputPastEndError, OutputUnavailableError, stream_output
-from manager.lifecycle.desires import attempt_id
+from manager.lifecycle.desires import Concerned, attempt_id
 from manager.store import leadership, outputs
 from manager.store.database import Database, StoreUnavailable
 
@@ -27,9 +27,7 @@ _FETCH_SECONDS = 30.0
 class OutputCollector:
     """Fetches the tail of every ended attempt's output, so that its agent may forget it."""
 
-    def __init__(
-        self, database: Database, term: int, dialer: Dialer, committed: Callable[[Collection[str]], None]
-    ) -> None:
+    def __init__(self, database: Database, term: int, dialer: Dialer, committed: Callable[[Concerned], None]) -> None:
         self._database = database
         self._term = term
         self._dialer = dialer
@@ -89,7 +87,7 @@ class OutputCollector:
             except StoreUnavailable as error:
                 _log.info("output of kernel %s is not kept yet: %s", row["kernel_id"], error)
                 return False
-        self._committed([row["agent_id"]])
+        self._committed({row["agent_id"]: [row["session_id"]]})
         return True
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from manager.fleet.desired import AttemptReport, NodeFacts, NodeReport
+from manager.lifecycle.desires import Concerned
 from manager.lifecycle.machine import Observation
 from manager.lifecycle.states import Observed
 from manager.lifecycle.working_set import put_back, take_out
@@ -34,7 +35,7 @@ def parse_attempt_id(text: str) -> AttemptKey | None:
 class Reports:
     """The listener behind all links of a leader. `committed` is told which agents a commit concerns, and wakes what has to be woken."""
 
-    def __init__(self, database: Database, term: int, committed: Callable[[Collection[str]], None]) -> None:
+    def __init__(self, database: Database, term: int, committed: Callable[[Concerned], None]) -> None:
         self._database = database
         self._term = term
         self._committed = committed
@@ -93,7 +94,7 @@ class Reports:
                 await shares.refresh_group(tx, group)
         if state != "SUSPECT":
             await self._set_agent_lost(agent_id, lost=state == "LOST")
-        self._committed([agent_id])
+        self._committed({agent_id: None})
 
     async def _set_agent_lost(self, agent_id: str, *, lost: bool) -> None:
         # On its own: sessions are locked before agents everywhere else, and the journal last.
@@ -124,13 +125,13 @@ class Reports:
 
     async def _commit(self, reports: Iterable[NodeReport]) -> None:
         words: dict[AttemptKey, AttemptReport] = {}
-        concerned: set[str] = set()
+        speakers: dict[AttemptKey, str] = {}
         removed: dict[str, set[uuid.UUID]] = {}
         for report in reports:
-            concerned.add(report.agent_id)
             for word in report.attempts:
                 if (key := parse_attempt_id(word.attempt_id)) is not None and word.state:
                     words[key] = word
+                    speakers[key] = report.agent_id
             removed.setdefault(report.agent_id, set()).update(uuid.UUID(text) for text in report.removed_networks)
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
@@ -146,6 +147,10 @@ class Reports:
             for agent_id, session_ids in removed.items():
                 if session_ids:
                     await attempts.drop_sites(tx, agent_id, session_ids)
-            if taken.machines:
-                concerned |= await attempts.agents_concerned(tx, list(taken.machines))
+            concerned = await attempts.agents_concerned(tx, list(taken.machines)) if taken.machines else {}
+        # An agent with nothing more to do for a session has to be told so too.
+        for key, session_id in of_session.items():
+            concerned.setdefault(speakers[key], set()).add(session_id)
+        for agent_id, session_ids in removed.items():
+            concerned.setdefault(agent_id, set()).update(session_ids)
         self._committed(concerned)

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.addressing import AddressSpaceExhaustedError, SubnetPool, choose_vni, inner_mtu, place
+from manager.lifecycle.desires import Concerned
 from manager.lifecycle.quotas import words
 from manager.lifecycle.snapshot import Limit, PastUsage, Snapshot, Waiting, build
 from manager.scheduling.amounts import format_amount
@@ -31,7 +32,7 @@ _LONGEST_SLEEP_SECONDS = 1.0
 class Scheduler:
     """Runs passes whenever something may have changed. `committed` is told which agents have something new to do."""
 
-    def __init__(self, database: Database, term: int, committed: Callable[[Collection[str]], None]) -> None:
+    def __init__(self, database: Database, term: int, committed: Callable[[Concerned], None]) -> None:
         self._database = database
         self._term = term
         self._committed = committed
@@ -92,7 +93,7 @@ class Scheduler:
                 self._committed(concerned)
         await self._note(snapshot, decisions)
 
-    async def _commit(self, group: str, snapshot: Snapshot, decisions: Decisions) -> set[str]:
+    async def _commit(self, group: str, snapshot: Snapshot, decisions: Decisions) -> Concerned:
         """Writes the placements whose session still waits and whose agents still have room; the others are left for the next pass."""
         chosen = {snapshot.waiting[row].id: _agents_of(snapshot, decisions, int(row)) for row in decisions.sessions}
         async with self._database.transaction() as tx:
@@ -105,7 +106,7 @@ class Scheduler:
                 if session.id in waiting and _take(free, session, chosen[session.id]):
                     kept.append(session)
             if not kept:
-                return set()
+                return {}
             rows = await self._rows(tx, group, kept, chosen)
             epochs = await placements.place(tx, term=self._term, **rows)
             await placements.keep_rotation(tx, group, decisions.rotation)
@@ -141,7 +142,11 @@ class Scheduler:
                 }
                 entries.append(journal.Entry(**facts, kind="SESSION_MOVED", payload=payload))
             await journal.append(tx, entries)
-        return {agent for session in kept for agent in chosen[session.id]}
+        concerned: dict[str, set[uuid.UUID]] = {}
+        for session in kept:
+            for agent in chosen[session.id]:
+                concerned.setdefault(agent, set()).add(session.id)
+        return concerned
 
     async def _rows(
         self, tx: AsyncSession, group: str, kept: list[Waiting], chosen: Mapping[uuid.UUID, list[str]]

@@ -13,24 +13,30 @@ from manager.store.recordset import Row, fetched, recordset
 from manager.store.usage import LONGEST_LOOK_BACK_DAYS
 
 
-async def read_desired(tx: AsyncSession, agent_id: str) -> list[Row]:
-    """Attempts that an agent should know of, with all that goes into them."""
+async def read_desired(tx: AsyncSession, agent_id: str, session_ids: Collection[uuid.UUID] | None = None) -> list[Row]:
+    """Attempts that an agent should know of, with all that goes into them; with `session_ids`, those of these sessions."""
+    only = "" if session_ids is None else "AND a.session_id = ANY(:sessions)"
     rows = await tx.execute(
-        text("""
+        text(f"""
             SELECT a.kernel_id, a.epoch, a.session_id, CASE WHEN a.end_time IS NULL THEN a.goal ELSE 'STOPPED' END AS goal,
                 k.role, k.role_index, k.local_rank, k.hostname, k.slots, s.spec, s.cluster_size, s.force
             FROM attempt a JOIN kernel k ON k.id = a.kernel_id JOIN session s ON s.id = a.session_id
-            WHERE a.agent_id = :agent AND (a.end_time IS NULL OR a.log_pending) ORDER BY a.kernel_id, a.epoch
-        """),
-        {"agent": agent_id},
+            WHERE a.agent_id = :agent AND (a.end_time IS NULL OR a.log_pending) {only} ORDER BY a.kernel_id, a.epoch
+        """),  # noqa: S608  # the condition is ours
+        {"agent": agent_id, **({} if session_ids is None else {"sessions": list(session_ids)})},
     )
     return fetched(rows)
 
 
-async def read_desired_networks(tx: AsyncSession, agent_id: str) -> list[Row]:
-    """Networks an agent should have: those of sessions with a live attempt anywhere; one row per member."""
+async def read_desired_networks(
+    tx: AsyncSession, agent_id: str, session_ids: Collection[uuid.UUID] | None = None
+) -> list[Row]:
+    """Networks an agent should have: those of sessions with a live attempt anywhere; one row per member. With `session_ids`, those of
+    these sessions.
+    """
+    only = "" if session_ids is None else "AND n.session_id = ANY(:sessions)"
     rows = await tx.execute(
-        text("""
+        text(f"""
             SELECT n.session_id, n.vni, n.subnet::text AS subnet, n.mtu, member.kernel_id, k.hostname, k.local_rank,
                 member.agent_id, g.underlay_address
             FROM network_site here
@@ -42,10 +48,10 @@ async def read_desired_networks(tx: AsyncSession, agent_id: str) -> list[Row]:
             JOIN kernel k ON k.id = member.kernel_id
             JOIN agent g ON g.id = member.agent_id
             WHERE here.agent_id = :agent
-              AND EXISTS (SELECT FROM attempt a WHERE a.session_id = n.session_id AND a.end_time IS NULL)
+              AND EXISTS (SELECT FROM attempt a WHERE a.session_id = n.session_id AND a.end_time IS NULL) {only}
             ORDER BY n.session_id, k.local_rank
-        """),
-        {"agent": agent_id},
+        """),  # noqa: S608  # the condition is ours
+        {"agent": agent_id, **({} if session_ids is None else {"sessions": list(session_ids)})},
     )
     return fetched(rows)
 
@@ -113,16 +119,19 @@ async def write(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[tup
     return sorted((group, owner) for group, owner in released)
 
 
-async def agents_concerned(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> set[str]:
-    """Agents that have, or should have, anything of these sessions."""
+async def agents_concerned(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[str, set[uuid.UUID]]:
+    """Agents that have, or should have, anything of these sessions, and of which."""
     rows = await tx.execute(
         text("""
-            SELECT agent_id FROM attempt WHERE session_id = ANY(:ids) AND (end_time IS NULL OR log_pending)
-            UNION SELECT agent_id FROM network_site WHERE session_id = ANY(:ids)
+            SELECT agent_id, session_id FROM attempt WHERE session_id = ANY(:ids) AND (end_time IS NULL OR log_pending)
+            UNION SELECT agent_id, session_id FROM network_site WHERE session_id = ANY(:ids)
         """),
         {"ids": list(session_ids)},
     )
-    return set(rows.scalars())
+    concerned: dict[str, set[uuid.UUID]] = {}
+    for agent_id, session_id in rows:
+        concerned.setdefault(agent_id, set()).add(session_id)
+    return concerned
 
 
 async def drop_sites(tx: AsyncSession, agent_id: str, session_ids: Collection[uuid.UUID]) -> None:

@@ -11,10 +11,10 @@ from manager.store.recordset import Row, fetched
 
 
 async def read_pending(tx: AsyncSession, limit: int) -> list[Row]:
-    """Ended attempts whose output is still on their agent: kernel_id, epoch, log_size, agent_id and its address."""
+    """Ended attempts whose output is still on their agent: kernel_id, epoch, session_id, log_size, agent_id and its address."""
     rows = await tx.execute(
         text("""
-            SELECT a.kernel_id, a.epoch, a.log_size, a.agent_id, g.address FROM attempt a JOIN agent g ON g.id = a.agent_id
+            SELECT a.kernel_id, a.epoch, a.session_id, a.log_size, a.agent_id, g.address FROM attempt a JOIN agent g ON g.id = a.agent_id
             WHERE a.log_pending AND g.state <> 'LOST' ORDER BY a.end_time LIMIT :limit
         """),
         {"limit": limit},

@@ -145,7 +145,7 @@ def running(cpus: int = CPUS) -> Iterator[Slurm]:
             *(f"--pid-file={directory}/munge.pid", f"--log-file={directory}/munge.log"),
             *(f"--seed-file={directory}/munge.seed", "--num-threads=4"),
         )
-        _until(lambda: (directory / "munge.socket").exists(), directory, children)
+        _until((directory / "munge.socket").exists, directory, children)
         start("/usr/sbin/slurmctld", "-D", "-f", str(directory / "slurm.conf"))
         start("/usr/sbin/slurmd", "-D", "-N", host, "-f", str(directory / "slurm.conf"))
 

@@ -1,0 +1,58 @@
+"""What an agent was told is advanced by some sessions at a time, and says the same as a comparison of everything."""
+
+from __future__ import annotations
+
+import random
+
+from manager.fleet.desired import Desired, DesiredAttempt, DesiredNetwork, Told, difference
+
+SESSIONS = [f"s{number}" for number in range(5)]
+
+
+def an_attempt(session: str, epoch: int, goal: str) -> DesiredAttempt:
+    return DesiredAttempt(f"{session}.{epoch}", session, session, epoch, goal, 1.0, "main1", "", (), {}, {}, True)
+
+
+def some(choice: random.Random) -> Desired:
+    attempts = [
+        an_attempt(session, choice.randint(1, 2), choice.choice(["HELD", "RUNNING"]))
+        for session in SESSIONS
+        if choice.random() < 0.6
+    ]
+    networks = {
+        session: DesiredNetwork(session, choice.randint(0, 2), "10.0.0.0/24", 1500, ())
+        for session in SESSIONS
+        if choice.random() < 0.4
+    }
+    return Desired({attempt.id: attempt for attempt in attempts}, networks)
+
+
+def of(desired: Desired, sessions: set[str]) -> Desired:
+    return Desired(
+        {key: attempt for key, attempt in desired.attempts.items() if attempt.session_id in sessions},
+        {key: network for key, network in desired.networks.items() if key in sessions},
+    )
+
+
+def merged(desired: Desired, newer: Desired, sessions: set[str]) -> Desired:
+    rest = of(desired, set(SESSIONS) - sessions)
+    return Desired({**rest.attempts, **newer.attempts}, {**rest.networks, **newer.networks})
+
+
+def test_some_sessions_at_a_time_and_all_at_once_agree() -> None:
+    choice = random.Random(7)
+    for _ in range(200):
+        before = some(choice)
+        told = Told(before)
+        for _ in range(6):
+            sessions = set(choice.sample(SESSIONS, choice.randint(0, 5)))
+            part = of(some(choice), sessions)
+            after = merged(before, part, sessions)
+            step, whole = told.advance(part, sessions), difference(before, after)
+            assert {attempt.id: attempt for attempt in step.attempts} == {a.id: a for a in whole.attempts}
+            assert set(step.removed_attempts) == set(whole.removed_attempts)
+            assert {network.session_id for network in step.networks} == {n.session_id for n in whole.networks}
+            assert set(step.removed_networks) == set(whole.removed_networks)
+            before = after
+        assert not told.advance(before, None)
+        assert set(told.advance(Desired(), None).removed_attempts) == set(before.attempts)
