@@ -32,17 +32,15 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         raise ValueError("spec.type", "is required and must be a known type")
     if message.cluster_mode not in pb.ClusterMode.values():
         raise ValueError("spec.cluster_mode", "must be a known mode")
+    if message.agent_choice not in pb.AgentChoice.values():
+        raise ValueError("spec.agent_choice", "must be a known choice")
+    if message.replica_placement not in pb.ReplicaPlacement.values():
+        raise ValueError("spec.replica_placement", "must be a known placement")
     roles: dict[str, KernelSpec] = {}
     for position, role in enumerate(message.roles):
         if role.role in roles:
             raise ValueError(f"spec.roles[{position}].role", "is given twice")
         roles[role.role] = _kernel_spec(role.kernel)
-    grace = message.termination_grace
-    try:
-        # Also refuses nanoseconds out of range, and signs that differ.
-        grace.ToJsonString()
-    except ValueError:
-        raise ValueError("spec.termination_grace", "is not a valid duration") from None
     return SessionSpec(
         name=message.name or default_name,
         project=message.project or default_project,
@@ -54,10 +52,28 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         kernel=_kernel_spec(message.kernel),
         roles=roles,
         labels=dict(message.labels),
-        grace_seconds=grace.seconds + grace.nanos / 1e9
+        grace_seconds=_seconds("spec.termination_grace", message.termination_grace)
         if message.HasField("termination_grace")
         else DEFAULT_GRACE_SECONDS,
+        agents=tuple(message.agents),
+        agents_strict=message.agent_choice == pb.AGENT_CHOICE_STRICT,
+        architecture=message.architecture,
+        endpoint=message.endpoint,
+        replica_placement=pb.ReplicaPlacement.Name(message.replica_placement).removeprefix("REPLICA_PLACEMENT_")
+        if message.replica_placement
+        else "",
+        time_limit_seconds=_seconds("spec.time_limit", message.time_limit) if message.HasField("time_limit") else None,
+        preemptible=message.preemptible,
     )
+
+
+def _seconds(path: str, duration: Duration) -> float:
+    try:
+        # Also refuses nanoseconds out of range, and signs that differ.
+        duration.ToJsonString()
+    except ValueError:
+        raise ValueError(path, "is not a valid duration") from None
+    return duration.seconds + duration.nanos / 1e9
 
 
 def _kernel_spec(message: pb.KernelSpec) -> KernelSpec:
@@ -66,8 +82,8 @@ def _kernel_spec(message: pb.KernelSpec) -> KernelSpec:
 
 def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
     spec = SessionSpec.from_json(stored)
-    grace = Duration()
-    grace.FromTimedelta(dt.timedelta(seconds=spec.grace_seconds))
+    agent_choice = pb.AGENT_CHOICE_STRICT if spec.agents_strict else pb.AGENT_CHOICE_PREFERRED
+    limit = spec.time_limit_seconds
     return pb.SessionSpec(
         name=spec.name,
         project=spec.project,
@@ -79,8 +95,21 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
         kernel=_kernel_spec_message(spec.kernel),
         roles=[pb.RoleSpec(role=role, kernel=_kernel_spec_message(kernel)) for role, kernel in spec.roles.items()],
         labels=spec.labels,
-        termination_grace=grace,
+        termination_grace=_duration(spec.grace_seconds),
+        agents=spec.agents,
+        agent_choice=agent_choice if spec.agents else pb.AGENT_CHOICE_UNSPECIFIED,
+        architecture=spec.architecture,
+        endpoint=spec.endpoint,
+        replica_placement=pb.ReplicaPlacement.Value(f"REPLICA_PLACEMENT_{spec.replica_placement or 'UNSPECIFIED'}"),
+        time_limit=None if limit is None else _duration(limit),
+        preemptible=spec.preemptible,
     )
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromTimedelta(dt.timedelta(seconds=seconds))
+    return duration
 
 
 def _kernel_spec_message(spec: KernelSpec) -> pb.KernelSpec:

@@ -21,7 +21,7 @@ from manager.fleet.output import OutputPastEndError, OutputUnavailableError
 from manager.lifecycle import commands, quotas
 from manager.lifecycle.outputs import read_output
 from manager.lifecycle.states import ENDED_SESSION_STATES
-from manager.store import journal, requests, sessions
+from manager.store import agents, journal, requests, sessions
 from manager.store.database import Database
 from manager.store.journal import JournalTail
 from manager.store.recordset import Row
@@ -289,6 +289,29 @@ async def _check_references(tx: AsyncSession, owner: str, drafted: list[Drafted]
             drafted[position] = errors.ProjectDenied(item.session["project"])
         elif item.session["resource_group"] not in known:
             drafted[position] = errors.InvalidRequest([("spec.resource_group", "is not the name of a resource group")])
+    await _check_agents(tx, drafted)
+
+
+async def _check_agents(tx: AsyncSession, drafted: list[Drafted]) -> None:
+    """Agents that are asked for must be in the session's group now; whether they take anything is for the scheduler to say."""
+    asking = {
+        position: item
+        for position, item in enumerate(drafted)
+        if isinstance(item, commands.Draft) and item.session["spec"]["agents"]
+    }
+    if not asking:
+        return
+    named = {agent for item in asking.values() for agent in item.session["spec"]["agents"]}
+    groups = await agents.groups_of(tx, named)
+    for position, item in asking.items():
+        group = item.session["resource_group"]
+        wrong = [
+            (f"spec.agents[{number}]", f"{agent} is not an agent of resource group {group}")
+            for number, agent in enumerate(item.session["spec"]["agents"])
+            if groups.get(agent) != group
+        ]
+        if wrong:
+            drafted[position] = errors.InvalidRequest(wrong)
 
 
 async def _check_quotas(tx: AsyncSession, drafted: list[Drafted]) -> None:

@@ -17,6 +17,8 @@ MAX_ARGUMENTS, MAX_ARGUMENT_BYTES = 1024, 64 * 1024
 MAX_ENVIRONMENT, MAX_ENVIRONMENT_BYTES = 512, 128 * 1024
 MAX_SLOTS = 32
 MAX_LABELS, MAX_LABEL_VALUE = 64, 256
+MAX_AGENTS = 64
+SHORTEST_TIME_LIMIT, LONGEST_TIME_LIMIT = 1.0, 365 * 86400.0
 RESERVED_PREFIXES = ("BACKENDAI_", "RETINUE_")
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -24,6 +26,7 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _HOSTNAME = re.compile(r"(?:main|sub)\d+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,125}[A-Za-z0-9])?")
+_ARCHITECTURE = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,61}[a-z0-9])?")
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,510}")
 
 Violations = list[tuple[str, str]]
@@ -45,6 +48,9 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     if not 0 <= spec.grace_seconds <= MAX_GRACE_SECONDS:
         violations.append(("spec.termination_grace", f"must be from 0 to {MAX_GRACE_SECONDS:.0f} s"))
     _check_labels(spec.labels, violations)
+    _check_placement(spec, violations)
+    if spec.time_limit_seconds is not None and not SHORTEST_TIME_LIMIT <= spec.time_limit_seconds <= LONGEST_TIME_LIMIT:
+        violations.append(("spec.time_limit", "must be from 1 s to 365 days"))
     kernel = _admit_kernel(
         replace(spec.kernel, slots={**DEFAULT_SLOTS, **spec.kernel.slots}), "spec.kernel", violations
     )
@@ -101,6 +107,24 @@ def _check_environment(environment: Mapping[str, str], path: str, violations: Vi
             )
         elif "\0" in value:
             violations.append((f"{path}[{name[:64]!r}]", "must not hold NUL"))
+
+
+def _check_placement(spec: SessionSpec, violations: Violations) -> None:
+    if len(spec.agents) > MAX_AGENTS:
+        violations.append(("spec.agents", f"must be at most {MAX_AGENTS}"))
+    for position, agent in enumerate(spec.agents[:MAX_AGENTS]):
+        if not _NAME.fullmatch(agent):
+            violations.append((f"spec.agents[{position}]", "is not the id of an agent"))
+        elif agent in spec.agents[:position]:
+            violations.append((f"spec.agents[{position}]", "is given twice"))
+    if spec.agents_strict and not spec.agents:
+        violations.append(("spec.agent_choice", "needs agents to choose"))
+    if spec.architecture and not _ARCHITECTURE.fullmatch(spec.architecture):
+        violations.append(("spec.architecture", "is not the name of an architecture"))
+    if spec.endpoint and not _NAME.fullmatch(spec.endpoint):
+        violations.append(("spec.endpoint", "must be 1-63 characters a-z, 0-9 and -, with no dash first or last"))
+    if spec.replica_placement and not spec.endpoint:
+        violations.append(("spec.replica_placement", "needs endpoint"))
 
 
 def _check_labels(labels: Mapping[str, str], violations: Violations) -> None:

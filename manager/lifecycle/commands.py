@@ -44,6 +44,7 @@ def new_rows(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> tuple[dict
         "cluster_size": spec.cluster_size,
         "priority": spec.priority,
         "spec": spec.to_json(),
+        "endpoint": spec.endpoint,
         "state": "PENDING",
         "result": "UNDEFINED",
         "reason": QUEUED,

@@ -1,4 +1,4 @@
-"""The bounds of waiting states: gangs that do not start in time, and work on agents that are lost."""
+"""The bounds of states: gangs that do not start in time, sessions whose time limit is over, and work on agents that are lost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from manager.store.database import Database
 
 
 async def enforce(database: Database, term: int, committed: Callable[[Concerned], None]) -> None:
-    """Moves every session that has waited too long; repeated every second by the leader."""
+    """Moves every session that has waited or run too long; repeated every second by the leader."""
     async with database.transaction() as tx:
         late = await bounds.read_late_starts(tx)
         stranded = await bounds.read_stranded(tx)
+        expired = await bounds.read_expired(tx)
         lost_agents = await bounds.read_lost_agents_with_leftovers(tx)
-    if late or stranded:
-        await _move(database, term, late, stranded, committed)
+    if late or stranded or expired:
+        await _move(database, term, committed, late=late, stranded=stranded, expired=expired)
     for agent_id in lost_agents:
         async with database.transaction() as tx:
             await leadership.check(tx, term)
@@ -30,16 +31,22 @@ async def enforce(database: Database, term: int, committed: Callable[[Concerned]
 async def _move(
     database: Database,
     term: int,
+    committed: Callable[[Concerned], None],
+    *,
     late: Collection[uuid.UUID],
     stranded: Collection[bounds.Stranded],
-    committed: Callable[[Concerned], None],
+    expired: Collection[uuid.UUID],
 ) -> None:
     async with database.transaction() as tx:
         await leadership.check(tx, term)
-        taken = await take_out(tx, {*late, *(attempt.session_id for attempt in stranded)})
+        taken = await take_out(tx, {*late, *expired, *(attempt.session_id for attempt in stranded)})
         for session_id in late:
             if (machine := taken.machines.get(session_id)) is not None:
                 machine.roll_back("START_TIMEOUT", "not every kernel was ready in time")
+        for session_id in expired:
+            # Locked now: it may have ended, or begun anew, since it was read.
+            if taken.rows[session_id]["expire_time"] is not None and session_id in taken.machines:
+                taken.machines[session_id].exceed_time_limit()
         for attempt in stranded:
             machine = taken.machines.get(attempt.session_id)
             if machine is None:

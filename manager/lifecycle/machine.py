@@ -142,6 +142,34 @@ class SessionMachine:
         else:
             self._stop(reason, message)
 
+    def exceed_time_limit(self) -> None:
+        """Ends a running session whose time is over; a batch session has failed."""
+        session = self.session
+        if session.state is not SessionState.RUNNING:
+            return
+        if session.type is SessionType.BATCH:
+            session.result = Result.FAILURE
+        self._stop("TIME_LIMIT_EXCEEDED", "it ran as long as its time limit allows")
+
+    def preempt(self, winner: str, *, requeue: bool) -> None:
+        """Makes a placed session give way to `winner`: ends it, or with `requeue` puts it back into the queue, to run again from its
+        beginning under a higher epoch. One with a kernel that is over already is ended: it could not run again as it was.
+        """
+        session = self.session
+        if session.state not in STARTING_SESSION_STATES and session.state is not SessionState.RUNNING:
+            return
+        message = f"made way for session {winner}, which has a higher priority"
+        if not requeue or any(kernel.state in ENDED_KERNEL_STATES for kernel in session.kernels):
+            self.terminate("PREEMPTED", message)
+            return
+        for kernel in session.kernels:
+            if not kernel.attempt_ended:
+                kernel.goal = Goal.STOPPED
+            kernel.exit_code = None
+            self._move_kernel(kernel, KernelState.PENDING, "PREEMPTED")
+        session.exit_code = None
+        self._move_session(SessionState.PENDING, "PREEMPTED", message)
+
     def roll_back(self, reason: str, message: str = "", *, failed_agent: str | None = None) -> None:
         """Takes a placed session back to PENDING as a whole, or ends it when that has happened too often."""
         session = self.session

@@ -14,7 +14,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from manager.lifecycle.addressing import AddressSpaceExhaustedError, SubnetPool, choose_vni, inner_mtu, place
 from manager.lifecycle.desires import Concerned
 from manager.lifecycle.quotas import words
-from manager.lifecycle.snapshot import Limit, PastUsage, Snapshot, Waiting, build
+from manager.lifecycle.snapshot import Limit, PastUsage, Snapshot, Waiting, build, endpoint_of
 from manager.scheduling.amounts import format_amount
 from manager.scheduling.columns import Explanation, Policy, Verdict
 from manager.scheduling.scheduling_pass import Decisions, run_pass
@@ -80,9 +80,13 @@ class Scheduler:
                 )
                 past = PastUsage(used, settings.look_back_days, settings.usage_weights)
             limits = await _read_limits(tx, group["name"], queue_rows)
+            endpoints = {endpoint for row in queue_rows if (endpoint := endpoint_of(row)) is not None}
+            replicas = await placements.read_replicas(tx, endpoints) if endpoints else {}
         if not queue_rows:
             return
-        snapshot = build(agent_rows, held, queue_rows, group["owner_weights"], past=past, limits=limits)
+        snapshot = build(
+            agent_rows, held, queue_rows, group["owner_weights"], past=past, limits=limits, replicas=replicas
+        )
         # Pure computation of up to a second: the loop must go on meanwhile.
         decisions = await asyncio.to_thread(
             run_pass, snapshot.agents, snapshot.owners, snapshot.queue, policy, group["rotation"]

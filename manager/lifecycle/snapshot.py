@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from manager.scheduling.fair_share import normalised_usage
 FEATURES = ("a backend for native processes", "a backend for images")
 _NATIVE, _IMAGES = 1, 2
 _OFFERED = {"process": _NATIVE, "docker": _IMAGES}
+# Project and name.
+Endpoint: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +86,11 @@ def build(
     *,
     past: PastUsage | None = None,
     limits: Sequence[Limit] = (),
+    replicas: Mapping[Endpoint, Mapping[str, int]] = MappingProxyType({}),
 ) -> Snapshot:
     """The columns of one group. Owners with equal shares are served in the order in which their first session arrived; given past usage,
-    those who used least for their weight come first: owners who hold nothing now differ by nothing else.
+    those who used least for their weight come first: owners who hold nothing now differ by nothing else. `replicas` are the live kernels
+    of endpoints by agent.
     """
     waiting = tuple(_waiting(row) for row in queue_rows)
     slots = tuple(
@@ -129,6 +134,10 @@ def build(
         held=matrix([held.get(name, {}) for name in names]),
         past_usage=None if past is None else np.array([normalised.get(name, 0.0) for name in names], dtype=np.float64),
     )
+    endpoints = {
+        endpoint: position
+        for position, endpoint in enumerate(dict.fromkeys(filter(None, map(endpoint_of, queue_rows))))
+    }
     offsets = np.zeros(len(waiting) + 1, dtype=np.int64)
     np.cumsum([len(session.slots) for session in waiting], out=offsets[1:])
     queue = Queue(
@@ -141,14 +150,21 @@ def build(
         requests=matrix([kernel for session in waiting for kernel in session.slots]),
         needs=np.array([needed(kernel["image"]) for row in queue_rows for kernel in row["kernels"]], dtype=np.int64),
         tries=np.array([row["tries"] for row in queue_rows], dtype=np.int64),
-        held_back={position: why for position, row in enumerate(queue_rows) if (why := _held_back(row)) is not None},
-        wishes={
-            position: AgentWishes(
-                avoided=tuple(agent_row[agent] for agent in row["failed_agents"] if agent in agent_row)
-            )
-            for position, row in enumerate(queue_rows)
-            if row["failed_agents"]
+        held_back={
+            position: why for position, row in enumerate(queue_rows) if (why := _held_back(row, agent_row)) is not None
         },
+        architectures={
+            position: row["architecture"] for position, row in enumerate(queue_rows) if row.get("architecture")
+        },
+        wishes={
+            position: _wishes(row, agent_row, endpoints)
+            for position, row in enumerate(queue_rows)
+            if row["failed_agents"] or row.get("agents") or row.get("replica_placement")
+        },
+        replicas=[
+            {agent_row[agent]: kernels for agent, kernels in replicas.get(endpoint, {}).items() if agent in agent_row}
+            for endpoint in endpoints
+        ],
         quotas=_quotas(limits, queue_rows, slots, matrix([limit.held for limit in limits])) if limits else None,
     )
     return Snapshot(agents, owners, queue, waiting)
@@ -214,11 +230,32 @@ def _waiting(row: Mapping[str, Any]) -> Waiting:
     )
 
 
-def _held_back(row: Mapping[str, Any]) -> Explanation | None:
+def endpoint_of(row: Mapping[str, Any]) -> Endpoint | None:
+    """Project and name of the endpoint whose replicas decide where a waiting session goes."""
+    return (row["project"], row["endpoint"]) if row.get("replica_placement") else None
+
+
+def _wishes(row: Mapping[str, Any], agent_row: Mapping[str, int], endpoints: Mapping[Endpoint, int]) -> AgentWishes:
+    endpoint = endpoint_of(row)
+    return AgentWishes(
+        designated=tuple(agent_row[agent] for agent in row.get("agents") or () if agent in agent_row),
+        strict=bool(row.get("agents_strict")),
+        avoided=tuple(agent_row[agent] for agent in row["failed_agents"] if agent in agent_row),
+        endpoint=None if endpoint is None else endpoints[endpoint],
+        pack=row.get("replica_placement") == "PACK",
+    )
+
+
+def _held_back(row: Mapping[str, Any], agent_row: Mapping[str, int]) -> Explanation | None:
     if row["clearing"]:
         return Explanation(Tier.SYSTEM, "CLEARING", "what an earlier start left on its agents is being cleared away")
     if row["delay"] > 0:
         return Explanation(
             Tier.SYSTEM, "START_BACKOFF", f"its last start failed ({row['last_failure']}); it waits before the next try"
+        )
+    if row.get("agents_strict") and not any(agent in agent_row for agent in row["agents"]):
+        named = ", ".join(row["agents"])
+        return Explanation(
+            Tier.SYSTEM, "NO_AGENT_AVAILABLE", f"none of the agents that it must run on is here: {named}"
         )
     return None

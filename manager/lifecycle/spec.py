@@ -50,6 +50,15 @@ class SessionSpec:
     roles: Mapping[str, KernelSpec] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
+    # Agents to run on: only those when strict, else those first.
+    agents: tuple[str, ...] = ()
+    agents_strict: bool = False
+    architecture: str = ""
+    # Endpoint it is a replica of, and where replicas go: SPREAD, PACK, or empty for wherever.
+    endpoint: str = ""
+    replica_placement: str = ""
+    time_limit_seconds: float | None = None
+    preemptible: bool = False
 
     def of_role(self, role: str) -> KernelSpec:
         """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
@@ -73,6 +82,7 @@ class SessionSpec:
         """The inverse of `to_json`."""
         values = dict(stored)
         values["type"] = SessionType(values["type"])
+        values["agents"] = tuple(values.get("agents", ()))
         values["kernel"] = _kernel_spec(values["kernel"])
         values["roles"] = {role: _kernel_spec(kernel) for role, kernel in values["roles"].items()}
         return cls(**values)

@@ -75,12 +75,12 @@ class Observed(StrEnum):
 
 _S, _K = SessionState, KernelState
 
-# A placed gang that cannot start everywhere goes back to PENDING as a whole.
+# A placed gang that cannot start everywhere goes back to PENDING as a whole, and so does a running one that makes way for another.
 SESSION_MOVES: Mapping[SessionState, frozenset[SessionState]] = {
     _S.PENDING: frozenset({_S.SCHEDULED, _S.CANCELLED}),
     _S.SCHEDULED: frozenset({_S.PREPARING, _S.RUNNING, _S.PENDING, _S.TERMINATING, _S.CANCELLED}),
     _S.PREPARING: frozenset({_S.RUNNING, _S.PENDING, _S.TERMINATING, _S.CANCELLED}),
-    _S.RUNNING: frozenset({_S.TERMINATING}),
+    _S.RUNNING: frozenset({_S.TERMINATING, _S.PENDING}),
     _S.TERMINATING: frozenset({_S.TERMINATED}),
     _S.TERMINATED: frozenset(),
     _S.CANCELLED: frozenset(),
@@ -92,7 +92,7 @@ KERNEL_MOVES: Mapping[KernelState, frozenset[KernelState]] = {
     _K.SCHEDULED: frozenset({_K.PULLING, _K.CREATING, _K.RUNNING, _K.PENDING, _K.TERMINATING, _K.CANCELLED}),
     _K.PULLING: frozenset({_K.CREATING, _K.RUNNING, _K.PENDING, _K.TERMINATING, _K.CANCELLED}),
     _K.CREATING: frozenset({_K.RUNNING, _K.PENDING, _K.TERMINATING, _K.CANCELLED}),
-    _K.RUNNING: frozenset({_K.TERMINATING, _K.TERMINATED}),
+    _K.RUNNING: frozenset({_K.TERMINATING, _K.TERMINATED, _K.PENDING}),
     _K.TERMINATING: frozenset({_K.TERMINATED}),
     _K.TERMINATED: frozenset(),
     _K.CANCELLED: frozenset(),
@@ -103,7 +103,10 @@ SESSION_OWNERS: Mapping[SessionState, tuple[str, str]] = {
     _S.PENDING: ("scheduler", "none: it has a current reason, and its owner may cancel it"),
     _S.SCHEDULED: ("deadlines", "the resource group's start_timeout, then it is rolled back"),
     _S.PREPARING: ("deadlines", "the resource group's start_timeout, then it is rolled back"),
-    _S.RUNNING: ("reports", "none: it ends with its command, or by its owner"),
+    _S.RUNNING: (
+        "reports",
+        "its time limit, if it has one, kept by deadlines; else it ends with its command, or by its owner",
+    ),
     _S.TERMINATING: ("deadlines", "an agent's confirmation, or the loss of the agent"),
 }
 

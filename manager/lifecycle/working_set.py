@@ -78,9 +78,8 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
     for session_id, machine in taken.machines.items():
         session, row = machine.session, taken.rows[session_id]
         moved_kernels = {move.kernel_id for move in machine.moves if isinstance(move, KernelMoved)}
-        rolled_back = any(
-            isinstance(move, SessionMoved) and move.to_state is SessionState.PENDING for move in machine.moves
-        )
+        # One that was put back for another session's sake need not wait: its start did not fail.
+        failed = session.failed_starts > row["failed_starts"] and session.state is SessionState.PENDING
         if machine.moves or session_id in taken.forced:
             session_rows.append(
                 {
@@ -93,7 +92,7 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
                     "failed_starts": session.failed_starts,
                     "failed_agents": session.failed_agents,
                     "delay": _BACKOFF_SECONDS[min(session.failed_starts, len(_BACKOFF_SECONDS)) - 1]
-                    if rolled_back
+                    if failed
                     else None,
                     "force": session_id in taken.forced,
                 }

@@ -90,12 +90,15 @@ class AgentWishes:
     """Rows of agents that one session wants or does not want.
 
     `designated` agents come first, or are the only ones when `strict`. Agents `avoided` (the session failed there before) come last,
-    unless they are designated.
+    unless they are designated. A replica of an endpoint (a row of `Queue.replicas`) goes where fewest kernels of it are or, with `pack`,
+    most; the agent strategy decides between equals.
     """
 
     designated: Sequence[int] = ()
     strict: bool = False
     avoided: Sequence[int] = ()
+    endpoint: int | None = None
+    pack: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,8 @@ class Queue:
     architectures: Mapping[int, str] = field(default_factory=dict)
     # Sessions that want or avoid certain agents.
     wishes: Mapping[int, AgentWishes] = field(default_factory=dict)
+    # By endpoint: row of an agent, and how many live kernels of the endpoint it has.
+    replicas: Sequence[Mapping[int, int]] = ()
     quotas: Quotas | None = None
 
 

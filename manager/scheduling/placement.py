@@ -11,7 +11,7 @@ of equal kernels, the number that could be placed bounds every later gang of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,8 +52,17 @@ class Picker(Protocol):
 class Placer:
     """Places sessions one after the other, each time by the settings' agent strategy."""
 
-    def __init__(self, free: Free, shapes: Shapes, settings: Settings, compared: int, position: int) -> None:
-        """The first `compared` lanes decide between agents; a rotation begins at agent `position`."""
+    def __init__(
+        self,
+        free: Free,
+        shapes: Shapes,
+        settings: Settings,
+        compared: int,
+        position: int,
+        *,
+        replicas: Sequence[Mapping[int, int]] = (),
+    ) -> None:
+        """The first `compared` lanes decide between agents; a rotation begins at agent `position`. `replicas` are those of the queue."""
         self._free = free
         self._settings = settings
         self._compared = compared
@@ -63,6 +72,8 @@ class Placer:
         )
         self._failed: dict[Needs, list[int]] = {}
         self._numbers = np.argsort(free.rows)
+        # By endpoint, the kernels of it on each agent; those of this pass included.
+        self._replicas = [self._counts(kernels) for kernels in replicas]
         self.placements = 0
 
     @property
@@ -104,11 +115,38 @@ class Placer:
             tiers += [takers & ~designated & ~avoided, takers & ~designated & avoided]
         tiers = [tier for tier in tiers if tier.any()]
         for number in range(1, len(tiers) + 1):
-            placement = self._place_among(kind, tiers[:number])
+            placement = self._place_among(kind, tiers[:number], wishes)
             if placement != UNPLACED:
                 self.placements += 1
+                if wishes.endpoint is not None:
+                    self._count(wishes.endpoint, kind, placement)
                 return placement
         return UNPLACED
+
+    def _counts(self, kernels: Mapping[int, int]) -> Integers:
+        counts = np.zeros(len(self._free), np.int64)
+        for row, number in kernels.items():
+            counts[self._numbers[row]] = number
+        return counts
+
+    def _count(self, endpoint: int, kind: Kind, placement: Placement) -> None:
+        counts = self._replicas[endpoint]
+        if isinstance(placement, int):
+            counts[placement] += len(kind.kernels)
+        else:
+            np.add.at(counts, placement, 1)
+
+    def _nearest(self, shape: Shape, tier: Mask, wishes: AgentWishes) -> Mask:
+        """Of the agents of a tier that fit a shape, those that are best for the replicas of an endpoint."""
+        if wishes.endpoint is None:
+            return tier
+        fitting = self._free.fitting(shape, tier)
+        if not len(fitting):
+            return tier
+        counts = self._replicas[wishes.endpoint][fitting]
+        nearest = np.zeros(len(self._free), np.bool_)
+        nearest[fitting[counts == (counts.max() if wishes.pack else counts.min())]] = True
+        return nearest
 
     def probe(self, kind: Kind) -> tuple[int, Shape | None, Integers]:
         """How far the spreading of a kind gets now: the number of kernels placed, the shape of the next one (None when all are), and
@@ -190,8 +228,8 @@ class Placer:
         mask[self._numbers[list(rows)]] = True
         return mask
 
-    def _place_among(self, kind: Kind, tiers: list[Mask]) -> Placement:
-        agent = self._scan(kind.whole, tiers)
+    def _place_among(self, kind: Kind, tiers: list[Mask], wishes: AgentWishes) -> Placement:
+        agent = self._scan(kind.whole, tiers, wishes)
         if agent != UNPLACED:
             self._free.take(agent, kind.whole.packed)
             return agent
@@ -200,7 +238,7 @@ class Placer:
         position = self.position
         taken: list[tuple[int, int]] = []
         for shape in kind.kernels:
-            agent = self._scan(shape, tiers)
+            agent = self._scan(shape, tiers, wishes)
             if agent == UNPLACED:
                 self._undo(taken)
                 if self._rotation:
@@ -209,16 +247,17 @@ class Placer:
             taken.append((agent, self._free.take(agent, shape.packed)))
         return [agent for agent, _ in taken]
 
-    def _scan(self, shape: Shape, tiers: list[Mask]) -> int:
+    def _scan(self, shape: Shape, tiers: list[Mask], wishes: AgentWishes) -> int:
         takers = self._free.takers(shape.needs)
-        for tier in tiers:
+        for among in tiers:
+            tier = self._nearest(shape, among & takers, wishes)
             if self._rotation:
-                agent = scan_rotation(self._free, shape, tier & takers, self._rotation.position)
+                agent = scan_rotation(self._free, shape, tier, self._rotation.position)
                 if agent != UNPLACED:
                     self._rotation.position = agent + 1
             else:
                 most = self._settings.agent_strategy == DISPERSED
-                agent = scan_ordered(self._free, shape, tier & takers, most=most, compared=self._compared)
+                agent = scan_ordered(self._free, shape, tier, most=most, compared=self._compared)
             if agent != UNPLACED:
                 return agent
         return UNPLACED

@@ -86,7 +86,7 @@ def run_pass(agents: Agents, owners: Owners, queue: Queue, policy: Policy, rotat
     shapes = Shapes(lanes)
     free = Free(agents, columns, lanes, max_kernels, every_move=settings.agent_strategy == CONCENTRATED)
     ids = [agents.ids[row] for row in free.rows.tolist()]
-    placer = Placer(free, shapes, settings, len(columns), bisect_right(ids, rotation))
+    placer = Placer(free, shapes, settings, len(columns), bisect_right(ids, rotation), replicas=queue.replicas)
 
     verdicts = np.full(len(queue.owners), Verdict.NO_ROOM, np.int8)
     if queue.held_back:

@@ -175,3 +175,9 @@ async def revoke(tx: AsyncSession, agent_id: str) -> bool:
 async def is_enrolled(tx: AsyncSession, agent_id: str) -> bool:
     """Whether an agent's certificate is to be honoured."""
     return (await get(tx, agent_id)) is not None
+
+
+async def groups_of(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, str]:
+    """The resource groups of those of the agents that exist and are not revoked."""
+    query = select(Agent.id, Agent.resource_group).where(col(Agent.id).in_(agent_ids), ~col(Agent.revoked))
+    return {agent_id: group for agent_id, group in await tx.exec(query)}  # noqa: C416  # rows are no pairs to the type checker

@@ -30,6 +30,12 @@ async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
     return list(rows.scalars())
 
 
+async def read_expired(tx: AsyncSession) -> list[uuid.UUID]:
+    """Running sessions whose time limit is over."""
+    rows = await tx.execute(text("SELECT id FROM session WHERE expire_time <= now() AND state = 'RUNNING'"))
+    return list(rows.scalars())
+
+
 async def read_stranded(tx: AsyncSession) -> list[Stranded]:
     """Live attempts on lost agents whose session is still starting, or that are to be stopped."""
     rows = await tx.execute(

@@ -65,6 +65,9 @@ async def read_queue(tx: AsyncSession, group: str) -> list[Row]:
     rows = await tx.execute(
         text("""
             SELECT s.id, s.owner, s.project, s.priority, s.sequence, s.cluster_mode, s.tries, s.failed_agents, s.last_failure, s.reason, s.message,
+                s.spec->'agents' AS agents, s.spec->'agents_strict' AS agents_strict, s.spec->>'architecture' AS architecture, s.endpoint,
+                s.spec->>'replica_placement' AS replica_placement,
+                (s.spec->>'time_limit_seconds')::float8 AS time_limit,
                 greatest(0, extract(epoch FROM s.next_try_time - now()))::float8 AS delay,
                 (SELECT jsonb_agg(jsonb_build_object('id', k.id, 'hostname', k.hostname, 'slots', k.slots, 'image',
                         coalesce(nullif(s.spec->'roles'->k.role->>'image', ''), s.spec->'kernel'->>'image', '') <> '') ORDER BY k.local_rank)
@@ -76,6 +79,27 @@ async def read_queue(tx: AsyncSession, group: str) -> list[Row]:
         {"group": group},
     )
     return fetched(rows)
+
+
+async def read_replicas(
+    tx: AsyncSession, endpoints: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], dict[str, int]]:
+    """For endpoints (project, name): how many live kernels of theirs are on each agent."""
+    rows = await tx.execute(
+        text("""
+            SELECT s.project, s.endpoint, a.agent_id, count(*)
+            FROM unnest(CAST(:projects AS text[]), CAST(:endpoints AS text[])) AS wanted(project, endpoint)
+            JOIN session s ON s.project = wanted.project AND s.endpoint = wanted.endpoint AND s.endpoint <> ''
+                AND s.state NOT IN ('TERMINATED', 'CANCELLED')
+            JOIN attempt a ON a.session_id = s.id AND a.end_time IS NULL
+            GROUP BY s.project, s.endpoint, a.agent_id
+        """),
+        {"projects": [project for project, _ in endpoints], "endpoints": [name for _, name in endpoints]},
+    )
+    replicas: dict[tuple[str, str], dict[str, int]] = {}
+    for project, endpoint, agent, kernels in rows:
+        replicas.setdefault((project, endpoint), {})[agent] = kernels
+    return replicas
 
 
 async def lock_waiting(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Row]:

@@ -15,7 +15,8 @@ from manager.store.recordset import Row, fetched, recordset
 _SESSION_COLUMNS = """
     s.id, s.sequence, s.name, s.owner, s.project, s.resource_group, s.type, s.cluster_mode, s.cluster_size, s.priority, s.spec, s.state,
     s.result, s.exit_code, s.reason, s.message, s.explanation, s.conditions, s.network, s.tries, s.failed_starts, s.failed_agents, s.force,
-    s.version, s.create_time, s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.state_time, s.end_time
+    s.version, s.create_time, s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.state_time, s.end_time,
+    s.expire_time, s.promise
 """
 _KERNEL_COLUMNS = """
     k.id, k.session_id, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.state, k.agent_id, k.epoch, k.address, k.exit_code, k.reason
@@ -56,13 +57,14 @@ async def insert(
     """
     inserted = await tx.execute(
         text("""
-            INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, explanation,
+            INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint, explanation,
                 conditions, failed_agents, last_failure, state, result, reason, message, network, tries, failed_starts, force, version)
-            SELECT r.id, r.name, r.owner, r.project, r.resource_group, r.type, r.cluster_mode, r.cluster_size, r.priority, r.spec, '{}', '[]',
-                '[]', '', 'PENDING', 'UNDEFINED', r.reason, r.message, '', 0, 0, FALSE, 1
+            SELECT r.id, r.name, r.owner, r.project, r.resource_group, r.type, r.cluster_mode, r.cluster_size, r.priority, r.spec, r.endpoint,
+                '{}', '[]', '[]', '', 'PENDING', 'UNDEFINED', r.reason, r.message, '', 0, 0, FALSE, 1
             FROM ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (id uuid, name text, owner text, project text, resource_group text,
-                type text, cluster_mode text, cluster_size int, priority int, spec jsonb, reason text, message text))
-                WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, reason, message, n)
+                type text, cluster_mode text, cluster_size int, priority int, spec jsonb, endpoint text, reason text, message text))
+                WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint, reason,
+                    message, n)
             ORDER BY r.n
             ON CONFLICT DO NOTHING RETURNING id
         """),
@@ -218,9 +220,11 @@ async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels
                 failed_starts = r.failed_starts, failed_agents = r.failed_agents, force = session.force OR r.force,
                 version = version + 1,
                 state_time = CASE WHEN r.state <> session.state THEN now() ELSE state_time END,
-                start_time = CASE WHEN r.state = 'RUNNING' THEN coalesce(start_time, now()) ELSE start_time END,
+                start_time = CASE r.state WHEN 'RUNNING' THEN coalesce(start_time, now()) WHEN 'PENDING' THEN NULL ELSE start_time END,
+                expire_time = CASE WHEN r.state = 'RUNNING'
+                    THEN coalesce(start_time, now()) + make_interval(secs => (spec->>'time_limit_seconds')::float8) END,
                 end_time = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED') THEN now() END,
-                last_failure = CASE WHEN r.state = 'PENDING' THEN r.reason || ': ' || r.message ELSE last_failure END,
+                last_failure = CASE WHEN r.delay IS NOT NULL THEN r.reason || ': ' || r.message ELSE last_failure END,
                 network = CASE WHEN r.state = 'PENDING' THEN '' ELSE network END,
                 explanation = CASE WHEN r.state = 'PENDING' THEN explanation ELSE '{}' END,
                 conditions = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED', 'PENDING') THEN '[]' ELSE conditions END,

@@ -180,6 +180,13 @@ class Session(SQLModel, table=True):
             postgresql_where=text("state NOT IN ('TERMINATED', 'CANCELLED')"),
         ),
         Index("session_newest", text("create_time DESC"), text("id DESC")),
+        Index(
+            "session_endpoint",
+            "project",
+            "endpoint",
+            postgresql_where=text("endpoint <> '' AND state NOT IN ('TERMINATED', 'CANCELLED')"),
+        ),
+        Index("session_expiry", "expire_time", postgresql_where=text("expire_time IS NOT NULL")),
     )
 
     id: uuid.UUID = Field(primary_key=True)
@@ -209,6 +216,10 @@ class Session(SQLModel, table=True):
     failed_starts: int = 0
     failed_agents: list[str] = _json("[]")
     last_failure: str = ""
+    # Endpoint that it is a replica of; empty for none.
+    endpoint: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    # Room kept for it while those it preempts are ending: `agents` of its kernels by rank, `until`; empty for none.
+    promise: dict[str, Any] = _json()
     # Kill without grace.
     force: bool = False
     version: int = 1
@@ -220,6 +231,8 @@ class Session(SQLModel, table=True):
     # When it entered the state it is in; bounds of waiting states count from here.
     state_time: dt.datetime = _time(nullable=False, default_now=True)
     end_time: dt.datetime | None = _time()
+    # When its time limit ends it; only while it runs.
+    expire_time: dt.datetime | None = _time()
 
 
 class Kernel(SQLModel, table=True):

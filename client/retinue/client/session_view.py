@@ -49,6 +49,10 @@ def _move_session(session: session_pb2.Session, event: session_pb2.SessionEvent)
         session.schedule_time.CopyFrom(event.create_time)
     elif move.to_state == session_pb2.SESSION_STATE_RUNNING:
         session.start_time.CopyFrom(event.create_time)
+    elif move.to_state == session_pb2.SESSION_STATE_PENDING:
+        # It was put back into the queue: what it did before does not count.
+        session.ClearField("start_time")
+        session.ClearField("exit_code")
     elif move.to_state in _ENDED:
         session.end_time.CopyFrom(event.create_time)
 

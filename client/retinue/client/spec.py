@@ -18,7 +18,9 @@ class SessionOptions(TypedDict, total=False):
     `type`: `batch`, `interactive`, …. `name`, `project`, `resource_group`: by name. `cluster_mode`: `single-node` or
     `multi-node`. `priority`: 0 to 100. `command`: argument vector of `main1`. `environment`, `slots`, `image`: of every
     kernel; slots are amounts as text, such as `{"cpu": "2", "mem": "4g"}`. The same with `main_` and `sub_` in front:
-    of one role, in place of the above. `labels`: free. `termination_grace`: seconds.
+    of one role, in place of the above. `labels`: free. `termination_grace`, `time_limit`: seconds. `agents`: to run on,
+    `agent_choice`: `preferred` or `strict`. `architecture`: that the agents must have. `endpoint`: that it is a replica of,
+    `replica_placement`: `spread` or `pack`. `preemptible`: may make way for sessions of higher priority.
     """
 
     type: str
@@ -41,6 +43,13 @@ class SessionOptions(TypedDict, total=False):
     sub_slots: Mapping[str, str]
     labels: Mapping[str, str]
     termination_grace: float
+    agents: Sequence[str]
+    agent_choice: str
+    architecture: str
+    endpoint: str
+    replica_placement: str
+    time_limit: float
+    preemptible: bool
 
 
 def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
@@ -57,6 +66,10 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         cluster_size=options.get("cluster_size", 1),
         kernel=_kernel(options.get("image"), options.get("command"), options.get("environment"), options.get("slots")),
         labels=options.get("labels", {}),
+        agents=options.get("agents", ()),
+        architecture=options.get("architecture", ""),
+        endpoint=options.get("endpoint", ""),
+        preemptible=options.get("preemptible", False),
     )
     spec.type = session_pb2.SessionType.ValueType(words.number(words.SESSION_TYPE, options.get("type", "")))
     if mode := options.get("cluster_mode"):
@@ -65,6 +78,14 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         spec.priority = priority
     if (grace := options.get("termination_grace")) is not None:
         spec.termination_grace.FromNanoseconds(round(grace * 1e9))
+    if choice := options.get("agent_choice"):
+        spec.agent_choice = session_pb2.AgentChoice.ValueType(words.number(words.AGENT_CHOICE, choice))
+    if placement := options.get("replica_placement"):
+        spec.replica_placement = session_pb2.ReplicaPlacement.ValueType(
+            words.number(words.REPLICA_PLACEMENT, placement)
+        )
+    if (limit := options.get("time_limit")) is not None:
+        spec.time_limit.FromNanoseconds(round(limit * 1e9))
     main = _kernel(options.get("main_image"), None, options.get("main_environment"), options.get("main_slots"))
     sub = _kernel(
         options.get("sub_image"), options.get("sub_command"), options.get("sub_environment"), options.get("sub_slots")

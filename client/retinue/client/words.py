@@ -38,6 +38,8 @@ def _prefix(enum: EnumDescriptor) -> str:
 
 SESSION_TYPE = session_pb2.SessionType.DESCRIPTOR
 CLUSTER_MODE = session_pb2.ClusterMode.DESCRIPTOR
+AGENT_CHOICE = session_pb2.AgentChoice.DESCRIPTOR
+REPLICA_PLACEMENT = session_pb2.ReplicaPlacement.DESCRIPTOR
 SESSION_STATE = session_pb2.SessionState.DESCRIPTOR
 SESSION_RESULT = session_pb2.SessionResult.DESCRIPTOR
 KERNEL_STATE = session_pb2.KernelState.DESCRIPTOR

@@ -41,6 +41,8 @@ steps = st.lists(
         st.tuples(st.just("observe"), st.integers(0, 3), st.integers(0, 1), observations),
         st.just(("terminate",)),
         st.just(("roll_back",)),
+        st.just(("exceed_time_limit",)),
+        st.tuples(st.just("preempt"), st.booleans()),
         st.tuples(st.just("lose"), st.integers(0, 3)),
     ),
     max_size=25,
@@ -70,6 +72,10 @@ def apply(machine: SessionMachine, step: tuple[object, ...]) -> None:
             machine.terminate("TERMINATED_BY_USER")
         case ("roll_back",):
             machine.roll_back("START_TIMEOUT")
+        case ("exceed_time_limit",):
+            machine.exceed_time_limit()
+        case ("preempt", bool(requeue)):
+            machine.preempt("another", requeue=requeue)
 
 
 @settings(max_examples=600, deadline=None, derandomize=True)

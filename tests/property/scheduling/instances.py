@@ -69,6 +69,8 @@ def random_cluster(choice: random.Random, session_strategy: str, agent_strategy:
         if names and choice.random() < 0.1:
             session.designated = tuple(choice.sample(names, choice.randint(1, len(names))))
             session.strict = choice.random() < 0.5
+        if choice.random() < 0.15:
+            session.endpoint, session.pack = choice.choice(["e", "f"]), choice.random() < 0.5
         sessions.append(session)
     return Cluster(
         slots,
@@ -79,6 +81,7 @@ def random_cluster(choice: random.Random, session_strategy: str, agent_strategy:
         agent_strategy,
         max_tries=choice.choice([0, 3]) if session_strategy == FIFO else 0,
         rotation=choice.choice(["", *names]),
+        replicas={endpoint: {name: choice.randint(0, 3) for name in names} for endpoint in ("e", "f")},
     )
 
 
@@ -107,7 +110,7 @@ def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
         features=("feature 0", "feature 1"),
         offers=np.array([_bits(agent.offers) for agent in cluster.agents], np.int64),
     )
-    names = list(cluster.owners)
+    names, endpoints = list(cluster.owners), list(cluster.replicas)
     owners = Owners(
         names,
         np.array([weight for weight, _ in cluster.owners.values()], np.int64),
@@ -138,10 +141,15 @@ def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
                 tuple(row[name] for name in session.designated),
                 session.strict,
                 tuple(row[name] for name in session.avoided),
+                endpoints.index(session.endpoint) if session.endpoint else None,
+                session.pack,
             )
             for number, session in enumerate(sessions)
-            if session.avoided or session.designated
+            if session.avoided or session.designated or session.endpoint
         },
+        replicas=[
+            {row[agent]: kernels for agent, kernels in cluster.replicas[endpoint].items()} for endpoint in endpoints
+        ],
     )
     options = {MAX_TRIES_BEFORE_SKIP: str(cluster.max_tries)} if cluster.max_tries else {}
     return agents, owners, queue, Policy(cluster.session_strategy, cluster.agent_strategy, options)

@@ -38,6 +38,9 @@ class Session:
     strict: bool = False
     # Features that each kernel needs of its agent, by rank; empty means none.
     needs: list[frozenset[int]] = field(default_factory=list)
+    # Endpoint that it is a replica of, and whether its replicas pack.
+    endpoint: str = ""
+    pack: bool = False
 
 
 @dataclass
@@ -52,6 +55,8 @@ class Cluster:
     agent_strategy: str = "concentrated"
     max_tries: int = 0
     rotation: str = ""
+    # Live kernels by endpoint and agent.
+    replicas: dict[str, dict[str, int]] = field(default_factory=dict)
     decisions: list[tuple[str, list[str]]] = field(default_factory=list)
 
     def run(self) -> list[tuple[str, list[str]]]:
@@ -95,6 +100,9 @@ class Cluster:
         for count in range(1, len(tiers) + 1):
             agents = self._place(session, tiers[:count])
             if agents is not None:
+                if session.endpoint:
+                    counts = self.replicas[session.endpoint]
+                    counts.update({agent: counts.get(agent, 0) + agents.count(agent) for agent in set(agents)})
                 self.decisions.append((session.id, agents))
                 held = self.owners[session.owner][1]
                 for kernel in session.kernels:
@@ -116,13 +124,13 @@ class Cluster:
         rotation = self.rotation
         whole = {slot: sum(kernel[slot] for kernel in session.kernels) for slot in self.slots}
         needs = session.needs or [frozenset()] * len(session.kernels)
-        agent = self._take(whole, tiers, frozenset().union(*needs))
+        agent = self._take(whole, tiers, session, frozenset().union(*needs))
         if agent:
             return [agent] * len(session.kernels)
         if not session.single_node and len(session.kernels) > 1:
             agents = []
             for kernel, needed in zip(session.kernels, needs, strict=True):
-                agent = self._take(kernel, tiers, needed)
+                agent = self._take(kernel, tiers, session, needed)
                 if not agent:
                     break
                 agents.append(agent)
@@ -133,7 +141,7 @@ class Cluster:
         self.rotation = rotation
         return None
 
-    def _take(self, request: dict[str, int], tiers: list[list[Agent]], needs: frozenset[int]) -> str:
+    def _take(self, request: dict[str, int], tiers: list[list[Agent]], session: Session, needs: frozenset[int]) -> str:
         for tier in tiers:
             fitting = [
                 a
@@ -142,6 +150,10 @@ class Cluster:
             ]
             if not fitting:
                 continue
+            if session.endpoint:
+                counts = self.replicas[session.endpoint]
+                best = (max if session.pack else min)(counts.get(a.id, 0) for a in fitting)
+                fitting = [a for a in fitting if counts.get(a.id, 0) == best]
             if self.agent_strategy == "round-robin":
                 chosen = next((a for a in fitting if a.id > self.rotation), fitting[0])
                 self.rotation = chosen.id

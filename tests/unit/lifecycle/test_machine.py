@@ -191,3 +191,44 @@ def test_reboot_of_a_node_fails_a_batch() -> None:
         Result.FAILURE,
         "NODE_REBOOTED",
     )
+
+
+def test_a_time_limit_ends_a_running_session_and_fails_a_batch() -> None:
+    starting = placed()
+    starting.exceed_time_limit()
+    assert starting.moves == []
+    for session_type, result in ((SessionType.BATCH, Result.FAILURE), (SessionType.INTERACTIVE, Result.UNDEFINED)):
+        machine = running(2, session_type)
+        machine.exceed_time_limit()
+        assert machine.session.state is SessionState.TERMINATING
+        tell(machine, 0, Observed.EXITED, 0)
+        tell(machine, 1, Observed.EXITED, 143)
+        session = machine.session
+        assert (session.state, session.result) == (SessionState.TERMINATED, result)
+        assert session.reason == "TIME_LIMIT_EXCEEDED"
+
+
+def test_a_preempted_session_ends_or_waits_again() -> None:
+    ended = running(2)
+    ended.preempt("w", requeue=False)
+    assert (ended.session.state, ended.session.reason) == (SessionState.TERMINATING, "PREEMPTED")
+    assert "session w" in ended.session.message
+    again = running(2)
+    again.preempt("w", requeue=True)
+    session = again.session
+    assert (session.state, session.result, session.failed_starts) == (SessionState.PENDING, Result.UNDEFINED, 0)
+    assert [kernel.state for kernel in session.kernels] == [KernelState.PENDING] * 2
+    assert goals(again) == [Goal.STOPPED] * 2
+    tell(again, 0, Observed.EXITED, 143)
+    assert session.state is SessionState.PENDING
+    assert session.exit_code is None
+    starting = placed(2)
+    starting.preempt("w", requeue=True)
+    assert starting.session.state is SessionState.PENDING
+
+
+def test_what_has_partly_ended_does_not_run_again() -> None:
+    machine = running(2)
+    tell(machine, 1, Observed.EXITED, 0)
+    machine.preempt("w", requeue=True)
+    assert (machine.session.state, machine.session.reason) == (SessionState.TERMINATING, "PREEMPTED")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from manager.lifecycle.snapshot import Limit, PastUsage, build
-from manager.scheduling.columns import UNLIMITED
+from manager.scheduling.columns import UNLIMITED, AgentWishes, Tier
 from manager.scheduling.fair_share import DAY_SECONDS
 
 AGENTS: list[dict[str, Any]] = [
@@ -93,3 +93,22 @@ def test_images_need_a_backend_for_them_and_native_processes_another() -> None:
     assert snapshot.agents.offers.tolist() == [3, 1, 0]
     assert snapshot.queue.needs is not None
     assert snapshot.queue.needs.tolist() == [1, 2]
+
+
+def test_what_a_session_wants_of_agents_comes_through() -> None:
+    row = {**waiting("ann"), "failed_agents": ["n1", "gone"], "agents": ["n0", "gone"], "agents_strict": False}
+    replica = {**waiting("ben"), "endpoint": "e", "replica_placement": "PACK", "architecture": "aarch64"}
+    snapshot = build(AGENTS, {}, [row, replica, waiting("cem")], {}, replicas={("p", "e"): {"n1": 2, "gone": 1}})
+    assert snapshot.queue.wishes == {
+        0: AgentWishes(designated=(0,), avoided=(1,)),
+        1: AgentWishes(endpoint=0, pack=True),
+    }
+    assert snapshot.queue.replicas == [{1: 2}]
+    assert snapshot.queue.architectures == {1: "aarch64"}
+
+
+def test_strict_agents_that_are_away_are_waited_for() -> None:
+    row = {**waiting("ann"), "agents": ["gone"], "agents_strict": True}
+    why = build(AGENTS, {}, [row], {}).queue.held_back[0]
+    assert (why.tier, why.code) == (Tier.SYSTEM, "NO_AGENT_AVAILABLE")
+    assert "gone" in why.message

@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 @click.option("--project", default="", help="Project.")
 @click.option("--priority", type=click.IntRange(0, 100), help="0 is last, 100 first.")
 @click.option("--grace", callback=options.span, metavar="TIME", help="Between the polite and the final stop signal.")
+@click.option("--time-limit", callback=options.span, metavar="TIME", help="Longest time it may run; then it is ended.")
+@click.option("--agent", "agents", multiple=True, metavar="ID", help="Agent to run on if it has room; may be repeated.")
+@click.option("--strict-agents", is_flag=True, help="Run on no other agents than those.")
+@click.option("--arch", default="", help="Architecture that the agents must have.")
+@click.option("--endpoint", default="", help="Endpoint that it is a replica of.")
+@click.option("--replicas", type=click.Choice(["spread", "pack"]), help="Where the endpoint's replicas go.")
+@click.option("--preemptible", is_flag=True, help="May make way for sessions of higher priority.")
 @click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
 @click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
 @click.option("--dry-run", is_flag=True, help="Only check the request.")
@@ -95,7 +102,15 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         sub_slots=given["sub_slots"],
         sub_command=given["sub_command"] or [],
         labels=given["label"],
+        agents=given["agents"],
+        agent_choice="strict" if given["strict_agents"] else "",
+        architecture=given["arch"],
+        endpoint=given["endpoint"],
+        replica_placement=given["replicas"] or "",
+        preemptible=given["preemptible"],
     )
+    if given["time_limit"] is not None:
+        spec.time_limit.FromNanoseconds(round(given["time_limit"] * 1e9))
     if given["priority"] is not None:
         spec.priority = given["priority"]
     if given["grace"] is not None:

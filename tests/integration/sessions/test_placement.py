@@ -1,0 +1,58 @@
+"""What a session asks of agents and of time, on real nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.client import Client
+from retinue.client.errors import InvalidRequest
+from retinue.client.local.cluster import Cluster
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_strict_and_preferred_agents(client: Client, cluster: Cluster) -> None:
+    first, second = (agent.id for agent in cluster.agents)
+    sessions = [
+        await client.sessions.create(type="interactive", agents=[agent], agent_choice=choice)
+        for agent, choice in ((first, "strict"), (second, "strict"), (second, "preferred"))
+    ]
+    for session in sessions:
+        await session.wait("RUNNING", timeout=30)
+    assert [session.kernels[0].agent for session in sessions] == [first, second, second]
+    assert list(sessions[0].view.spec.agents) == [first]
+    for session in sessions:
+        await session.terminate()
+        await session.wait_ended(30)
+    with pytest.raises(InvalidRequest, match=r"spec.agents\[1\]"):
+        await client.sessions.create(type="interactive", agents=[first, "elsewhere"])
+
+
+async def test_replicas_of_an_endpoint_spread_or_pack(client: Client) -> None:
+    for placement, agents in (("spread", 2), ("pack", 1)):
+        sessions = [
+            await client.sessions.create(type="interactive", endpoint=placement, replica_placement=placement)
+            for _ in range(2)
+        ]
+        for session in sessions:
+            await session.wait("RUNNING", timeout=30)
+        assert len({session.kernels[0].agent for session in sessions}) == agents
+        for session in sessions:
+            await session.terminate()
+            await session.wait_ended(30)
+
+
+async def test_an_architecture_that_no_agent_has(client: Client) -> None:
+    session = await client.sessions.create(type="interactive", architecture="riscv64")
+    async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
+        if event.HasField("noted"):
+            break
+    assert (await client.sessions.explain(session.id)).reason == "ARCHITECTURE_MISSING"
+    await session.terminate()
+
+
+async def test_a_time_limit_is_kept(client: Client) -> None:
+    session = await client.sessions.create(type="batch", command=["sleep", "60"], time_limit=1.0, termination_grace=1.0)
+    await session.wait_ended(30)
+    assert (session.state, session.result) == ("TERMINATED", "FAILURE")
+    assert session.view.reason == "TIME_LIMIT_EXCEEDED"
