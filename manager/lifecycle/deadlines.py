@@ -45,8 +45,8 @@ async def _move(
                 machine.roll_back("START_TIMEOUT", "not every kernel was ready in time")
         for session_id in expired:
             # Locked now: it may have ended, or begun anew, since it was read.
-            if taken.rows[session_id]["expire_time"] is not None and session_id in taken.machines:
-                taken.machines[session_id].exceed_time_limit()
+            if (machine := taken.machines.get(session_id)) is not None and taken.rows[session_id]["expire_time"]:
+                machine.exceed_time_limit()
         for attempt in stranded:
             machine = taken.machines.get(attempt.session_id)
             if machine is None:
