@@ -5,7 +5,7 @@
         CredentialsMissing, TokenInvalid, JoinTokenInvalid, AgentRevoked
         MethodDenied, ProjectDenied
         NotFound, NameTaken, AgentIdInUse
-        EtagMismatch, InUse, StateForbids, FeatureUnavailable
+        EtagMismatch, InUse, StateForbids, FeatureUnavailable, DependencyFailed, DependencyRefused
         RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow, QuotaExceeded
         Unavailable, DeadlineExceeded, Internal
 
@@ -227,6 +227,26 @@ class FeatureUnavailable(_Precondition):
     """A session of this type does not have the feature."""
 
     reason = "FEATURE_UNAVAILABLE"
+
+
+class DependencyFailed(_Precondition):
+    """A session that it depends on is over, and did not end in success."""
+
+    reason = "DEPENDENCY_FAILED"
+
+    def __init__(self, path: str, name: str, result: str) -> None:
+        super().__init__(
+            f"{name} is over, and did not end in success: {path}", path, {"session": name, "result": result}
+        )
+
+
+class DependencyRefused(_Precondition):
+    """A session of the same request that it depends on was refused."""
+
+    reason = "DEPENDENCY_REFUSED"
+
+    def __init__(self, path: str, name: str) -> None:
+        super().__init__(f"it depends on {name}, which was refused", path, {"session": name})
 
 
 class RevisionCompacted(ApiError):

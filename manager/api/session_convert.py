@@ -41,6 +41,10 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         if role.role in roles:
             raise ValueError(f"spec.roles[{position}].role", "is given twice")
         roles[role.role] = _kernel_spec(role.kernel)
+    try:
+        message.starts_at.ToJsonString()
+    except ValueError:
+        raise ValueError("spec.starts_at", "is not a valid time") from None
     return SessionSpec(
         name=message.name or default_name,
         project=message.project or default_project,
@@ -64,6 +68,9 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         else "",
         time_limit_seconds=_seconds("spec.time_limit", message.time_limit) if message.HasField("time_limit") else None,
         preemptible=message.preemptible,
+        bootstrap_script=message.bootstrap_script,
+        starts_at=message.starts_at.ToNanoseconds() / 1e9 if message.HasField("starts_at") else None,
+        depends_on=tuple(message.depends_on),
     )
 
 
@@ -103,6 +110,9 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
         replica_placement=pb.ReplicaPlacement.Value(f"REPLICA_PLACEMENT_{spec.replica_placement or 'UNSPECIFIED'}"),
         time_limit=None if limit is None else _duration(limit),
         preemptible=spec.preemptible,
+        bootstrap_script=spec.bootstrap_script,
+        starts_at=_time(None if spec.starts_at is None else dt.datetime.fromtimestamp(spec.starts_at, dt.UTC)),
+        depends_on=spec.depends_on,
     )
 
 
@@ -116,8 +126,10 @@ def _kernel_spec_message(spec: KernelSpec) -> pb.KernelSpec:
     return pb.KernelSpec(image=spec.image, command=spec.command, environment=spec.environment, slots=spec.slots)
 
 
-def session_message(row: Mapping[str, Any], kernels: Sequence[Mapping[str, Any]]) -> pb.Session:
-    """A session as it is stored."""
+def session_message(
+    row: Mapping[str, Any], kernels: Sequence[Mapping[str, Any]], parents: Sequence[Mapping[str, Any]] = ()
+) -> pb.Session:
+    """A session as it is stored; `parents` are those it depends on."""
     message = pb.Session(
         id=str(row["id"]),
         spec=_spec_message(row["spec"]),
@@ -134,6 +146,7 @@ def session_message(row: Mapping[str, Any], kernels: Sequence[Mapping[str, Any]]
         start_time=_time(row.get("start_time")),
         end_time=_time(row.get("end_time")),
         network=_network(row.get("network") or ""),
+        dependencies=[_dependency(parent) for parent in parents],
     )
     if row.get("exit_code") is not None:
         message.exit_code = row["exit_code"]
@@ -192,8 +205,17 @@ def event_message(event: Event) -> pb.SessionEvent:
     return message
 
 
-def explanation_message(row: Mapping[str, Any], position: int) -> service_pb.ExplainSessionResponse:
-    """Why a session waits; little for one that does not."""
+def _dependency(row: Mapping[str, Any]) -> pb.Dependency:
+    message = pb.Dependency(session_id=str(row["parent_id"]), name=row["name"])
+    if row["state"]:
+        message.state, message.result = _session_state(row["state"]), _result(row["result"])
+    return message
+
+
+def explanation_message(
+    row: Mapping[str, Any], position: int, parents: Sequence[Mapping[str, Any]]
+) -> service_pb.ExplainSessionResponse:
+    """Why a session waits; little for one that does not. `parents` are those it still waits for."""
     message = service_pb.ExplainSessionResponse(state=_session_state(row["state"]))
     if row["state"] != "PENDING":
         return message
@@ -201,6 +223,7 @@ def explanation_message(row: Mapping[str, Any], position: int) -> service_pb.Exp
     message.reason, message.message = row["reason"], row["message"]
     message.tier = service_pb.ReasonTier.Value(f"REASON_TIER_{explanation.get('tier', 'SYSTEM')}")
     message.queue_position, message.tries = position, row["tries"]
+    message.waits_for.extend(_dependency(parent) for parent in parents)
     for shortfall in explanation.get("shortfalls", []):
         message.shortfalls.add(
             hostname=shortfall["hostname"],

@@ -12,6 +12,7 @@ from manager.api.session_convert import spec_from_message
 from manager.identity.principal import Principal
 from manager.lifecycle import commands
 from manager.lifecycle.admission import MAX_CLUSTER_SIZE, admit
+from manager.lifecycle.features import FEATURES
 from manager.lifecycle.spec import SessionSpec
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -51,6 +52,11 @@ def admitted(
     found += violations
     if found:
         raise errors.InvalidRequest(found)
+    for feature in sorted(spec.features() - FEATURES[spec.type]):
+        kind = spec.type.lower()
+        raise errors.FeatureUnavailable(
+            f"a session of type {kind} cannot have {feature}", f"session_type/{kind}", {"feature": feature.name}
+        )
     return spec
 
 

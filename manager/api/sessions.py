@@ -15,22 +15,24 @@ from manager.api.etags import check_etag
 from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
 from manager.api.session_convert import event_message, explanation_message, session_message
+from manager.api.session_dependencies import Links
 from manager.api.session_requests import Drafted, admitted, draft_all, result_message, wrong_number
 from manager.fleet.dialer import Dialer
 from manager.fleet.output import OutputPastEndError, OutputUnavailableError
 from manager.lifecycle import commands, quotas
 from manager.lifecycle.outputs import read_output
 from manager.lifecycle.states import ENDED_SESSION_STATES
-from manager.store import agents, journal, requests, sessions
+from manager.store import agents, dependencies, journal, requests, sessions
 from manager.store.database import Database
 from manager.store.journal import JournalTail
 from manager.store.recordset import Row
+from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
-from retinue.manager.v1 import session_service_pb2_grpc
 
 _FILTER_FIELDS = frozenset({"id", "name", "project", "owner", "state", "type", "result", "resource_group"})
 _ENUM_PREFIXES = {"state": "SESSION_STATE_", "type": "SESSION_TYPE_", "result": "SESSION_RESULT_"}
 _BOOKMARK_SECONDS = 10.0
+_MOST_WAITED_FOR = 20
 
 
 class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
@@ -52,15 +54,15 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
 
             async def create() -> pb.CreateSessionResponse:
                 drafted: list[Drafted] = [draft]
-                await _check_references(tx, principal.name, drafted)
-                await _check_quotas(tx, drafted)
-                revision = 0 if request.validate_only else await _create_all(tx, drafted)
+                revision = await _accept(tx, drafted, [request.spec], validate_only=request.validate_only)
                 if isinstance(drafted[0], errors.ApiError):
                     raise drafted[0]
                 row: Row = draft.session
+                parents: Sequence[Row] = ()
                 if not request.validate_only:
                     row = (await sessions.read(tx, [row["id"]]))[row["id"]]
-                return pb.CreateSessionResponse(session=session_message(row, draft.kernels), revision=revision)
+                    parents = (await dependencies.read(tx, [row["id"]])).get(row["id"], ())
+                return pb.CreateSessionResponse(session=session_message(row, draft.kernels, parents), revision=revision)
 
             if request.validate_only:
                 return await create()
@@ -82,9 +84,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         async with self._database.transaction() as tx:
 
             async def create() -> pb.CreateSessionsResponse:
-                await _check_references(tx, principal.name, drafted)
-                await _check_quotas(tx, drafted)
-                revision = 0 if request.validate_only else await _create_all(tx, drafted)
+                revision = await _accept(tx, drafted, request.specs, validate_only=request.validate_only)
                 results = [
                     result_message(position, item, shown_id=not request.validate_only)
                     for position, item in enumerate(drafted)
@@ -106,8 +106,8 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         async with self._database.transaction() as tx:
             revision, _ = await journal.head(tx)
             session_id = await _find(tx, request.session)
-            row, kernels = await _read(tx, session_id)
-        return pb.GetSessionResponse(session=session_message(row, kernels), revision=revision)
+            shown = await _shown(tx, session_id)
+        return pb.GetSessionResponse(session=shown, revision=revision)
 
     async def ListSessions(
         self, request: pb.ListSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -131,10 +131,11 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             )
             shown = rows[: page.size]
             kernels = await sessions.read_kernels(tx, [row["id"] for row in shown])
+            parents = await dependencies.read(tx, [row["id"] for row in shown])
         token = ""
         if len(rows) > page.size:
             token = page.token_after([shown[-1]["create_time"].isoformat(), str(shown[-1]["id"])])
-        messages = [session_message(row, kernels.get(row["id"], [])) for row in shown]
+        messages = [session_message(row, kernels.get(row["id"], []), parents.get(row["id"], ())) for row in shown]
         return pb.ListSessionsResponse(sessions=messages, next_page_token=token, revision=revision)
 
     async def TerminateSession(
@@ -148,9 +149,9 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 locked = await sessions.read(tx, [session_id], lock=True)
                 check_etag(request.etag, locked[session_id]["version"])
             await commands.terminate(tx, session_id, by=principal.name, force=request.force)
-            row, kernels = await _read(tx, session_id)
+            shown = await _shown(tx, session_id)
         self._tail.wake()
-        return pb.TerminateSessionResponse(session=session_message(row, kernels))
+        return pb.TerminateSessionResponse(session=shown)
 
     async def WatchSessions(
         self, request: pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -215,7 +216,8 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             session_id = await _find(tx, request.session)
             row, _ = await _read(tx, session_id)
             position = await sessions.queue_position(tx, session_id)
-        return explanation_message(row, position)
+            parents = await dependencies.read(tx, [session_id], unsettled=True, limit=_MOST_WAITED_FOR)
+        return explanation_message(row, position, parents.get(session_id, ()))
 
     async def StreamLogs(
         self, request: pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -276,6 +278,20 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def _accept(
+    tx: AsyncSession, drafted: list[Drafted], messages: Sequence[session_pb2.SessionSpec], *, validate_only: bool
+) -> int:
+    """Makes what can be made, unless only to be checked, and puts an error in the place of each of the others; returns the first revision."""
+    owner = current_principal().name
+    links = Links(drafted, messages)
+    await links.resolve(tx, owner)
+    await _check_references(tx, owner, drafted)
+    await links.refuse_taken(tx, owner)
+    await _check_quotas(tx, drafted)
+    links.refuse_dependents()
+    return 0 if validate_only else await _create_all(tx, drafted)
+
+
 async def _check_references(tx: AsyncSession, owner: str, drafted: list[Drafted]) -> None:
     """What sessions refer to must be there, and stays until the commit; an error takes the place of those that refer to nothing."""
     specs = [item.session for item in drafted if isinstance(item, commands.Draft)]
@@ -328,6 +344,7 @@ async def _create_all(tx: AsyncSession, drafted: list[Drafted]) -> int:
     made, revision = await commands.create_many(tx, [item for item in drafted if isinstance(item, commands.Draft)])
     for position, item in enumerate(drafted):
         if isinstance(item, commands.Draft) and item.session["id"] not in made:
+            # With dependencies inside the request names were looked at before: another request was faster.
             drafted[position] = errors.NameTaken("session", item.session["name"])
     return revision
 
@@ -343,6 +360,11 @@ async def _find(tx: AsyncSession, reference: str, *, owner_only: bool = False) -
     if found is None:
         raise errors.NotFound("session", reference)
     return found
+
+
+async def _shown(tx: AsyncSession, session_id: uuid.UUID) -> session_pb2.Session:
+    row, kernels = await _read(tx, session_id)
+    return session_message(row, kernels, (await dependencies.read(tx, [session_id])).get(session_id, ()))
 
 
 async def _read(tx: AsyncSession, session_id: uuid.UUID) -> tuple[Row, list[Row]]:

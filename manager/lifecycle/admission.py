@@ -19,6 +19,8 @@ MAX_SLOTS = 32
 MAX_LABELS, MAX_LABEL_VALUE = 64, 256
 MAX_AGENTS = 64
 SHORTEST_TIME_LIMIT, LONGEST_TIME_LIMIT = 1.0, 365 * 86400.0
+MAX_SCRIPT_BYTES = 64 * 1024
+MAX_DEPENDENCIES = 1000
 RESERVED_PREFIXES = ("BACKENDAI_", "RETINUE_")
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -51,6 +53,8 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     _check_placement(spec, violations)
     if spec.time_limit_seconds is not None and not SHORTEST_TIME_LIMIT <= spec.time_limit_seconds <= LONGEST_TIME_LIMIT:
         violations.append(("spec.time_limit", "must be from 1 s to 365 days"))
+    _check_script(spec.bootstrap_script, violations)
+    _check_dependencies(spec, violations)
     kernel = _admit_kernel(
         replace(spec.kernel, slots={**DEFAULT_SLOTS, **spec.kernel.slots}), "spec.kernel", violations
     )
@@ -63,6 +67,31 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     if spec.type is SessionType.BATCH and not admitted.of_role(MAIN).command:
         violations.append(("spec.kernel.command", "is required for a batch session"))
     return admitted, violations
+
+
+def _check_script(script: str, violations: Violations) -> None:
+    if len(script.encode()) > MAX_SCRIPT_BYTES:
+        violations.append(("spec.bootstrap_script", f"must be at most {MAX_SCRIPT_BYTES} bytes"))
+    elif "\0" in script:
+        violations.append(("spec.bootstrap_script", "must not hold NUL"))
+
+
+def _check_dependencies(spec: SessionSpec, violations: Violations) -> None:
+    """As far as can be said without looking at other sessions."""
+    if len(spec.depends_on) > MAX_DEPENDENCIES:
+        violations.append(("spec.depends_on", f"must be at most {MAX_DEPENDENCIES} sessions"))
+        return
+    seen = set()
+    for position, reference in enumerate(spec.depends_on):
+        path = f"spec.depends_on[{position}]"
+        if not _NAME.fullmatch(reference):
+            # Ids have the shape of names too.
+            violations.append((path, "is neither an id nor a name of a session"))
+        elif reference == spec.name:
+            violations.append((path, "is the session itself"))
+        elif reference in seen:
+            violations.append((path, "is given twice"))
+        seen.add(reference)
 
 
 def _admit_kernel(kernel: KernelSpec, path: str, violations: Violations) -> KernelSpec:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.lifecycle.graph import dependents
 from manager.lifecycle.machine import SessionMoved
 from manager.lifecycle.spec import SessionSpec, kernel_plans
 from manager.lifecycle.working_set import put_back, take_out
 from manager.scheduling.amounts import parse_amount
-from manager.store import journal, sessions
+from manager.store import dependencies, journal, sessions
 
 QUEUED = "QUEUED"
 _PORTION = 500
@@ -29,6 +30,8 @@ class Draft:
 
     session: dict[str, Any]
     kernels: list[dict[str, Any]]
+    # What it depends on: ids, and whether they have succeeded already.
+    parents: list[tuple[uuid.UUID, bool]] = field(default_factory=list)
 
 
 def new_rows(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -82,19 +85,43 @@ async def create(tx: AsyncSession, session: dict[str, Any], kernels: list[dict[s
 async def create_many(tx: AsyncSession, drafts: Sequence[Draft]) -> tuple[set[uuid.UUID], int]:
     """Writes new sessions, in order of arrival, with their journal entries; returns the ids of those made and the revision of the first.
 
-    Those whose name is taken by a live session of the owner, or by an earlier one of `drafts`, are left out. The revision is 0 when
-    none was made.
+    Those whose name is taken by a live session of the owner, or by an earlier one of `drafts`, are left out, and so are those that depend
+    on them. The revision is 0 when none was made.
     """
     made: set[uuid.UUID] = set()
     for portion in _portions(drafts):
         made |= await sessions.insert(
             tx, [draft.session for draft in portion], [kernel for draft in portion for kernel in draft.kernels]
         )
+    if len(made) < len(drafts):
+        orphans = _orphans(drafts, made)
+        await sessions.remove(tx, orphans)
+        made -= orphans
+    edges = [
+        (draft.session["id"], parent, position, settled)
+        for draft in drafts
+        if draft.session["id"] in made
+        for position, (parent, settled) in enumerate(draft.parents)
+    ]
+    if edges:
+        await dependencies.insert(tx, edges)
     first = 0
     for portion in _portions([draft for draft in drafts if draft.session["id"] in made]):
         revision = await journal.append(tx, [_created(draft) for draft in portion])
         first = first or revision
     return made, first
+
+
+def _orphans(drafts: Sequence[Draft], made: set[uuid.UUID]) -> set[uuid.UUID]:
+    """Of those made, the ones that depend on one of `drafts` that was not."""
+    place = {draft.session["id"]: position for position, draft in enumerate(drafts)}
+    parents = {
+        position: [place[parent] for parent, _ in draft.parents if parent in place]
+        for position, draft in enumerate(drafts)
+        if draft.parents
+    }
+    missing = [position for position, draft in enumerate(drafts) if draft.session["id"] not in made]
+    return {drafts[position].session["id"] for position in dependents(parents, missing)} & made
 
 
 def _portions(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from manager.fleet.desired import Desired, DesiredAttempt, DesiredNetwork, NetworkMember
 from manager.lifecycle.addressing import place
+from manager.lifecycle.bootstrap import with_bootstrap
 from manager.lifecycle.spec import KernelPlan, SessionSpec, cluster_environment
 from manager.store import attempts
 from manager.store.database import Database
@@ -37,6 +38,7 @@ async def read_desired(database: Database, agent_id: str, session_ids: Collectio
 def _attempt(row: Mapping[str, Any], spec: SessionSpec) -> DesiredAttempt:
     plan = KernelPlan(row["kernel_id"], row["role"], row["role_index"], row["local_rank"], row["hostname"])
     kernel = spec.of_role(plan.role)
+    command, environment = with_bootstrap(kernel.command, kernel.environment, spec.bootstrap_script)
     return DesiredAttempt(
         id=attempt_id(row["kernel_id"], row["epoch"]),
         session_id=str(row["session_id"]),
@@ -46,8 +48,8 @@ def _attempt(row: Mapping[str, Any], spec: SessionSpec) -> DesiredAttempt:
         grace_seconds=0.0 if row["force"] else spec.grace_seconds,
         hostname=row["hostname"],
         image=kernel.image,
-        command=kernel.command,
-        environment={**kernel.environment, **cluster_environment(row["session_id"], spec, plan)},
+        command=command,
+        environment={**environment, **cluster_environment(row["session_id"], spec, plan)},
         slots=row["slots"],
         networked=row["cluster_size"] > 1,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
@@ -11,11 +12,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from manager.fleet.desired import Desired
 from manager.fleet.dialer import Dialer
 from manager.fleet.supervisor import Supervisor, Target, Timers
-from manager.lifecycle import deadlines
+from manager.lifecycle import deadlines, dependencies
 from manager.lifecycle.desires import Concerned, read_desired
 from manager.lifecycle.outputs import OutputCollector
 from manager.lifecycle.reports import Reports
 from manager.lifecycle.scheduler import Scheduler
+from manager.lifecycle.states import ENDED_SESSION_STATES
 from manager.store import attempts, leadership, nodes, retention
 from manager.store.database import Database, StoreUnavailable
 from manager.store.journal import JournalTail
@@ -47,6 +49,7 @@ class Leader:
         self._reports = Reports(database, term, self._committed)
         self._outputs = OutputCollector(database, term, dialer, self._committed)
         self._scheduler = Scheduler(database, term, self._committed)
+        self._ended = asyncio.Event()
         self._supervisor = Supervisor(
             term=term,
             dialer=dialer,
@@ -66,6 +69,7 @@ class Leader:
             group.create_task(self._persist("outputs", self._outputs.run), name="outputs")
             group.create_task(self._persist("scheduler", self._scheduler.run), name="scheduler")
             group.create_task(self._persist("deadlines", self._enforce), name="deadlines")
+            group.create_task(self._persist("dependencies", self._settle), name="dependencies")
             group.create_task(self._persist("journal", self._follow), name="journal")
             group.create_task(self._persist("house", self._keep_house), name="house")
 
@@ -94,6 +98,15 @@ class Leader:
             await deadlines.enforce(self._database, self._term, self._committed)
             await asyncio.sleep(_TICK_SECONDS)
 
+    async def _settle(self) -> None:
+        """Lets go of what waited for sessions that are over, or cancels it; looked for every second in case an end was missed."""
+        while True:
+            self._ended.clear()
+            await dependencies.settle(self._database, self._term, self._committed)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_SECONDS):
+                    await self._ended.wait()
+
     async def _keep_house(self) -> None:
         while True:
             async with self._database.transaction() as tx:
@@ -117,6 +130,8 @@ class Leader:
                     concerned = await attempts.agents_concerned(tx, ended)
                 self._supervisor.wake(concerned)
                 self._scheduler.wake()
+            if any(event.kind == "SESSION_MOVED" and event.payload["to"] in ENDED_SESSION_STATES for event in batch):
+                self._ended.set()
 
     async def _targets(self) -> Mapping[str, Target]:
         async with self._database.transaction() as tx:

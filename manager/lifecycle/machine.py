@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
+from manager.lifecycle import bootstrap
 from manager.lifecycle.states import (
     ENDED_KERNEL_STATES,
     ENDED_OBSERVATIONS,
@@ -65,6 +66,8 @@ class SessionRecord:
     message: str = ""
     failed_starts: int = 0
     failed_agents: list[str] = field(default_factory=list)
+    # Whether its kernels run a script before their command.
+    bootstraps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +249,16 @@ class SessionMachine:
             if session.type is SessionType.BATCH:
                 session.result = Result.SUCCESS if main.exit_code == 0 else Result.FAILURE
             reason = main.reason if main.reason not in ("", "EXITED") else "COMMAND_ENDED"
-            self._stop(reason, f"{main.hostname} {_how_it_ended(main)}")
+            self._stop(self._bootstrap_failed(main) or reason, f"{main.hostname} {_how_it_ended(main)}")
         elif failed:
             if session.type is SessionType.BATCH:
                 session.result = Result.FAILURE
-            self._stop("KERNEL_FAILED", f"{failed[0].hostname} {_how_it_ended(failed[0])}")
+            reason = self._bootstrap_failed(failed[0]) or "KERNEL_FAILED"
+            self._stop(reason, f"{failed[0].hostname} {_how_it_ended(failed[0])}")
+
+    def _bootstrap_failed(self, kernel: KernelRecord) -> str:
+        failed = self.session.bootstraps and kernel.exit_code == bootstrap.FAILED_EXIT_CODE
+        return bootstrap.REASON if failed else ""
 
     def _stop(self, reason: str, message: str) -> None:
         self._move_session(SessionState.TERMINATING, reason, message)

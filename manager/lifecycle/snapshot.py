@@ -247,6 +247,12 @@ def _wishes(row: Mapping[str, Any], agent_row: Mapping[str, int], endpoints: Map
 
 
 def _held_back(row: Mapping[str, Any], agent_row: Mapping[str, int]) -> Explanation | None:
+    if row.get("open_dependencies"):
+        names, number = list(row["waits_for"]), row["open_dependencies"]
+        more = f" and {number - len(names)} more" if number > len(names) else ""
+        return Explanation(Tier.POLICY, "DEPENDENCY", f"it waits for the success of {', '.join(names)}{more}")
+    if row.get("until_start"):
+        return Explanation(Tier.POLICY, "START_TIME", "its start time has not come")
     if row["clearing"]:
         return Explanation(Tier.SYSTEM, "CLEARING", "what an earlier start left on its agents is being cleared away")
     if row["delay"] > 0:

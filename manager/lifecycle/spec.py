@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from manager.lifecycle.features import Feature
 from manager.lifecycle.states import SessionType
 
 MAIN, SUB = "main", "sub"
@@ -59,6 +60,11 @@ class SessionSpec:
     replica_placement: str = ""
     time_limit_seconds: float | None = None
     preemptible: bool = False
+    bootstrap_script: str = ""
+    # Seconds since 1970; not placed before then.
+    starts_at: float | None = None
+    # Ids or names as asked for, ids once accepted.
+    depends_on: tuple[str, ...] = ()
 
     def of_role(self, role: str) -> KernelSpec:
         """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
@@ -66,6 +72,16 @@ class SessionSpec:
         if role != MAIN:
             base = KernelSpec(base.image, (), base.environment, base.slots)
         return base.overridden_by(self.roles[role]) if role in self.roles else base
+
+    def features(self) -> frozenset[Feature]:
+        """What it asks for that not every type of session has."""
+        asked = {
+            Feature.BOOTSTRAP: bool(self.bootstrap_script),
+            Feature.START_TIME: self.starts_at is not None,
+            Feature.DEPENDENCIES: bool(self.depends_on),
+            Feature.CLUSTERING: self.cluster_size > 1,
+        }
+        return frozenset(feature for feature, wanted in asked.items() if wanted)
 
     def to_json(self) -> dict[str, Any]:
         """As stored."""
@@ -85,6 +101,7 @@ class SessionSpec:
         values["agents"] = tuple(values.get("agents", ()))
         values["kernel"] = _kernel_spec(values["kernel"])
         values["roles"] = {role: _kernel_spec(kernel) for role, kernel in values["roles"].items()}
+        values["depends_on"] = tuple(values.get("depends_on", ()))
         return cls(**values)
 
 

@@ -67,6 +67,7 @@ async def take_out(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> Work
                 message=row["message"],
                 failed_starts=row["failed_starts"],
                 failed_agents=list(row["failed_agents"]),
+                bootstraps=bool(row["spec"].get("bootstrap_script")),
             )
         )
     return taken

@@ -59,7 +59,8 @@ async def read_held(tx: AsyncSession, group: str) -> dict[str, dict[str, int]]:
 
 
 async def read_queue(tx: AsyncSession, group: str) -> list[Row]:
-    """Sessions that wait in a group, in order of arrival: with their kernels' amounts by rank, the seconds until the next try, and
+    """Sessions that wait in a group, in order of arrival: with their kernels' amounts by rank, the seconds until the next try
+    and until they may start at all, what they depend on that has not succeeded, and
     whether attempts or networks of an earlier placement are still being cleared away.
     """
     rows = await tx.execute(
@@ -72,6 +73,10 @@ async def read_queue(tx: AsyncSession, group: str) -> list[Row]:
                 (SELECT jsonb_agg(jsonb_build_object('id', k.id, 'hostname', k.hostname, 'slots', k.slots, 'image',
                         coalesce(nullif(s.spec->'roles'->k.role->>'image', ''), s.spec->'kernel'->>'image', '') <> '') ORDER BY k.local_rank)
                  FROM kernel k WHERE k.session_id = s.id) AS kernels,
+                greatest(0, (s.spec->>'starts_at')::float8 - extract(epoch FROM now()))::float8 AS until_start,
+                (SELECT count(*) FROM session_dependency d WHERE d.child_id = s.id AND NOT d.settled) AS open_dependencies,
+                ARRAY(SELECT coalesce(p.name, d.parent_id::text) FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+                      WHERE d.child_id = s.id AND NOT d.settled ORDER BY d.position LIMIT 3) AS waits_for,
                 EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND (a.end_time IS NULL OR a.log_pending))
                     OR EXISTS (SELECT FROM network n WHERE n.session_id = s.id) AS clearing
             FROM session s WHERE s.state = 'PENDING' AND s.resource_group = :group ORDER BY s.sequence

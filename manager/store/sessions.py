@@ -83,6 +83,11 @@ async def insert(
     return made
 
 
+async def remove(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> None:
+    """Sessions and all that belongs to them go without a trace: only for those made in the same transaction."""
+    await tx.execute(text("DELETE FROM session WHERE id = ANY(:ids)"), {"ids": list(session_ids)})
+
+
 async def names_taken(tx: AsyncSession, owner: str, names: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
     """Those (project, name) that live sessions of an owner have."""
     rows = await tx.execute(

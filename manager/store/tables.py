@@ -235,6 +235,18 @@ class Session(SQLModel, table=True):
     expire_time: dt.datetime | None = _time()
 
 
+class SessionDependency(SQLModel, table=True):
+    """A session waits for the success of another; `settled` once that has come. A parent that is gone leaves its row."""
+
+    __tablename__ = "session_dependency"
+    __table_args__ = (Index("session_dependency_open", "parent_id", postgresql_where=text("NOT settled")),)
+
+    child_id: uuid.UUID = Field(primary_key=True, foreign_key="session.id", ondelete="CASCADE")
+    parent_id: uuid.UUID = Field(primary_key=True)
+    position: int
+    settled: bool
+
+
 class Kernel(SQLModel, table=True):
     """A kernel. The main kernel's id is its session's. `agent_id` and `epoch` are those of its newest attempt."""
 

@@ -21,6 +21,8 @@ class SessionOptions(TypedDict, total=False):
     of one role, in place of the above. `labels`: free. `termination_grace`, `time_limit`: seconds. `agents`: to run on,
     `agent_choice`: `preferred` or `strict`. `architecture`: that the agents must have. `endpoint`: that it is a replica of,
     `replica_placement`: `spread` or `pack`. `preemptible`: may make way for sessions of higher priority.
+    `bootstrap_script`: what every kernel runs before its command. Batch only: `starts_at`, not before then, in seconds
+    since 1970; `depends_on`, ids or names of sessions that must succeed first.
     """
 
     type: str
@@ -50,6 +52,9 @@ class SessionOptions(TypedDict, total=False):
     replica_placement: str
     time_limit: float
     preemptible: bool
+    bootstrap_script: str
+    starts_at: float
+    depends_on: Sequence[str]
 
 
 def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
@@ -70,7 +75,11 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         architecture=options.get("architecture", ""),
         endpoint=options.get("endpoint", ""),
         preemptible=options.get("preemptible", False),
+        bootstrap_script=options.get("bootstrap_script", ""),
+        depends_on=options.get("depends_on", ()),
     )
+    if (begin := options.get("starts_at")) is not None:
+        spec.starts_at.FromNanoseconds(round(begin * 1e9))
     spec.type = session_pb2.SessionType.ValueType(words.number(words.SESSION_TYPE, options.get("type", "")))
     if mode := options.get("cluster_mode"):
         spec.cluster_mode = session_pb2.ClusterMode.ValueType(words.number(words.CLUSTER_MODE, mode))

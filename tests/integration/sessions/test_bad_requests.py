@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from grpc_status import rpc_status
 
@@ -90,6 +91,14 @@ CREATE = [
     (spec(roles=[session_pb2.RoleSpec(role="worker")]), "spec.roles[0].role"),
     (spec(roles=[session_pb2.RoleSpec(role="sub"), session_pb2.RoleSpec(role="sub")]), "spec.roles[1].role"),
     (spec(labels={"a": "x" * 257}), "spec.labels['a']"),
+    (spec(bootstrap_script="x" * 65_537), "spec.bootstrap_script"),
+    (spec(bootstrap_script="a\0b"), "spec.bootstrap_script"),
+    (spec(starts_at=Timestamp(seconds=2**40)), "spec.starts_at"),
+    (spec(starts_at=Timestamp(nanos=-1)), "spec.starts_at"),
+    (spec(name="me", depends_on=["me"]), "spec.depends_on[0]"),
+    (spec(depends_on=["nobody"]), "spec.depends_on[0]"),
+    (spec(depends_on=["$(x)"]), "spec.depends_on[0]"),
+    (spec(depends_on=["x"] * 1001), "spec.depends_on"),
     (session_pb2.SessionSpec(type=session_pb2.SESSION_TYPE_BATCH), "spec.kernel.command"),
 ]
 

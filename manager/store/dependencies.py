@@ -1,0 +1,126 @@
+"""Which sessions wait for the success of which others."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store.recordset import Row, fetched
+
+# What a reason names at most.
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A waiting session that depends on one that did not succeed."""
+
+    session_id: uuid.UUID
+    parent_id: uuid.UUID
+    # Empty when it was purged.
+    parent_name: str
+    parent_state: str
+    parent_result: str
+    parent_reason: str
+
+
+async def resolve(tx: AsyncSession, owner: str, references: Collection[tuple[str, str]]) -> dict[tuple[str, str], Row]:
+    """The owner's sessions meant by (project, id or name): id, name, type, state and result. Of several with the name, the live one counts,
+    else the newest. They stay as they are until the commit.
+    """
+    found = await tx.execute(
+        text("""
+            WITH wanted AS (
+                SELECT DISTINCT project, reference, CASE WHEN reference ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN reference::uuid END AS id
+                FROM unnest(CAST(:projects AS text[]), CAST(:references AS text[])) AS r(project, reference)
+            ), meant AS (
+                SELECT w.project, w.reference, s.id FROM wanted w JOIN session s ON s.id = w.id AND s.owner = :owner
+                UNION
+                SELECT w.project, w.reference, named.id FROM wanted w CROSS JOIN LATERAL (
+                    SELECT s.id FROM session s WHERE w.id IS NULL AND s.owner = :owner AND s.project = w.project AND s.name = w.reference
+                    ORDER BY s.state NOT IN ('TERMINATED', 'CANCELLED') DESC, s.sequence DESC LIMIT 1
+                ) named
+            )
+            SELECT m.project AS wanted_project, m.reference, s.id, s.name, s.type, s.state, s.result
+            FROM meant m JOIN session s ON s.id = m.id ORDER BY s.id FOR SHARE OF s
+        """),
+        {
+            "owner": owner,
+            "projects": [project for project, _ in references],
+            "references": [reference for _, reference in references],
+        },
+    )
+    return {(row["wanted_project"], row["reference"]): row for row in fetched(found)}
+
+
+async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, uuid.UUID, int, bool]]) -> None:
+    """Writes dependencies: (child, parent, place among the child's, whether the parent has succeeded already)."""
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    await tx.execute(
+        text("""
+            INSERT INTO session_dependency (child_id, parent_id, position, settled)
+            SELECT * FROM unnest(CAST(:children AS uuid[]), CAST(:parents AS uuid[]), CAST(:positions AS int[]), CAST(:settled AS boolean[]))
+        """),
+        dict(zip(("children", "parents", "positions", "settled"), map(list, columns), strict=True)),
+    )
+
+
+async def settle(tx: AsyncSession) -> int:
+    """Marks dependencies on sessions that have succeeded; returns how many. Costs as much as there are open dependencies."""
+    found = await tx.execute(
+        text("""
+            WITH settled AS (
+                UPDATE session_dependency d SET settled = TRUE FROM session p
+                WHERE NOT d.settled AND p.id = d.parent_id AND p.state = 'TERMINATED' AND p.result = 'SUCCESS' RETURNING 1
+            )
+            SELECT count(*) FROM settled
+        """)
+    )
+    return int(found.scalar_one())
+
+
+async def read_doomed(tx: AsyncSession) -> list[Doomed]:
+    """Waiting sessions with a dependency, direct or not, that ended without success or was purged; each once, with one that it depends on."""
+    found = await tx.execute(
+        text("""
+            WITH RECURSIVE doomed(id) AS (
+                SELECT d.child_id FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+                WHERE NOT d.settled AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED') AND p.result <> 'SUCCESS'))
+                UNION
+                SELECT d.child_id FROM doomed JOIN session_dependency d ON d.parent_id = doomed.id AND NOT d.settled
+            ), members AS (
+                SELECT s.id FROM doomed JOIN session s ON s.id = doomed.id AND s.state = 'PENDING'
+            )
+            SELECT m.id, cause.* FROM members m CROSS JOIN LATERAL (
+                SELECT d.parent_id, coalesce(p.name, ''), coalesce(p.state, ''), coalesce(p.result, ''), coalesce(p.reason, '')
+                FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+                WHERE d.child_id = m.id AND NOT d.settled
+                  AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED') AND p.result <> 'SUCCESS') OR p.id IN (SELECT id FROM members))
+                ORDER BY p.id IS NULL DESC, p.state IN ('TERMINATED', 'CANCELLED') DESC, d.position LIMIT 1
+            ) cause
+        """)
+    )
+    return [Doomed(*row) for row in found]
+
+
+async def read(
+    tx: AsyncSession, session_ids: Collection[uuid.UUID], *, unsettled: bool = False, limit: int | None = None
+) -> dict[uuid.UUID, list[Row]]:
+    """By session, those it depends on in the order asked for: parent_id, name, state and result, both empty when purged."""
+    found = await tx.execute(
+        text("""
+            SELECT d.child_id, d.parent_id, coalesce(p.name, '') AS name, coalesce(p.state, '') AS state, coalesce(p.result, '') AS result
+            FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+            WHERE d.child_id = ANY(:ids) AND NOT (:unsettled AND d.settled)
+            ORDER BY d.child_id, d.position LIMIT :limit
+        """),
+        {"ids": list(session_ids), "unsettled": unsettled, "limit": limit},
+    )
+    dependencies: dict[uuid.UUID, list[Row]] = {}
+    for row in fetched(found):
+        dependencies.setdefault(row["child_id"], []).append(row)
+    return dependencies

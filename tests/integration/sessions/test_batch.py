@@ -1,0 +1,85 @@
+"""Batch sessions on real nodes: scripts before commands, start times, and pipelines."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from retinue.client import Client
+from retinue.client.spec import session_spec
+from retinue.manager.v1 import session_pb2
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def output(client: Client, session: str, hostname: str = "main1") -> str:
+    return b"".join([chunk.data async for chunk in client.sessions.logs(session, hostname)]).decode()
+
+
+async def test_every_kernel_runs_the_script_before_its_command(client: Client) -> None:
+    session = await client.sessions.create(
+        type="batch",
+        command=["sh", "-c", "cat made; sleep 0.3"],
+        sub_command=["sh", "-c", "cat made; sleep infinity"],
+        bootstrap_script="hostname >made",
+        cluster_size=2,
+    )
+    await session.wait_ended(30)
+    assert session.result == "SUCCESS"
+    assert [await output(client, session.id, name) for name in ("main1", "sub1")] == ["main1\n", "sub1\n"]
+
+
+async def test_a_script_that_fails_ends_the_session_and_says_so(client: Client) -> None:
+    session = await client.sessions.create(type="batch", command=["echo", "never"], bootstrap_script="echo no; exit 9")
+    await session.wait_ended(30)
+    assert (session.state, session.result, session.view.reason) == ("TERMINATED", "FAILURE", "BOOTSTRAP_FAILED")
+    assert await output(client, session.id) == "no\nretinue: the bootstrap script failed with exit code 9\n"
+
+
+async def test_a_session_waits_for_its_start_time_without_being_tried(client: Client) -> None:
+    begin = time.time()
+    at = Timestamp()
+    at.FromNanoseconds(round((begin + 2.5) * 1e9))
+    spec = session_spec(type="batch", command=["true"])
+    spec.starts_at.CopyFrom(at)
+    session = await client.sessions.create_from(spec)
+    async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
+        if event.HasField("noted"):
+            break
+    explanation = await client.sessions.explain(session.id)
+    assert (explanation.reason, explanation.tries) == ("START_TIME", 0)
+    await session.wait_ended(30)
+    assert session.result == "SUCCESS"
+    assert session.view.schedule_time.ToNanoseconds() / 1e9 >= begin + 2.5
+
+
+async def test_a_pipeline_with_a_failing_branch(client: Client) -> None:
+    def stage(name: str, command: str, *parents: str) -> session_pb2.SessionSpec:
+        return session_spec(type="batch", name=name, command=["sh", "-c", command], depends_on=parents)
+
+    answer = await client.sessions.create_many(
+        [
+            stage("p-report", "true", "p-good", "p-bad"),
+            stage("p-good", "true", "p-prepare"),
+            stage("p-bad", "exit 5", "p-prepare"),
+            stage("p-after", "true", "p-good"),
+            stage("p-prepare", "sleep 0.2"),
+        ]
+    )
+    ids = {result.accepted.name: result.accepted.id for result in answer.results}
+    ended = {}
+    for name, session_id in ids.items():
+        session = await client.sessions.get(session_id)
+        ended[name] = (await session.wait_ended(60)).view
+    assert {name: (view.state, view.result) for name, view in ended.items()} == {
+        "p-report": (session_pb2.SESSION_STATE_CANCELLED, session_pb2.SESSION_RESULT_UNDEFINED),
+        "p-good": (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_SUCCESS),
+        "p-bad": (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_FAILURE),
+        "p-after": (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_SUCCESS),
+        "p-prepare": (session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_RESULT_SUCCESS),
+    }
+    assert ended["p-report"].reason == "DEPENDENCY_FAILED"
+    assert "p-bad, which it depends on, failed" in ended["p-report"].message
+    assert ended["p-good"].schedule_time.ToNanoseconds() >= ended["p-prepare"].end_time.ToNanoseconds()
