@@ -18,7 +18,8 @@ from manager.fleet.desired import (
 )
 from retinue.agent.v1 import agent_service_pb2 as pb
 
-_STATE_PREFIX = "ATTEMPT_STATE_"
+# States that this manager knows, without their prefix.
+_STATES = {number: name.removeprefix("ATTEMPT_STATE_") for name, number in pb.AttemptState.items()}
 
 
 def hello(term: int, agent_id: str, heartbeat_seconds: float) -> pb.SyncRequest:
@@ -87,10 +88,9 @@ def node_report(agent_id: str, message: pb.Report) -> NodeReport:
 
 
 def _report(status: pb.AttemptStatus) -> AttemptReport:
-    name = pb.AttemptState.Name(status.state) if status.state in pb.AttemptState.values() else ""
     return AttemptReport(
         attempt_id=status.attempt_id,
-        state=name.removeprefix(_STATE_PREFIX),
+        state=_STATES.get(status.state, ""),
         exit_code=status.exit_code if status.HasField("exit_code") else None,
         reason=status.reason[:64],
         message=status.message[:1024],

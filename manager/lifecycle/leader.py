@@ -121,7 +121,8 @@ class Leader:
             ended = {
                 event.session_id
                 for event in batch
-                if event.kind == "SESSION_MOVED" and event.payload["to"] != "SCHEDULED"
+                # All other moves are this leader's own, and those concerned know already.
+                if event.kind == "SESSION_MOVED" and event.payload["to"] in ("TERMINATING", "CANCELLED")
             }
             if any(event.kind == "CREATED" for event in batch):
                 self._scheduler.wake()

@@ -28,7 +28,7 @@ from manager.scheduling.fair_share import normalised_usage
 # What a kernel may need of an agent, in words, and the names of the agents' backends that give it.
 FEATURES = ("a backend for native processes", "a backend for images")
 _NATIVE, _IMAGES = 1, 2
-_OFFERED = {"process": _NATIVE, "docker": _IMAGES}
+_OFFERED = {"process": _NATIVE, "docker": _IMAGES, "null": _NATIVE | _IMAGES}
 # Project and name.
 Endpoint: TypeAlias = tuple[str, str]
 

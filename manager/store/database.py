@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -30,6 +30,10 @@ _PASSING_CLASSES = ("08", "53", "57", "58")
 _PASSING_CODES = ("25006",)
 # Serialization failure, deadlock, lock not available: the same transaction may pass when it is tried again.
 _CONFLICTS = ("40001", "40P01", "55P03")
+
+
+# Where a transaction keeps the events it has appended to the journal.
+APPENDED = "appended"
 
 
 def _options(**settings: Any) -> str:
@@ -75,6 +79,7 @@ class Database:
     def __init__(self, url: str, *, pool_size: int = 16, statement_timeout: float = 20.0) -> None:
         """`pool_size` connections at most; a statement ends after `statement_timeout` seconds."""
         self._url = parse_url(url)
+        self._listeners: list[Callable[[Sequence[Any]], None]] = []
         milliseconds = int(statement_timeout * 1000)
         self._engine: AsyncEngine = create_async_engine(
             self._url,
@@ -90,6 +95,10 @@ class Database:
             },
         )
 
+    def listen(self, listener: Callable[[Sequence[Any]], None]) -> None:
+        """Has `listener` called with the events that a transaction of this process appended to the journal, after its commit."""
+        self._listeners.append(listener)
+
     @property
     def url(self) -> URL:
         """Where the database is, as SQLAlchemy takes it."""
@@ -101,14 +110,20 @@ class Database:
 
         Raises StoreUnavailable, StoreConflict for what passes; other errors of the database as SQLAlchemy raises them.
         """
+        appended: Sequence[Any] = ()
         try:
-            async with Transaction(self._engine, expire_on_commit=False) as session, session.begin():
-                yield session
+            async with Transaction(self._engine, expire_on_commit=False) as session:
+                async with session.begin():
+                    yield session
+                appended = session.info.get(APPENDED, ())
         except (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.OperationalError, OSError) as error:
             raised = translate(error)
             if raised is None:
                 raise
             raise raised from error
+        if appended:
+            for listener in self._listeners:
+                listener(appended)
 
     async def connect(self, purpose: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
         """A connection outside the pool, in autocommit mode and without a statement timeout; the caller closes it.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import json
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -20,7 +19,8 @@ import psycopg
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.database import Database, StoreUnavailable
+from manager.store.database import APPENDED, Database, StoreUnavailable
+from manager.store.recordset import recordset
 
 _log = logging.getLogger(__name__)
 
@@ -99,27 +99,35 @@ async def append(tx: AsyncSession, entries: Sequence[Entry]) -> int:
         text("""
             WITH counted AS (
                 UPDATE journal_head SET revision = revision + :number WHERE id = 1
-                RETURNING revision - :number AS before
+                RETURNING revision - :number AS before, clock_timestamp() AS at
             ), recorded AS (
                 INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
-                SELECT before + position, clock_timestamp(), session_id, owner, project, kind, CAST(payload AS jsonb)
-                FROM counted, unnest(
-                    CAST(:sessions AS uuid[]), CAST(:owners AS text[]), CAST(:projects AS text[]),
-                    CAST(:kinds AS text[]), CAST(:payloads AS text[])
-                ) WITH ORDINALITY AS entry(session_id, owner, project, kind, payload, position)
+                SELECT before + position, at, session_id, owner, project, kind, payload
+                FROM counted, ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (session_id uuid, owner text, project text, kind text,
+                    payload jsonb)) WITH ORDINALITY AS entry(session_id, owner, project, kind, payload, position)
             )
-            SELECT before + 1 FROM counted
+            SELECT before + 1, at FROM counted
         """),
         {
             "number": len(entries),
-            "sessions": [entry.session_id for entry in entries],
-            "owners": [entry.owner for entry in entries],
-            "projects": [entry.project for entry in entries],
-            "kinds": [entry.kind for entry in entries],
-            "payloads": [json.dumps(entry.payload, separators=(",", ":")) for entry in entries],
+            "rows": recordset(
+                {
+                    "session_id": entry.session_id,
+                    "owner": entry.owner,
+                    "project": entry.project,
+                    "kind": entry.kind,
+                    "payload": entry.payload,
+                }
+                for entry in entries
+            ),
         },
     )
-    return int(result.scalar_one())
+    first, at = result.one()
+    tx.info.setdefault(APPENDED, []).extend(
+        Event(first + number, at, entry.session_id, entry.owner, entry.project, entry.kind, entry.payload)
+        for number, entry in enumerate(entries)
+    )
+    return int(first)
 
 
 async def head(tx: AsyncSession) -> tuple[int, int]:
@@ -214,6 +222,18 @@ class JournalTail:
         self._look = asyncio.Event()
         self._tell = asyncio.Event()
         self._teller: int | None = None
+        database.listen(self._take)
+
+    def _take(self, events: Sequence[Event]) -> None:
+        """This process has committed these events. What follows on the last known one need not be read back; else it is looked for.
+
+        Large portions are read back too: page by page, so that followers get through them before they leave the ring.
+        """
+        follows = self._last is not None and events[0].revision == self._last + 1
+        if follows and len(events) <= self._capacity // 4:
+            self._add(events)
+        else:
+            self._look.set()
 
     def wake(self) -> None:
         """This process has committed to the journal. Never blocks; other replicas are told, many commits at a time."""
@@ -307,15 +327,20 @@ class JournalTail:
                 self._ring, self._last = [], newest
                 self._announce()
                 return True
-        if not page.events:
-            return False
-        self._ring.extend(page.events)
-        self._last = page.events[-1].revision
+        # Some may have come from this process meanwhile.
+        last = self._last
+        news = [event for event in page.events if event.revision > last]
+        if news:
+            self._add(news)
+        return self._last < page.newest
+
+    def _add(self, events: Sequence[Event]) -> None:
+        self._ring.extend(events)
+        self._last = events[-1].revision
         # Trimmed by a quarter at a time: cutting the front of a list costs its length.
         if len(self._ring) > self._capacity + self._capacity // 4:
             del self._ring[: len(self._ring) - self._capacity]
         self._announce()
-        return self._last < page.newest
 
     def _announce(self) -> None:
         self._grown.set()
