@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 
@@ -10,3 +12,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--vectors", metavar="DIR", default=None, help="directory with vector files to run in place of tests/vectors"
     )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Says which vectors of another directory were left out, and why."""
+    directory = config.getoption("vectors", default=None)
+    if not directory:
+        return
+    from tests.vectors.test_vectors import exception_of, read_vectors  # noqa: PLC0415  # only for this
+
+    left_out = [(vector["id"], why) for vector in read_vectors(Path(directory)) if (why := exception_of(vector))]
+    terminalreporter.section(f"{len(left_out)} vectors left out on purpose")
+    for name, why in left_out:
+        terminalreporter.line(f"{name}: {why}")

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 
-from manager.scheduling.columns import UNPLACED, Agents, AgentWishes, Explanation, Integers, Owners, Policy, Queue, Tier
+from manager.scheduling.columns import (
+    UNLIMITED,
+    UNPLACED,
+    Agents,
+    AgentWishes,
+    Explanation,
+    Integers,
+    Owners,
+    Policy,
+    Queue,
+    Quotas,
+    Tier,
+)
 from manager.scheduling.scheduling_pass import Decisions, run_pass
 
 Amounts = Mapping[str, str | int | float | Fraction]
@@ -42,6 +54,8 @@ class Scene:
     _sessions: list[tuple[str, str, Sequence[Amounts], int, bool, int, str, bool, AgentWishes | None]] = field(
         default_factory=list
     )
+    _replicas: list[dict[int, int]] = field(default_factory=list)
+    _quotas: list[tuple[Amounts, Amounts, int | None, int]] = field(default_factory=list)
 
     def add_agent(
         self,
@@ -74,21 +88,37 @@ class Scene:
         designated: Sequence[str] = (),
         strict: bool = False,
         avoided: Sequence[str] = (),
+        beside: Mapping[str, int] | None = None,
+        pack: bool = False,
     ) -> None:
-        """A session; they arrive in the order in which they are added. An owner not added before has weight 1 and holds nothing."""
+        """A session; they arrive in the order in which they are added. An owner not added before has weight 1 and holds nothing.
+
+        `beside` are kernels of its endpoint by agent, from which it keeps away or, with `pack`, to which it keeps close.
+        """
         if owner not in self._owners:
             self.add_owner(owner)
         wishes = None
-        if designated or avoided:
+        if designated or avoided or beside is not None:
             row = {agent[0]: number for number, agent in enumerate(self._agents)}
-            wishes = AgentWishes([row[agent] for agent in designated], strict, [row[agent] for agent in avoided])
+            endpoint = None
+            if beside is not None:
+                endpoint = len(self._replicas)
+                self._replicas.append({row[agent]: number for agent, number in beside.items()})
+            wishes = AgentWishes(
+                [row[agent] for agent in designated], strict, [row[agent] for agent in avoided], endpoint, pack
+            )
         self._sessions.append((name, owner, kernels, priority, single_node, tries, architecture, held_back, wishes))
+
+    def add_quota(self, limits: Amounts, held: Amounts, *, most_sessions: int | None = None, sessions: int = 0) -> None:
+        """A quota of everybody; a slot that `limits` does not name has no limit."""
+        self._quotas.append((limits, held, most_sessions, sessions))
 
     def columns(self) -> tuple[Agents, Owners, Queue, int]:
         """The problem as a pass reads it, and its scale."""
         requests = [kernel for session in self._sessions for kernel in session[2]]
         helds = [held for _, held in self._owners.values()]
         mappings = [mapping for agent in self._agents for mapping in agent[1:3]] + requests + helds
+        mappings += [mapping for limit in self._quotas for mapping in limit[:2]]
         slots = sorted({slot for mapping in mappings for slot in mapping})
         scale = math.lcm(*(exact(amount).denominator for mapping in mappings for amount in mapping.values()))
 
@@ -120,8 +150,27 @@ class Scene:
             held_back={row: WAITS for row, session in enumerate(sessions) if session[7]},
             architectures={row: session[6] for row, session in enumerate(sessions) if session[6]},
             wishes={row: session[8] for row, session in enumerate(sessions) if session[8] is not None},
+            replicas=self._replicas,
+            quotas=self._limits(slots, matrix, scale) if self._quotas else None,
         )
         return agents, owners, queue, scale
+
+    def _limits(self, slots: Sequence[str], matrix: Callable[[Sequence[Amounts]], Integers], scale: int) -> Quotas:
+        return Quotas(
+            names=[f"quota {number}" for number in range(len(self._quotas))],
+            slots=slots,
+            limits=np.array(
+                [
+                    [int(exact(quota[0][slot]) * scale) if slot in quota[0] else UNLIMITED for slot in slots]
+                    for quota in self._quotas
+                ],
+                np.int64,
+            ),
+            held=matrix([quota[1] for quota in self._quotas]),
+            session_limits=np.array([UNLIMITED if quota[2] is None else quota[2] for quota in self._quotas], np.int64),
+            sessions=np.array([quota[3] for quota in self._quotas], np.int64),
+            of_sessions=[tuple(range(len(self._quotas)))] * len(self._sessions),
+        )
 
     def run(self, policy: Policy, rotation: str = "") -> Outcome:
         """Runs one pass."""

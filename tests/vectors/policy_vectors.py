@@ -1,0 +1,103 @@
+"""Vectors about quotas, the place of replicas and what kernels of a session ask for together (backendai.json)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from manager.scheduling.columns import Policy, Verdict
+from manager.scheduling.strategies import MAX_KERNELS_PER_AGENT
+from tests.vectors.placement_vectors import assert_agent, policy_of, scene_with
+from tests.vectors.scene import Amounts, Scene, exact
+
+Vector = dict[str, Any]
+
+
+def endpoint_replica_spreading(vector: Vector) -> None:
+    given = vector["input"]
+    scene = scene_with(given["agents"])
+    scene.add_session("s", "owner", [given["request"]], beside=given["same_endpoint_kernels"], pack=False)
+    assert_agent(scene.run(policy_of(given)), vector["expected"])
+
+
+def session_group_placement(vector: Vector) -> None:
+    """A group that is preferred to be together or apart: our endpoints do the same for their replicas."""
+    given = vector["input"]
+    assert given["enforcement"] == "preferred"
+    scene = scene_with(given["agents"])
+    pack = {"spread": False, "pack": True}[given["direction"]]
+    scene.add_session("s", "owner", [given["request"]], beside=given["group_members"], pack=pack)
+    assert_agent(scene.run(policy_of(given)), vector["expected"])
+
+
+def is_admitted(request: Amounts, quotas: list[tuple[Amounts, Amounts, int | None, int]]) -> bool:
+    """Whether a pass places a session for which there is room, under quotas of (limits, held, most sessions, sessions)."""
+    scene = Scene()
+    scene.add_agent("pool", {slot: exact(amount) or 1 for slot, amount in request.items()})
+    scene.add_session("s", "owner", [request])
+    for limits, held, most, sessions in quotas:
+        scene.add_quota(limits, held, most_sessions=most, sessions=sessions)
+    outcome = scene.run(Policy("fifo", "concentrated"))
+    verdict = Verdict(outcome.decisions.verdicts[outcome.rows["s"]])
+    assert verdict in {Verdict.PLACED, Verdict.OVER_QUOTA}
+    assert (verdict == Verdict.PLACED) == ("s" in outcome.agents)
+    return verdict == Verdict.PLACED
+
+
+def quota(vector: Vector) -> None:
+    """Each `X_quota` holds for what `X_holdings`, or else `holdings`, says is held; without a record there is no limit."""
+    given = vector["input"]
+    limits = [
+        (limit, given.get(f"{name.removesuffix('_quota')}_holdings", given.get("holdings", {})), None, 0)
+        for name, limit in given.items()
+        if name.endswith("_quota") and limit is not None
+    ]
+    assert any(name.endswith("_quota") for name in given)
+    assert is_admitted(given["request"], limits) == vector["expected"]["allowed"]
+
+
+def concurrency(vector: Vector) -> None:
+    """The number of sessions at a time; `cases` replace parts of the input."""
+    given = vector["input"]
+    cases: list[Mapping[str, Any]] = [{**given, **case} for case in given.get("cases", [{}])]
+    got = [
+        is_admitted(
+            case.get("request", {"cpu": 1}),
+            [] if case["max_concurrent"] is None else [({}, {}, case["max_concurrent"], case["current"])],
+        )
+        for case in cases
+    ]
+    allowed = vector["expected"]["allowed"]
+    assert got == (allowed if isinstance(allowed, list) else [allowed])
+
+
+def placement_grouping(vector: Vector) -> None:
+    """Each unit is what one agent has to have: there are agents for exactly these, and one short of anything gets nothing."""
+    for case, units in zip(vector["input"]["cases"], vector["expected"]["units"], strict=True):
+        assert "architectures" not in case
+        for missing in [None, *({slot for unit in units for slot in unit["slots"]})]:
+            scene = Scene()
+            for number, unit in enumerate(units):
+                capacity = {slot: exact(amount) for slot, amount in unit["slots"].items()}
+                if number == 0 and missing in capacity:
+                    capacity[missing] -= 1
+                scene.add_agent(f"agent-{number}", capacity)
+            scene.add_session("s", "owner", case["kernels"], single_node=case["cluster_mode"] == "single-node")
+            most = max(unit["containers"] for unit in units)
+            outcome = scene.run(Policy("fifo", "concentrated", {MAX_KERNELS_PER_AGENT: str(most)}))
+            if missing is not None and any(missing in unit["slots"] for unit in units[:1]):
+                assert "s" not in outcome.agents
+            elif missing is None:
+                agents = outcome.agents["s"]
+                assert sorted(agents.count(name) for name in set(agents)) == sorted(
+                    unit["containers"] for unit in units
+                )
+
+
+RUNNERS: dict[str, Callable[[Vector], None]] = {
+    "endpoint_replica_spreading": endpoint_replica_spreading,
+    "session_group_placement": session_group_placement,
+    "quota": quota,
+    "concurrency": concurrency,
+    "placement_grouping": placement_grouping,
+}
