@@ -15,6 +15,7 @@ from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from agent.api.attach import AttachService
     from agent.api.sync import SyncService
     from agent.backends.backend import Backend
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
     """What a manager asks of this node."""
 
-    def __init__(self, sync: SyncService, backend: Backend) -> None:
-        """Serves what these two do."""
+    def __init__(self, sync: SyncService, attach: AttachService, backend: Backend) -> None:
+        """Serves what these do."""
         self._sync = sync
+        self._attach = attach
         self._backend = backend
 
     async def Sync(self, request_iterator: Any, context: Any) -> AsyncGenerator[agent_service_pb2.SyncResponse, None]:
@@ -53,3 +55,12 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
             size = str(error.size)
             message = f"the output ends at {size}"
             raise ApiError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", message, size=size) from error
+
+    async def Attach(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncGenerator[agent_service_pb2.AttachResponse, None]:
+        """Runs a command inside a running attempt."""
+        del context
+        async with aclosing(self._attach.serve(aiter(request_iterator))) as responses:
+            async for response in responses:
+                yield response

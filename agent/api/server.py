@@ -12,6 +12,7 @@ from grpc_health.v1 import (
 )
 
 from agent.api.agent_service import AgentService
+from agent.api.attach import AttachService
 from agent.api.errors import Guard
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
@@ -45,10 +46,13 @@ class Server:
     def __init__(self, sync: SyncService, backend: Backend, identity: Callable[[], Identity]) -> None:
         """`identity` gives the current one; a renewed certificate counts from the next handshake."""
         self._sync = sync
+        self._attach = AttachService(backend)
         self._server = grpc.aio.server(interceptors=(Guard(),), options=OPTIONS)
         self._credentials = _credentials(identity)
         self._health = health.aio.HealthServicer()
-        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(sync, backend), self._server)
+        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(
+            AgentService(sync, self._attach, backend), self._server
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, address: str) -> int:
@@ -66,7 +70,9 @@ class Server:
         """Stops serving; streams end first, so that this takes no longer than it must."""
         await self._health.enter_graceful_shutdown()
         self._sync.stop()
+        self._attach.stop()
         await self._server.stop(STOP_GRACE)
+        await self._attach.wait_ended()
 
 
 def _credentials(identity: Callable[[], Identity]) -> grpc.ServerCredentials:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent.attempts import AttemptSpec, ObservedAttempt, Phase
+    from agent.backends.attachment import Wire
     from agent.backends.output import Output
 
 
@@ -80,4 +81,11 @@ class Backend(Protocol):
 
     def output(self, attempt_id: str) -> Output:
         """What the attempt printed. Raises UnknownAttemptError."""
+        ...
+
+    async def attach(self, attempt_id: str) -> Wire:
+        """A way in, for one command beside the attempt's own, as the same user with the same rights and limits.
+
+        Raises UnknownAttemptError, NotRunningError, BackendError.
+        """
         ...

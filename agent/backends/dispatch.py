@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent.attempts import AttemptSpec, ObservedAttempt, Phase
+    from agent.backends.attachment import Wire
     from agent.backends.backend import Backend
     from agent.backends.docker import DockerBackend
     from agent.backends.output import Output
@@ -87,6 +88,10 @@ class Dispatch:
     def output(self, attempt_id: str) -> Output:
         """What the attempt printed. Raises UnknownAttemptError."""
         return self._owner(attempt_id).output(attempt_id)
+
+    async def attach(self, attempt_id: str) -> Wire:
+        """A way in, for one command beside the attempt's own."""
+        return await self._owner(attempt_id).attach(attempt_id)
 
     def _kind(self, spec: AttemptSpec) -> Backend:
         return self._docker if spec.image and self._docker is not None else self._process

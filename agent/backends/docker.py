@@ -18,6 +18,7 @@ from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING, TypeVar
 
 from agent.attempts import Phase
+from agent.backends.attachment import BUFFER, DockerStream, NotRunningError, Wire
 from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.backends.book import Book
 from agent.backends.docker_engine import Engine, EngineError
@@ -121,6 +122,29 @@ class DockerBackend:
     def output(self, attempt_id: str) -> Output:
         """What the attempt printed. Raises UnknownAttemptError."""
         return self._book.output(attempt_id)
+
+    async def attach(self, attempt_id: str) -> Wire:
+        """A way in, for one command beside the attempt's own."""
+        if self._book.record(attempt_id).phase is not Phase.RUNNING:
+            raise NotRunningError(f"attempt {attempt_id} does not run")
+        kernels = self._kernels
+        opening = asyncio.ensure_future(self._run(lambda: kernels.attach(attempt_id)))
+        try:
+            entry = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # A thread cannot be stopped: what it opens is closed, which ends what runs at the other end.
+            await asyncio.wait((opening,))
+            if opening.exception() is None and (late := opening.result()) is not None:
+                late.close()
+            raise
+        if entry is None:
+            raise NotRunningError("the kernel has ended")
+        reader, writer = await asyncio.open_connection(sock=entry, limit=BUFFER)
+
+        async def ended() -> None:
+            """Nothing to wait for: what runs inside finds out by itself that it is alone."""
+
+        return Wire(DockerStream(reader), writer, ended, {})
 
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created. Raises BackendError on others."""

@@ -33,9 +33,10 @@ OUT_OF_MEMORY_SCORE = 500
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The node's files that a container sees: its first process, gate, output, names, and writable home."""
+    """The node's files that a container sees: its first process, what runs commands for others, gate, output, names, home."""
 
     init: Path
+    attach: Path
     gate: Path
     output: Path
     hosts: Path
@@ -145,6 +146,7 @@ def mounts(files: Files) -> list[dict[str, Any]]:
     """Files of the node in the container; only its output and its home can be written."""
     read_only = {
         f"{INSIDE}/init": files.init,
+        f"{INSIDE}/attach": files.attach,
         f"{INSIDE}/gate": files.gate,
         "/etc/hosts": files.hosts,
         "/etc/resolv.conf": files.resolver,

@@ -21,7 +21,7 @@ from agent.backends.backend import BackendError
 from agent.backends.docker_container import AGENT_LABEL, ATTEMPT_LABEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +136,26 @@ class Engine:
             except docker.errors.APIError as error:
                 if error.status_code != HTTPStatus.CONFLICT:
                     raise
+
+    def execute(self, name: str, command: Sequence[str]) -> socket.socket | None:
+        """Starts a command in a container, as its user; None when the container does not run.
+
+        The result is a connection to its input and output. When it is closed, the command's input ends.
+        """
+        with _translated():
+            try:
+                client = self._connected()
+                created = client.exec_create(name, list(command), stdin=True, stdout=True, stderr=True)
+                # The command says nothing before it is spoken to, so nothing is lost in what the SDK has read ahead.
+                answer = client.exec_start(created["Id"], socket=True)
+            except docker.errors.NotFound:
+                return None
+            except docker.errors.APIError as error:
+                if error.status_code != HTTPStatus.CONFLICT:
+                    raise
+                return None
+            # The SDK keeps references to its object for as long as it likes; the connection is ours now.
+            return socket.socket(fileno=answer._sock.detach())  # noqa: SLF001  # nothing public gives it
 
     def remove(self, name: str) -> None:
         """Ends a container and removes it with its volumes; nothing to do when there is none."""

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from agent.backends.docker_container import Container, Files, body, container_name, runs_as_root
+from agent.backends.docker_container import INSIDE, Container, Files, body, container_name, runs_as_root
 from agent.backends.docker_engine import EngineError, EngineUnavailableError
 from agent.backends.kernels import GATE, OUTPUT, KernelError
 from agent.backends.processes import Process, alive, identify, wait_end
-from agent.kernel.build import CACHE, build
+from agent.kernel.build import ATTACH, CACHE, build
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
 
     from agent.attempts import AttemptSpec
@@ -72,6 +73,7 @@ class DockerKernels:
         self._engine = engine
         options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._init = build(options.cache_dir)
+        self._attach = build(options.cache_dir, ATTACH)
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if self._open_files == resource.RLIM_INFINITY:
             self._open_files = 1 << 20
@@ -133,7 +135,11 @@ class DockerKernels:
         for name, text in ((HOSTS, hosts), (RESOLVER, RESOLVER_TEXT)):
             (place / name).write_text(text)
             (place / name).chmod(0o644)
-        return Files(self._init, place / GATE, place / OUTPUT, place / HOSTS, place / RESOLVER, home)
+        return Files(self._init, self._attach, place / GATE, place / OUTPUT, place / HOSTS, place / RESOLVER, home)
+
+    def attach(self, attempt_id: str) -> socket.socket | None:
+        """A connection to a helper in the container, by frames; None when the container does not run. Raises EngineError."""
+        return self._engine.execute(container_name(attempt_id), [f"{INSIDE}/attach"])
 
     def end(self, attempt_id: str, init: Process | None) -> ContainerState | None:
         """Ends what is left in the kernel, and says how it ended; None when there is no container.

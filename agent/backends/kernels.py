@@ -21,6 +21,7 @@ from agent.backends.cgroups import MOUNT, CgroupError, Cgroups, Limits
 from agent.backends.launchers import SPARE, Launchers
 from agent.backends.processes import Process, alive, command_of, identify, send_signal, wait_end
 from agent.backends.status import Status, parse_status
+from agent.kernel.build import CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,10 @@ class KernelError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """How kernels are run; `tasks` bounds their processes and threads, `output_limit` is in bytes."""
+    """How kernels are run; `tasks` bounds their processes and threads, `output_limit` is in bytes.
+
+    `cache_dir` is for what is built once.
+    """
 
     agent_id: str
     state_dir: Path
@@ -53,6 +57,7 @@ class ProcessOptions:
     hidden: tuple[Path, ...] = ()
     tasks: int = 4096
     output_limit: int = 64 << 20
+    cache_dir: Path = CACHE
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,10 @@ class Kernels:
     def names(self) -> set[str]:
         """Attempts there is a control group of."""
         return {name for name in self._cgroups.names() if not name.startswith(SPARE)}
+
+    def groups(self, attempt_id: str) -> list[Path]:
+        """Directories of the attempt's control groups."""
+        return list(self._cgroups.places(attempt_id).values())
 
     def shelter(self, monitor: Process) -> None:
         """Moves the process that watches over a kernel out of the kernel's limits; takes a while, and may be repeated."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.attempts import ObservedAttempt, Phase
+from agent.backends.attachment import NotRunningError
 from agent.backends.backend import UnknownAttemptError
 from agent.backends.output import Output
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent.attempts import AttemptSpec
+    from agent.backends.attachment import Wire
 
 NAME = "null"
 _NOWHERE = Path("/nonexistent/output")
@@ -99,6 +101,10 @@ class NullBackend:
             self._idle.discard(attempt_id)
             self._removed.add(attempt_id)
             self._listener()
+
+    async def attach(self, attempt_id: str) -> Wire:
+        """There is nothing to go into."""
+        raise NotRunningError(f"attempt {attempt_id} does nothing")
 
     def output(self, attempt_id: str) -> Output:
         """Nothing was printed. Raises UnknownAttemptError."""

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,21 +61,8 @@ class Output:
 
     def read(self, offset: int) -> Piece | None:
         """The first bytes that are still there at or after `offset`; None when there are none. Blocks."""
-        try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        try:
-            try:
-                start = os.lseek(descriptor, offset, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return None
-                raise
-            data = os.pread(descriptor, CHUNK, start)
-            return Piece(start, data) if data else None
-        finally:
-            os.close(descriptor)
+        with _Reader(self._path) as reader:
+            return reader.read(offset)
 
     def tail(self, count: int) -> str:
         """The last bytes as text, for a message."""
@@ -105,16 +93,66 @@ class Output:
         """
         if offset > (size := self.size()):
             raise OffsetPastEndError(size)
-        with _Wakeups(self._path.parent) if follow else contextlib.nullcontext() as wakeups:
+        # One reader all along: it goes on to the end when the attempt is removed meanwhile.
+        with (
+            _Reader(self._path) as reader,
+            _Wakeups(self._path.parent) if follow else contextlib.nullcontext() as wakeups,
+        ):
             while True:
                 # In this order: what was printed before the end is then read after the end was seen.
                 over = self._over()
-                while (piece := await asyncio.to_thread(self.read, offset)) is not None:
+                while (piece := await asyncio.to_thread(reader.read, offset)) is not None:
                     yield piece
                     offset = piece.offset + len(piece.data)
                 if wakeups is None or over:
                     return
                 await wakeups.wait(IDLE_CHECK)
+
+
+class _Reader:
+    """Reads a file that may come to be later, and may be removed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+        self._closed = False
+        # A read whose waiter was cancelled goes on in its thread, and must not meet another file under the same number.
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> _Reader:
+        self._open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._closed = True
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def read(self, offset: int) -> Piece | None:
+        """The first bytes that are there at or after `offset`; None when there are none. Blocks."""
+        with self._lock:
+            return self._read(offset)
+
+    def _read(self, offset: int) -> Piece | None:
+        if self._descriptor < 0 and not self._open():
+            return None
+        try:
+            start = os.lseek(self._descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise
+        data = os.pread(self._descriptor, CHUNK, start)
+        return Piece(start, data) if data else None
+
+    def _open(self) -> bool:
+        if self._closed:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._descriptor >= 0
 
 
 class _Wakeups:

@@ -16,12 +16,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agent.attempts import ObservedAttempt, Phase
+from agent.backends.attachment import NotRunningError
 from agent.backends.backend import BackendError, UnknownAttemptError
+from agent.backends.entry import enter
 from agent.backends.kernels import OUTPUT, KernelError, Kernels, ProcessOptions
 from agent.backends.output import Output
 from agent.backends.processes import open_pidfd
 from agent.backends.records import Record, Records, ended
 from agent.backends.verdict import verdict
+from agent.kernel.build import ATTACH, BuildError, build
 
 if TYPE_CHECKING:
     import subprocess
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agent.attempts import AttemptSpec
+    from agent.backends.attachment import Wire
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +109,18 @@ class ProcessBackend:
             return record is None or record.phase.ended
 
         return Output(self._store.place(attempt_id) / OUTPUT, over)
+
+    async def attach(self, attempt_id: str) -> Wire:
+        """A way in, for one command beside the attempt's own."""
+        record = self._record(attempt_id)
+        if record.phase is not Phase.RUNNING or record.init is None:
+            raise NotRunningError(f"attempt {attempt_id} does not run")
+        try:
+            program = await asyncio.to_thread(build, self._options.cache_dir, ATTACH)
+        except BuildError as error:
+            raise BackendError(str(error)) from error
+        groups = self._kernels.groups(attempt_id)
+        return await enter(program, record.init, self._options.uid, self._options.gid, groups)
 
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created. Raises BackendError on others."""

@@ -1,4 +1,4 @@
-"""Builds the first process of containers, once: static, so that it runs in any image. `python -m agent.kernel.build`."""
+"""Builds what runs inside kernels, once: static, so that it runs in any image. `python -m agent.kernel.build`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 
 CACHE = Path("/var/cache/retinue")
-SOURCE = Path(__file__).with_name("init.c")
+INIT, ATTACH = "init", "attach"
+"""The programs: first process of containers, and what runs a command in a kernel for somebody outside."""
 COMPILERS = ("musl-gcc", "gcc", "cc")
 """In order of preference: with musl it is 30 KB, with glibc 800 KB."""
 FLAGS = ("-static", "-Os", "-s", "-Wall", "-Wextra", "-Werror")
@@ -23,28 +24,33 @@ class BuildError(Exception):
     """It is not built, and cannot be; the text says why."""
 
 
-def built_path(cache: Path) -> Path:
-    """Where it is once it is built; differs with its source and the machine type."""
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
-    return cache / f"init-{platform.machine()}-{digest}"
+def source_of(program: str) -> Path:
+    """The C source of a program."""
+    return Path(__file__).with_name(f"{program}.c")
 
 
-def build(cache: Path = CACHE) -> Path:
-    """The path of the program; it is built if it is not there yet. Blocks. Raises BuildError."""
-    path = built_path(cache)
+def built_path(cache: Path, program: str = INIT) -> Path:
+    """Where a program is once it is built; differs with its source and the machine type."""
+    digest = hashlib.sha256(source_of(program).read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
+    return cache / f"{program}-{platform.machine()}-{digest}"
+
+
+def build(cache: Path = CACHE, program: str = INIT) -> Path:
+    """The path of a program; it is built if it is not there yet. Blocks. Raises BuildError."""
+    path = built_path(cache, program)
     if path.exists():
         return path
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
-        raise BuildError("the first process of containers is not built, and there is no C compiler")
+        raise BuildError(f"the program {program} for kernels is not built, and there is no C compiler")
     try:
         cache.mkdir(mode=0o755, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache, prefix=".build-") as directory:
-            fresh = Path(directory) / "init"
-            command = [compiler, *FLAGS, "-o", str(fresh), str(SOURCE)]
+            fresh = Path(directory) / program
+            command = [compiler, *FLAGS, "-o", str(fresh), str(source_of(program))]
             done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT, check=False)  # noqa: S603
             if done.returncode != 0:
-                raise BuildError(f"the first process of containers does not build: {done.stderr.strip()}")
+                raise BuildError(f"the program {program} for kernels does not build: {done.stderr.strip()}")
             fresh.chmod(0o755)
             descriptor = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -54,9 +60,10 @@ def build(cache: Path = CACHE) -> Path:
                 os.close(descriptor)
             fresh.replace(path)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BuildError(f"the first process of containers does not build: {error}") from error
+        raise BuildError(f"the program {program} for kernels does not build: {error}") from error
     return path
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{build()}\n")
+    for name in (INIT, ATTACH):
+        sys.stdout.write(f"{build(program=name)}\n")

@@ -6,7 +6,8 @@
         MethodDenied, ProjectDenied
         NotFound, NameTaken, AgentIdInUse
         EtagMismatch, InUse, StateForbids, FeatureUnavailable, DependencyFailed, DependencyRefused
-        RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow, QuotaExceeded
+        RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow, QuotaExceeded,
+        StreamLimit
         Unavailable, DeadlineExceeded, Internal
 
 Raised anywhere below a servicer; one interceptor turns them into `google.rpc.Status` with an ErrorInfo and what else applies.
@@ -32,6 +33,8 @@ from google.rpc.error_details_pb2 import (
 )
 from google.rpc.status_pb2 import Status
 
+from manager.fleet import forwarding
+from manager.lifecycle import presence
 from manager.store import agents, journal, leadership, requests
 from manager.store.database import StoreUnavailable
 from retinue.manager.v1.error_reason_pb2 import ErrorReason
@@ -309,6 +312,15 @@ class QuotaExceeded(ApiError):
         )
 
 
+class StreamLimit(ApiError):
+    """Too many streams of this kind are open already."""
+
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT"
+
+    def __init__(self, limit: int | str) -> None:
+        super().__init__(f"{limit} streams of this kind are open already", {"limit": str(limit)})
+
+
 class Unavailable(ApiError):
     """It may work in a moment, here or at another replica."""
 
@@ -357,8 +369,37 @@ def told(error: Exception) -> ApiError | None:
         case agents.AgentRevoked():
             found = AgentRevoked()
         case _:
-            return None
+            return _told_of_kernel(error)
     return found
+
+
+def _told_of_kernel(error: Exception) -> ApiError | None:
+    """The same for errors on the way to a kernel."""
+    match error:
+        case forwarding.AgentUnavailableError():
+            return Unavailable(str(error))
+        case forwarding.AgentRefusedError():
+            return _told_by_agent(error)
+        case presence.KernelUnknownError():
+            return InvalidRequest([("hostname", "is not the name of a kernel of this session")])
+        case presence.KernelNotRunningError():
+            return StateForbids(str(error), f"kernel/{error.hostname}", {"state": error.state})
+        case _:
+            return None
+
+
+def _told_by_agent(error: forwarding.AgentRefusedError) -> ApiError | None:
+    """What an agent refused, as callers are told; None for what no agent refuses unless something is wrong with us."""
+    match error.reason:
+        case "STATE_FORBIDS" | "NOT_FOUND":
+            # An attempt that is not there, or no more, is a kernel that does not run.
+            return StateForbids(str(error), "kernel")
+        case "STREAM_LIMIT":
+            return StreamLimit(error.metadata.get("limit", ""))
+        case "UNAVAILABLE":
+            return Unavailable(str(error))
+        case _:
+            return None
 
 
 def _printable(text: str, most: int) -> str:

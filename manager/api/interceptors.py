@@ -25,6 +25,7 @@ from grpc_status import rpc_status
 from manager.api import errors
 from manager.api.authentication import Authenticator
 from manager.api.authorization import Access, access_to, authorise
+from manager.api.open_streams import OpenStreams
 from manager.identity.principal import Principal
 from manager.store.database import StoreUnavailable
 
@@ -62,6 +63,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._authenticator = authenticator
         self._stopping = stopping
         self._recheck_seconds = recheck_seconds
+        self._open_streams = OpenStreams()
 
     async def intercept_service(
         self,
@@ -105,11 +107,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def _streaming(self, method: str, behaviour: Any) -> Any:
         async def stream(request: Any, context: _Context) -> AsyncIterator[Any]:
-            async with self._around(method, context, None) as access:
+            async with self._around(method, context, None) as access, contextlib.AsyncExitStack() as held:
+                principal = _principal.get(None)
+                if principal is not None:
+                    held.enter_context(self._open_streams.hold(method, principal.name))
                 relay = _Relay()
                 # The handler runs in one task from its start to its end: what it enters it also leaves there.
                 work = relay.start(_produce(behaviour, request, context, relay))
-                end = relay.start(self._end(context, access))
+                end = relay.start(self._end(context, access, principal))
                 try:
                     while True:
                         if end.done():
@@ -127,7 +132,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return stream
 
-    async def _end(self, context: _Context, access: Access) -> None:
+    async def _end(self, context: _Context, access: Access, before: Principal | None) -> None:
         """Raises what a stream is to end with, when it is to end."""
         while True:
             try:
@@ -137,7 +142,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 if access is not Access.ANYONE:
                     # An outage of the database is no reason to cut streams that need none.
                     with contextlib.suppress(StoreUnavailable):
-                        await self._authenticator.authenticate(context)
+                        _check_rights(before, await self._authenticator.authenticate(context))
             else:
                 raise errors.Unavailable("the server is stopping: resume at another, or in a moment")
 
@@ -151,6 +156,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 authorise(access, principal)
                 _principal.set(principal)
             yield access or Access.ANYONE
+
+
+def _check_rights(before: Principal | None, now: Principal) -> None:
+    """Raises Unavailable when the caller has lost a right that a stream may have begun with: opened again, it counts."""
+    if before is not None and before.lost(now):
+        raise errors.Unavailable("your role or memberships have changed: open the stream again")
 
 
 class _Relay:

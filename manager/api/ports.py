@@ -21,6 +21,7 @@ from manager.api.fleet import FleetServicer
 from manager.api.interceptors import CallInterceptor
 from manager.api.sessions import SessionServicer
 from manager.fleet.dialer import Dialer
+from manager.fleet.forwarding import Forwarder
 from manager.identity.authority import Authority
 from manager.store.database import Database
 from manager.store.journal import JournalTail
@@ -108,7 +109,9 @@ async def serving(
     await ports.set_serving(serving=False)
     # An empty host says: the one that was dialled.
     for_agents = f":{agent_port}" if _host(agent_listen) in _ANY_HOST else ports.agent_endpoint
-    session_service_pb2_grpc.add_SessionServiceServicer_to_server(SessionServicer(database, tail, dialer), server)
+    session_service_pb2_grpc.add_SessionServiceServicer_to_server(
+        SessionServicer(database, tail, Forwarder(dialer)), server
+    )
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority), server)
     account_service_pb2_grpc.add_AccountServiceServicer_to_server(AccountServicer(database, authenticator), server)
     enrollment_service_pb2_grpc.add_EnrollmentServiceServicer_to_server(

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.api import errors, fields, pages
+from manager.api.attach import serve_attach
 from manager.api.etags import check_etag
 from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
 from manager.api.session_convert import event_message, explanation_message, session_message
 from manager.api.session_dependencies import Links
 from manager.api.session_requests import Drafted, admitted, draft_all, result_message, wrong_number
-from manager.fleet.dialer import Dialer
-from manager.fleet.output import OutputPastEndError, OutputUnavailableError
+from manager.api.sight import find_session, sight
+from manager.fleet.forwarding import Forwarder
+from manager.fleet.output import OutputPastEndError
 from manager.lifecycle import commands, quotas
 from manager.lifecycle.outputs import read_output
 from manager.lifecycle.states import ENDED_SESSION_STATES
@@ -38,10 +41,10 @@ _MOST_WAITED_FOR = 20
 class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     """Sessions, for their owners and for administrators."""
 
-    def __init__(self, database: Database, tail: JournalTail, dialer: Dialer) -> None:
+    def __init__(self, database: Database, tail: JournalTail, forwarder: Forwarder) -> None:
         self._database = database
         self._tail = tail
-        self._dialer = dialer
+        self._forwarder = forwarder
 
     async def CreateSession(
         self, request: pb.CreateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -105,7 +108,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         """See the proto."""
         async with self._database.transaction() as tx:
             revision, _ = await journal.head(tx)
-            session_id = await _find(tx, request.session)
+            session_id = await find_session(tx, request.session)
             shown = await _shown(tx, session_id)
         return pb.GetSessionResponse(session=shown, revision=revision)
 
@@ -122,7 +125,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             revision, _ = await journal.head(tx)
             rows = await sessions.list_page(
                 tx,
-                _sight(),
+                sight(),
                 terms=terms,
                 ended=request.show_ended,
                 newest_first=request.order_by != "create_time",
@@ -144,7 +147,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         """See the proto."""
         principal = current_principal()
         async with self._database.transaction() as tx:
-            session_id = await _find(tx, request.session)
+            session_id = await find_session(tx, request.session)
             if request.etag:
                 locked = await sessions.read(tx, [session_id], lock=True)
                 check_etag(request.etag, locked[session_id]["version"])
@@ -162,7 +165,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             raise errors.InvalidRequest([("until_ended", "needs session_id")])
         if request.after_revision < 0:
             raise errors.InvalidRequest([("after_revision", "must not be negative")])
-        sight = _sight()
+        seeing = sight()
         over = False
         async with self._database.transaction() as tx:
             newest, oldest = await journal.head(tx)
@@ -171,14 +174,14 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             rest = await journal.read(tx, after, 1, session_id=only)
             if only is not None:
                 seen = (await sessions.read(tx, [only])).get(only)
-                if seen is None or not sight.sees(seen["owner"], seen["project"]):
+                if seen is None or not seeing.sees(seen["owner"], seen["project"]):
                     raise errors.NotFound("session", request.session_id)
                 over = seen["state"] in ENDED_SESSION_STATES and not rest.events
         yield pb.WatchSessionsResponse(revision=after)
         if request.until_ended and over:
             return
         async for revision, events in self._portions(after, only):
-            visible = [event for event in events if sight.sees(event.owner, event.project)]
+            visible = [event for event in events if seeing.sees(event.owner, event.project)]
             yield pb.WatchSessionsResponse(revision=revision, events=[event_message(event) for event in visible])
             if request.until_ended and any(_ends_session(event) for event in visible):
                 return
@@ -213,7 +216,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> pb.ExplainSessionResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            session_id = await _find(tx, request.session)
+            session_id = await find_session(tx, request.session)
             row, _ = await _read(tx, session_id)
             position = await sessions.queue_position(tx, session_id)
             parents = await dependencies.read(tx, [session_id], unsettled=True, limit=_MOST_WAITED_FOR)
@@ -228,7 +231,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         if request.offset < 0:
             raise errors.InvalidRequest([("offset", "must not be negative")])
         async with self._database.transaction() as tx:
-            _, kernels = await _read(tx, await _find(tx, request.session, owner_only=True))
+            _, kernels = await _read(tx, await find_session(tx, request.session, owner_only=True))
         wanted = {kernel["hostname"]: kernel["id"] for kernel in kernels}
         if not request.all:
             hostname = request.hostname or "main1"
@@ -240,8 +243,14 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 yield piece
         except OutputPastEndError as error:
             raise errors.OffsetPastEnd(error.size) from error
-        except OutputUnavailableError as error:
-            raise errors.Unavailable(str(error)) from error
+
+    async def Attach(
+        self, request_iterator: AsyncIterator[pb.AttachRequest], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.AttachResponse]:
+        """See the proto."""
+        async with aclosing(serve_attach(self._database, self._forwarder, aiter(request_iterator))) as responses:
+            async for response in responses:
+                yield response
 
     async def _outputs(
         self, wanted: Mapping[str, uuid.UUID], offset: int, follow: bool
@@ -253,7 +262,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         async def pump(hostname: str, kernel_id: uuid.UUID) -> None:
             try:
                 async for start, data in read_output(
-                    self._database, self._dialer, kernel_id, offset=offset, follow=follow
+                    self._database, self._forwarder, kernel_id, offset=offset, follow=follow
                 ):
                     await arrivals.put(pb.StreamLogsResponse(hostname=hostname, offset=start, data=data))
             except Exception as error:  # noqa: BLE001  # raised again by the reader of the queue
@@ -347,19 +356,6 @@ async def _create_all(tx: AsyncSession, drafted: list[Drafted]) -> int:
             # With dependencies inside the request names were looked at before: another request was faster.
             drafted[position] = errors.NameTaken("session", item.session["name"])
     return revision
-
-
-def _sight(*, owner_only: bool = False) -> sessions.Sight:
-    principal = current_principal()
-    administered = () if owner_only else tuple(m.project for m in principal.memberships if m.role == "ADMIN")
-    return sessions.Sight(principal.is_admin, principal.name, administered)
-
-
-async def _find(tx: AsyncSession, reference: str, *, owner_only: bool = False) -> uuid.UUID:
-    found = await sessions.find(tx, reference, _sight(owner_only=owner_only), current_principal().name)
-    if found is None:
-        raise errors.NotFound("session", reference)
-    return found
 
 
 async def _shown(tx: AsyncSession, session_id: uuid.UUID) -> session_pb2.Session:

@@ -12,6 +12,8 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Without it, megabytes pile up here for a user who does not read.
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 )
 

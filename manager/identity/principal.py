@@ -40,6 +40,10 @@ class Principal:
         """Whether the caller may do everything."""
         return self.kind is Kind.USER and self.role == ADMIN
 
+    def lost(self, now: Principal) -> bool:
+        """Whether a right of this caller is gone from the same caller as it is now."""
+        return (self.is_admin and not now.is_admin) or not set(self.memberships) <= set(now.memberships)
+
     @property
     def projects(self) -> tuple[str, ...]:
         """Projects the caller is a member of."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, ROLES, KernelSpec, SessionSpec
@@ -97,16 +97,21 @@ def _check_dependencies(spec: SessionSpec, violations: Violations) -> None:
 def _admit_kernel(kernel: KernelSpec, path: str, violations: Violations) -> KernelSpec:
     if kernel.image and not _IMAGE.fullmatch(kernel.image):
         violations.append((f"{path}.image", "is not an image reference"))
-    if len(kernel.command) > MAX_ARGUMENTS or sum(len(text.encode()) for text in kernel.command) > MAX_ARGUMENT_BYTES:
-        violations.append(
-            (f"{path}.command", f"must be at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT_BYTES} bytes in all")
-        )
-    if any("\0" in text for text in kernel.command):
-        violations.append((f"{path}.command", "must not hold NUL"))
-    if kernel.command and not kernel.command[0]:
-        violations.append((f"{path}.command[0]", "must not be empty"))
-    _check_environment(kernel.environment, f"{path}.environment", violations)
+    violations += wrong_command(kernel.command, f"{path}.command")
+    violations += wrong_environment(kernel.environment, f"{path}.environment")
     return replace(kernel, slots=_admit_slots(kernel.slots, f"{path}.slots", violations))
+
+
+def wrong_command(command: Sequence[str], path: str) -> Violations:
+    """What is wrong with an argument vector; an empty one is right."""
+    violations: Violations = []
+    if len(command) > MAX_ARGUMENTS or sum(len(text.encode()) for text in command) > MAX_ARGUMENT_BYTES:
+        violations.append((path, f"must be at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT_BYTES} bytes in all"))
+    if any("\0" in text for text in command):
+        violations.append((path, "must not hold NUL"))
+    if command and not command[0]:
+        violations.append((f"{path}[0]", "must not be empty"))
+    return violations
 
 
 def _admit_slots(slots: Mapping[str, str], path: str, violations: Violations) -> dict[str, str]:
@@ -122,11 +127,13 @@ def _admit_slots(slots: Mapping[str, str], path: str, violations: Violations) ->
     return admitted
 
 
-def _check_environment(environment: Mapping[str, str], path: str, violations: Violations) -> None:
+def wrong_environment(environment: Mapping[str, str], path: str) -> Violations:
+    """What is wrong with variables that a user wants set."""
+    violations: Violations = []
     size = sum(len(name.encode()) + len(value.encode()) for name, value in environment.items())
     if len(environment) > MAX_ENVIRONMENT or size > MAX_ENVIRONMENT_BYTES:
         violations.append((path, f"must be at most {MAX_ENVIRONMENT} entries of {MAX_ENVIRONMENT_BYTES} bytes in all"))
-        return
+        return violations
     for name, value in sorted(environment.items()):
         if not _VARIABLE.fullmatch(name):
             violations.append((f"{path}[{name[:64]!r}]", "is not the name of a variable"))
@@ -136,6 +143,7 @@ def _check_environment(environment: Mapping[str, str], path: str, violations: Vi
             )
         elif "\0" in value:
             violations.append((f"{path}[{name[:64]!r}]", "must not hold NUL"))
+    return violations
 
 
 def _check_placement(spec: SessionSpec, violations: Violations) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from manager.fleet.desired import Desired
 from manager.fleet.dialer import Dialer
+from manager.fleet.forwarding import Forwarder
 from manager.fleet.supervisor import Supervisor, Target, Timers
 from manager.lifecycle import deadlines, dependencies
 from manager.lifecycle.desires import Concerned, read_desired
@@ -47,7 +48,7 @@ class Leader:
         self._tail = tail
         self._term = term
         self._reports = Reports(database, term, self._committed)
-        self._outputs = OutputCollector(database, term, dialer, self._committed)
+        self._outputs = OutputCollector(database, term, Forwarder(dialer), self._committed)
         self._scheduler = Scheduler(database, term, self._committed)
         self._ended = asyncio.Event()
         self._supervisor = Supervisor(

@@ -8,8 +8,8 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from manager.fleet.dialer import Dialer
-from manager.fleet.output import OutputGoneError, OutputPastEndError, OutputUnavailableError, stream_output
+from manager.fleet.forwarding import AgentUnavailableError, Forwarder, Place
+from manager.fleet.output import OutputGoneError, OutputPastEndError, stream_output
 from manager.lifecycle.desires import Concerned, attempt_id
 from manager.store import leadership, outputs
 from manager.store.database import Database, StoreUnavailable
@@ -27,10 +27,12 @@ _FETCH_SECONDS = 30.0
 class OutputCollector:
     """Fetches the tail of every ended attempt's output, so that its agent may forget it."""
 
-    def __init__(self, database: Database, term: int, dialer: Dialer, committed: Callable[[Concerned], None]) -> None:
+    def __init__(
+        self, database: Database, term: int, forwarder: Forwarder, committed: Callable[[Concerned], None]
+    ) -> None:
         self._database = database
         self._term = term
-        self._dialer = dialer
+        self._forwarder = forwarder
         self._committed = committed
         self._wanted = asyncio.Event()
 
@@ -61,20 +63,14 @@ class OutputCollector:
         async with gate:
             try:
                 async with asyncio.timeout(_FETCH_SECONDS):
-                    pieces = stream_output(
-                        self._dialer,
-                        row["agent_id"],
-                        row["address"],
-                        attempt_id(row["kernel_id"], row["epoch"]),
-                        offset=start,
-                        follow=False,
-                    )
+                    place = Place(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
+                    pieces = stream_output(self._forwarder, place, offset=start, follow=False)
                     async for offset, piece in pieces:
                         if offset != start + len(data):
                             # The size limit dropped what came before.
                             start, data = offset, bytearray()
                         data += piece
-            except (OutputUnavailableError, TimeoutError) as error:
+            except (AgentUnavailableError, TimeoutError) as error:
                 _log.info("output of kernel %s is not collected yet: %s", row["kernel_id"], error)
                 return False
             except (OutputGoneError, OutputPastEndError) as error:
@@ -92,11 +88,11 @@ class OutputCollector:
 
 
 async def read_output(
-    database: Database, dialer: Dialer, kernel_id: uuid.UUID, *, offset: int, follow: bool
+    database: Database, forwarder: Forwarder, kernel_id: uuid.UUID, *, offset: int, follow: bool
 ) -> AsyncIterator[tuple[int, bytes]]:
     """A kernel's output from `offset`, as (offset, data) pieces of at most 32 KiB.
 
-    With `follow`, goes on until the kernel is over. Raises OutputPastEndError and OutputUnavailableError.
+    With `follow`, goes on until the kernel is over. Raises OutputPastEndError and AgentUnavailableError.
     """
     position = offset
     while True:
@@ -105,11 +101,9 @@ async def read_output(
         if source is None:
             return
         if source["on_agent"]:
-            name = attempt_id(kernel_id, source["epoch"])
+            place = Place(source["agent_id"], source["address"], attempt_id(kernel_id, source["epoch"]))
             try:
-                async for start, data in stream_output(
-                    dialer, source["agent_id"], source["address"], name, offset=position, follow=follow
-                ):
+                async for start, data in stream_output(forwarder, place, offset=position, follow=follow):
                     yield start, data
                     position = start + len(data)
             except OutputGoneError:

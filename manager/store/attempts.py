@@ -56,6 +56,20 @@ async def read_desired_networks(
     return fetched(rows)
 
 
+async def read_newest(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> Row | None:
+    """One kernel with the agent of its newest attempt: state, kernel_id, epoch, agent_id and address, None without an attempt."""
+    rows = await tx.execute(
+        text("""
+            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address
+            FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
+            WHERE k.session_id = :session AND k.hostname = :hostname
+        """),
+        {"session": session_id, "hostname": hostname},
+    )
+    found = fetched(rows)
+    return found[0] if found else None
+
+
 async def read_live(tx: AsyncSession, agent_id: str) -> list[Row]:
     """An agent's attempts that are not over: kernel, epoch, session, goal and what was last observed."""
     rows = await tx.execute(

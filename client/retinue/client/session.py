@@ -10,8 +10,9 @@ from retinue.client import words
 from retinue.client.errors import SessionEnded, WaitTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
+    from retinue.client.attachment import Attachment
     from retinue.client.logs import LogChunk
     from retinue.client.sessions import Sessions
     from retinue.manager.v1 import session_pb2, session_service_pb2
@@ -106,6 +107,25 @@ class Session:
     ) -> AsyncGenerator[LogChunk, None]:
         """Output of one kernel (default `main1`), or of all; see `Sessions.logs`."""
         return self._sessions.logs(self.id, hostname, all_kernels=all_kernels, offset=offset, follow=follow)
+
+    def attach(
+        self,
+        command: Sequence[str] = (),
+        hostname: str = "",
+        *,
+        terminal: tuple[int, int] | None = None,
+        environment: Mapping[str, str] | None = None,
+        working_directory: str = "",
+    ) -> Attachment:
+        """A command (default: a shell) in one kernel (default `main1`); see `Sessions.attach`."""
+        return self._sessions.attach(
+            self.id,
+            command,
+            hostname,
+            terminal=terminal,
+            environment=environment,
+            working_directory=working_directory,
+        )
 
     async def terminate(self, *, force: bool = False) -> Session:
         """Ends it; returns itself as last seen, before it is over. `force` kills without grace."""

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Unpack
 
 from retinue.client import words
+from retinue.client.attachment import Attachment, attach_start
 from retinue.client.backoff import Patience
 from retinue.client.calls import call
 from retinue.client.errors import OutOfRange
@@ -20,7 +21,7 @@ from retinue.client.watching import watch
 from retinue.manager.v1 import session_pb2, session_service_pb2, session_service_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
     import grpc.aio
 
@@ -135,6 +136,30 @@ class Sessions:
             follow=follow,
             patience=self._patience,
         )
+
+    def attach(
+        self,
+        session: str,
+        command: Sequence[str] = (),
+        hostname: str = "",
+        *,
+        terminal: tuple[int, int] | None = None,
+        environment: Mapping[str, str] | None = None,
+        working_directory: str = "",
+    ) -> Attachment:
+        """A command (default: a shell) to be run in a running kernel (default `main1`); with `terminal`, on one of so many rows and columns.
+
+        It runs while the block of `async with` lasts.
+        """
+        start = attach_start(
+            session,
+            hostname,
+            command,
+            terminal=terminal,
+            environment=environment,
+            working_directory=working_directory,
+        )
+        return Attachment(self._stub, start)
 
     async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:
         """A session after each of its events, with the event's revision, until it is over.

@@ -111,6 +111,7 @@ async def test_hardened(contract: Contract, engine: TestEngine) -> None:
     mounts = {mount["Destination"]: (mount["Type"], mount["RW"], mount["Propagation"]) for mount in found["Mounts"]}
     assert mounts == {
         "/opt/kernel/init": ("bind", False, "rprivate"),
+        "/opt/kernel/attach": ("bind", False, "rprivate"),
         "/opt/kernel/gate": ("bind", False, "rprivate"),
         "/opt/kernel/output": ("bind", True, "rprivate"),
         "/etc/hosts": ("bind", False, "rprivate"),

@@ -13,7 +13,7 @@ from agent.backends.docker_engine import parse_state, parse_time
 
 
 def files() -> Files:
-    return Files(*(Path(f"/node/{name}") for name in ("init", "gate", "output", "hosts", "resolver", "home")))
+    return Files(*(Path(f"/node/{name}") for name in ("init", "attach", "gate", "output", "hosts", "resolver", "home")))
 
 
 def made(**values: Any) -> dict[str, Any]:

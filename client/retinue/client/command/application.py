@@ -27,6 +27,7 @@ _COMMANDS = {
     "watch": "following",
     "wait": "following",
     "logs": "logs",
+    "exec": "exec",
     "agents": "agents",
     "groups": "groups",
     "shares": "groups",
@@ -74,7 +75,7 @@ def cli(
     """Starts compute sessions and follows them.
 
     Exit codes: 0 ok, 1 the call failed, 2 usage, 3 not found, 4 denied, 5 wait timed out, 6 quota or unschedulable,
-    7 unavailable; run, watch and wait end with the session's own code. RETINUE_EXIT_ERROR=N puts N in place of 1 and
+    7 unavailable; run, watch, wait and exec end with the session's own code. RETINUE_EXIT_ERROR=N puts N in place of 1 and
     3 to 7.
     """
     context.obj = Connection(named["context"], endpoint, token, ca)

@@ -1,0 +1,205 @@
+"""Attach: runs a command in a kernel for a manager's user, for as long as the stream lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from agent.api.errors import ApiError, invalid
+from agent.backends.attachment import Attachment, AttachmentLostError, Exited, NotRunningError, Printed, Started
+from agent.backends.backend import BackendError, UnknownAttemptError
+from agent.kernel.frames import Start
+from retinue.agent.v1 import agent_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+
+    from agent.backends.backend import Backend
+
+log = logging.getLogger(__name__)
+
+MOST_PER_ATTEMPT = 32
+"""Commands at a time in one kernel, besides its own."""
+START_TIMEOUT = 10.0
+"""Seconds to wait for the first step."""
+LARGEST_TERMINAL = 1000
+SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi")
+"""What runs when no command is given."""
+
+
+class AttachService:
+    """All attached commands of an agent."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Nothing is attached yet."""
+        self._backend = backend
+        self._open: Counter[str] = Counter()
+        self._endings: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ends every command that is attached, and lets no other begin."""
+        self._stopping.set()
+
+    async def wait_ended(self) -> None:
+        """Returns when nothing is left of commands whose stream is over."""
+        if self._endings:
+            await asyncio.wait(self._endings)
+
+    async def serve(self, requests: AsyncIterator[pb.AttachRequest]) -> AsyncGenerator[pb.AttachResponse, None]:
+        """Serves one stream to its end."""
+        request = await _first(requests)
+        if self._stopping.is_set():
+            raise _unavailable("the agent is stopping")
+        with self._counted(request.attempt_id), _told(request.attempt_id):
+            wire = await self._backend.attach(request.attempt_id)
+            attachment = Attachment(wire)
+            passing: asyncio.Task[None] | None = None
+            try:
+                await attachment.start(
+                    Start(
+                        tuple(request.command) or SHELL,
+                        wire.environment | dict(request.environment),
+                        request.directory or wire.directory,
+                        _size(request.terminal) if request.HasField("terminal") else None,
+                    )
+                )
+                passing = asyncio.create_task(_pass_on(requests, attachment), name=f"input of {request.attempt_id}")
+                async with contextlib.aclosing(self._until_stopped(attachment, passing)) as responses:
+                    async for response in responses:
+                        yield response
+            finally:
+                if passing is not None:
+                    # The iterator must not be touched once the call is over.
+                    passing.cancel()
+                    await asyncio.gather(passing, return_exceptions=True)
+                self._end(attachment)
+
+    async def _until_stopped(
+        self, attachment: Attachment, passing: asyncio.Task[None]
+    ) -> AsyncGenerator[pb.AttachResponse, None]:
+        events = attachment.events()
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        upcoming: asyncio.Future[Started | Printed | Exited] | None = None
+        try:
+            while True:
+                upcoming = upcoming or asyncio.ensure_future(anext(events))
+                waited: set[asyncio.Future[Any]] = {upcoming, stopping}
+                if not passing.done():
+                    waited.add(passing)
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done():
+                    raise _unavailable("the agent is stopping")
+                if passing.done():
+                    # A step that makes no sense ends the stream.
+                    passing.result()
+                if upcoming.done():
+                    event, upcoming = upcoming.result(), None
+                    yield _response(event)
+                    if isinstance(event, Exited):
+                        return
+        finally:
+            stopping.cancel()
+            if upcoming is not None:
+                upcoming.cancel()
+                await asyncio.gather(upcoming, return_exceptions=True)
+            await events.aclose()
+
+    def _end(self, attachment: Attachment) -> None:
+        task = asyncio.create_task(attachment.close(), name="end of an attached command")
+        self._endings.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._endings.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)
+
+    @contextlib.contextmanager
+    def _counted(self, attempt_id: str) -> Iterator[None]:
+        if self._open[attempt_id] >= MOST_PER_ATTEMPT:
+            limit = str(MOST_PER_ATTEMPT)
+            message = f"{limit} commands are attached to this kernel already"
+            raise ApiError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=limit)
+        self._open[attempt_id] += 1
+        try:
+            yield
+        finally:
+            self._open[attempt_id] -= 1
+            if not self._open[attempt_id]:
+                del self._open[attempt_id]
+
+
+async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:
+    try:
+        async with asyncio.timeout(START_TIMEOUT):
+            request = await anext(requests)
+    except (StopAsyncIteration, TimeoutError) as error:
+        raise invalid("start", "must come first") from error
+    if not request.HasField("start"):
+        raise invalid("start", "must come first")
+    start = request.start
+    texts = (*start.command, *start.environment, *start.environment.values(), start.directory)
+    if any("\0" in text for text in texts):
+        raise invalid("start", "must not hold NUL")
+    return start
+
+
+async def _pass_on(requests: AsyncIterator[pb.AttachRequest], attachment: Attachment) -> None:
+    """Passes steps on until there are no more; that the kernel has ended is the affair of who reads from it."""
+    with contextlib.suppress(AttachmentLostError):
+        async for request in requests:
+            match request.WhichOneof("step"):
+                case "stdin":
+                    await attachment.write(request.stdin)
+                case "end_of_input":
+                    await attachment.end_input()
+                case "resize":
+                    await attachment.resize(*_size(request.resize))
+                case "signal":
+                    if not 0 < request.signal < signal.NSIG:
+                        raise invalid("signal", "is not the number of a signal")
+                    await attachment.signal(request.signal)
+                case _:
+                    raise invalid("step", "makes no sense here")
+        # Whoever can say no more has no more input either.
+        await attachment.end_input()
+
+
+def _response(event: Started | Printed | Exited) -> pb.AttachResponse:
+    match event:
+        case Started():
+            return pb.AttachResponse(started=pb.AttachStarted())
+        case Exited(code):
+            return pb.AttachResponse(exited=pb.AttachExited(exit_code=code))
+        case Printed(data, errors):
+            return pb.AttachResponse(stderr=data) if errors else pb.AttachResponse(stdout=data)
+
+
+def _size(size: pb.TerminalSize) -> tuple[int, int]:
+    if not (1 <= size.rows <= LARGEST_TERMINAL and 1 <= size.columns <= LARGEST_TERMINAL):
+        raise invalid("terminal", f"must be 1 to {LARGEST_TERMINAL} rows and columns")
+    return size.rows, size.columns
+
+
+@contextlib.contextmanager
+def _told(attempt_id: str) -> Iterator[None]:
+    try:
+        yield
+    except UnknownAttemptError as error:
+        message = f"there is no attempt {attempt_id} here"
+        raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+    except (NotRunningError, AttachmentLostError) as error:
+        raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
+    except BackendError as error:
+        raise _unavailable(str(error)) from error
+
+
+def _unavailable(message: str) -> ApiError:
+    return ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)

@@ -1,0 +1,103 @@
+"""The way into a native process kernel: `attach.c` as a child of the agent, which joins the kernel and gives up all rights."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.backends.attachment import BUFFER, NotRunningError, Wire
+from agent.backends.backend import BackendError
+from agent.backends.processes import PROC, Process, open_pidfd
+from agent.backends.sandbox import HOME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Child = subprocess.Popen[bytes]
+END_TIMEOUT = 5.0
+"""Seconds that the helper may take to end what it has started, before it is killed itself."""
+_CARRIED = re.compile(r"e\d+")
+
+
+def environment_of(init: Process) -> dict[str, str]:
+    """The environment of a kernel's command, which its first process carries as the values of `e0`, `e1`, …. Blocks.
+
+    Raises NotRunningError. The command itself may have written over its own.
+    """
+    try:
+        carried = (PROC / str(init.pid) / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
+    except OSError as error:
+        raise NotRunningError("the kernel has ended") from error
+    found: dict[str, str] = {}
+    for entry in carried:
+        name, _, value = entry.partition("=")
+        if _CARRIED.fullmatch(name):
+            variable, _, content = value.partition("=")
+            found[variable] = content
+    return found
+
+
+def spawn(program: Path, init: Process, uid: int, gid: int, groups: Iterable[Path]) -> tuple[Child, socket.socket]:
+    """Starts the helper for the kernel whose first process is `init`, to join the control groups. Blocks.
+
+    Raises NotRunningError, BackendError.
+    """
+    descriptor = open_pidfd(init)
+    if descriptor is None:
+        raise NotRunningError("the kernel has ended")
+    ours, theirs = socket.socketpair()
+    try:
+        procs = [str(group / "cgroup.procs") for group in groups]
+        child = subprocess.Popen(  # noqa: S603
+            [str(program), "enter", str(descriptor), str(uid), str(gid), *procs],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=subprocess.DEVNULL,
+            pass_fds=(descriptor,),
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        ours.close()
+        raise BackendError(f"the helper cannot be started: {error}") from error
+    finally:
+        theirs.close()
+        os.close(descriptor)
+    return child, ours
+
+
+async def enter(program: Path, init: Process, uid: int, gid: int, groups: Iterable[Path]) -> Wire:
+    """A wire into the kernel whose first process is `init`. Raises NotRunningError, BackendError."""
+    environment = await asyncio.to_thread(environment_of, init)
+    spawning = asyncio.ensure_future(asyncio.to_thread(spawn, program, init, uid, gid, groups))
+    try:
+        child, ours = await asyncio.shield(spawning)
+    except asyncio.CancelledError:
+        # A thread cannot be stopped: what it starts is taken back, here and now.
+        await asyncio.wait((spawning,))
+        if spawning.exception() is None:
+            child, ours = spawning.result()
+            ours.close()
+            await asyncio.to_thread(_reap, child)
+        raise
+    reader, writer = await asyncio.open_connection(sock=ours, limit=BUFFER)
+
+    async def ended() -> None:
+        await asyncio.to_thread(_reap, child)
+
+    return Wire(reader, writer, ended, environment, HOME)
+
+
+def _reap(child: Child) -> None:
+    try:
+        child.wait(END_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        # It takes the helper inside with it.
+        child.kill()
+        child.wait()

@@ -1,0 +1,587 @@
+/*
+ * Runs one command inside a kernel for somebody outside, and leaves nothing of it behind.
+ *
+ * Usage: attach                                     inside a container already, as `docker exec` starts it
+ *        attach enter PIDFD UID GID [PROCS...]      on the node: joins the control groups whose cgroup.procs are PROCS and the
+ *                                                   namespaces of the process behind PIDFD, and becomes the user, for good
+ *
+ * Standard input and output carry frames: a letter, four bytes of length, most significant first, and so many bytes.
+ * In: S what to start (strings that end in NUL: 1 or 0 for a terminal, rows, columns, directory, number of arguments, arguments,
+ * variables as NAME=VALUE), I input, E end of input, R rows and columns (two bytes each), K a signal (one byte).
+ * Out: P it runs, O and X what it printed and its errors, A so many bytes of input were taken, Q it exited with a code, F it cannot
+ * be done, in words. At most WINDOW bytes of input are under way that were not reported as taken: so a command that does not
+ * read holds up neither signals nor the end.
+ *
+ * When the command has ended, so does all that it started, orphans included, and when input ends without E before it (whoever
+ * is outside has gone, or died) the command gets SIGHUP and a second later all of it is killed.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CANNOT_RUN 126
+#define NOT_FOUND 127
+#define BY_SIGNAL 128
+#define HEADER 5
+#define PIECE (32 * 1024)
+#define WINDOW (64 * 1024)
+#define LARGEST_START (2 * 1024 * 1024)
+#define GRACE_MS 1000
+#define KILL_MS 5000
+#define END_OF_TERMINAL 4
+#define LAST_CAPABILITY 63
+/* Frames taken in before anything else gets its turn. */
+#define TURNS 64
+
+/* Frames that are not yet written; room for one piece of output and what is small besides. */
+static unsigned char out[2 * (HEADER + PIECE) + 1024];
+static size_t out_begin, out_end;
+
+/* The frame that is being read. */
+static unsigned char header[HEADER];
+static size_t header_length, body_length, body_wanted;
+static unsigned char *body;
+
+/* Input that the command has not taken yet. */
+static unsigned char input[WINDOW];
+static size_t input_begin, input_end;
+static int input_over;
+static uint32_t taken;
+
+static int terminal = -1, to_command = -1, from_command = -1, errors_of_command = -1, signals = -1;
+static pid_t command;
+static int exit_code = -1;
+static int gone;
+
+static long now_ms(void)
+{
+	struct timespec moment;
+
+	clock_gettime(CLOCK_MONOTONIC, &moment);
+	return moment.tv_sec * 1000 + moment.tv_nsec / 1000000;
+}
+
+static size_t out_room(void)
+{
+	if (out_begin > 0) {
+		memmove(out, out + out_begin, out_end - out_begin);
+		out_end -= out_begin;
+		out_begin = 0;
+	}
+	return sizeof out - out_end;
+}
+
+static void put_frame(unsigned char kind, const void *data, size_t length)
+{
+	if (gone || out_room() < HEADER + length)
+		return;
+	out[out_end] = kind;
+	out[out_end + 1] = (unsigned char)(length >> 24);
+	out[out_end + 2] = (unsigned char)(length >> 16);
+	out[out_end + 3] = (unsigned char)(length >> 8);
+	out[out_end + 4] = (unsigned char)length;
+	if (length > 0)
+		memcpy(out + out_end + HEADER, data, length);
+	out_end += HEADER + length;
+}
+
+static void put_number(unsigned char kind, uint32_t number)
+{
+	unsigned char bytes[4] = {(unsigned char)(number >> 24), (unsigned char)(number >> 16), (unsigned char)(number >> 8),
+				  (unsigned char)number};
+
+	put_frame(kind, bytes, sizeof bytes);
+}
+
+static void write_out(void)
+{
+	ssize_t count = write(STDOUT_FILENO, out + out_begin, out_end - out_begin);
+
+	if (count > 0)
+		out_begin += (size_t)count;
+	else if (count < 0 && errno != EAGAIN && errno != EINTR)
+		gone = 1;
+}
+
+static void end_all(void);
+
+/* Says why it cannot be done, and ends the process with all that it has started. */
+static void refuse(const char *what)
+{
+	char text[256];
+	int length = snprintf(text, sizeof text, "%s: %s", what, strerror(errno));
+
+	fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) & ~O_NONBLOCK);
+	put_frame('F', text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+	write_out();
+	end_all();
+	exit(CANNOT_RUN);
+}
+
+/* Sends SIGKILL to every child of this process: the command, and orphans of its that came to us. False when there is no list. */
+static int kill_children(void)
+{
+	FILE *list = fopen("/proc/thread-self/children", "re");
+	int child;
+
+	if (list == NULL)
+		return 0;
+	while (fscanf(list, "%d", &child) == 1)
+		kill(child, SIGKILL);
+	fclose(list);
+	return 1;
+}
+
+/* Takes in who ended; true while there are more. */
+static int reap(void)
+{
+	int status;
+	pid_t pid;
+
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+		if (pid == command)
+			exit_code = WIFSIGNALED(status) ? BY_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
+	return pid == 0;
+}
+
+/* Ends all that the command has started; the children of who is killed come to us, and are next. */
+static void end_all(void)
+{
+	long deadline = now_ms() + KILL_MS;
+
+	while (reap() && now_ms() < deadline) {
+		if (!kill_children() && command > 0)
+			kill(-command, SIGKILL);
+		poll(NULL, 0, 2);
+	}
+}
+
+static void close_one(int *descriptor)
+{
+	if (*descriptor >= 0)
+		close(*descriptor);
+	*descriptor = -1;
+}
+
+static void signal_command(int number)
+{
+	pid_t group = terminal >= 0 ? tcgetpgrp(terminal) : -1;
+
+	if (exit_code < 0 && command > 0 && number > 0 && number < NSIG)
+		kill(-(group > 0 ? group : command), number);
+}
+
+static void resize(const unsigned char *bytes, size_t length)
+{
+	struct winsize size = {0};
+
+	if (length != 4 || terminal < 0)
+		return;
+	size.ws_row = (unsigned short)(bytes[0] << 8 | bytes[1]);
+	size.ws_col = (unsigned short)(bytes[2] << 8 | bytes[3]);
+	ioctl(terminal, TIOCSWINSZ, &size);
+}
+
+/* The next string of a start frame; what is missing is a mistake of whoever sent it. */
+static char *next_string(char **position, char *end)
+{
+	char *text = *position;
+	size_t length = text < end ? strnlen(text, (size_t)(end - text)) : 0;
+
+	if (text >= end || text + length >= end) {
+		errno = EPROTO;
+		refuse("what to start is cut off");
+	}
+	*position = text + length + 1;
+	return text;
+}
+
+static void become(char **arguments, const char *directory, int in, int to, int err, int failed)
+{
+	sigset_t none;
+	int problem, number;
+
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	for (number = 1; number < NSIG; number++)
+		signal(number, SIG_DFL);
+	setsid();
+	if (dup2(in, STDIN_FILENO) < 0 || dup2(to, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0)
+		_exit(CANNOT_RUN);
+	if (terminal >= 0)
+		ioctl(STDIN_FILENO, TIOCSCTTY, 0);
+	if (*directory != '\0' && chdir(directory) != 0) {
+		problem = errno;
+		dprintf(STDERR_FILENO, "retinue: %s: %s\n", directory, strerror(problem));
+	} else {
+		execvp(arguments[0], arguments);
+		problem = errno;
+		dprintf(STDERR_FILENO, "retinue: %s: %s\n", arguments[0], strerror(problem));
+	}
+	/* Whoever waits at the other end is told by this that nothing runs. */
+	(void)!write(failed, &problem, sizeof problem);
+	_exit(problem == ENOENT ? NOT_FOUND : CANNOT_RUN);
+}
+
+static int open_terminal(unsigned rows, unsigned columns)
+{
+	struct winsize size = {.ws_row = (unsigned short)rows, .ws_col = (unsigned short)columns};
+	char *name;
+	int slave;
+
+	terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0 || (name = ptsname(terminal)) == NULL)
+		refuse("cannot open a terminal");
+	slave = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (slave < 0)
+		refuse("cannot open a terminal");
+	ioctl(terminal, TIOCSWINSZ, &size);
+	return slave;
+}
+
+static void start(char *position, size_t length)
+{
+	char *end = position + length, **arguments, *directory;
+	int in[2] = {-1, -1}, to[2] = {-1, -1}, err[2] = {-1, -1}, failed[2], slave = -1, problem = 0;
+	unsigned rows, columns, count, at;
+	int wanted = *next_string(&position, end) == '1';
+
+	rows = (unsigned)strtoul(next_string(&position, end), NULL, 10);
+	columns = (unsigned)strtoul(next_string(&position, end), NULL, 10);
+	directory = next_string(&position, end);
+	count = (unsigned)strtoul(next_string(&position, end), NULL, 10);
+	arguments = count > 0 && count <= length ? calloc(count + 1, sizeof *arguments) : NULL;
+	if (arguments == NULL) {
+		errno = EPROTO;
+		refuse("there is nothing to start");
+	}
+	for (at = 0; at < count; at++)
+		arguments[at] = next_string(&position, end);
+	while (position < end)
+		putenv(next_string(&position, end));
+	if (wanted)
+		slave = open_terminal(rows, columns);
+	else if (pipe2(in, O_CLOEXEC) != 0 || pipe2(to, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
+		refuse("cannot make pipes");
+	if (pipe2(failed, O_CLOEXEC) != 0)
+		refuse("cannot make pipes");
+	command = fork();
+	if (command < 0)
+		refuse("cannot start another process");
+	if (command == 0)
+		become(arguments, directory, wanted ? slave : in[0], wanted ? slave : to[1], wanted ? slave : err[1], failed[1]);
+	close(failed[1]);
+	close_one(&slave);
+	close_one(&in[0]);
+	close_one(&to[1]);
+	close_one(&err[1]);
+	to_command = wanted ? fcntl(terminal, F_DUPFD_CLOEXEC, 3) : in[1];
+	from_command = wanted ? fcntl(terminal, F_DUPFD_CLOEXEC, 3) : to[0];
+	errors_of_command = err[0];
+	fcntl(to_command, F_SETFL, O_NONBLOCK);
+	fcntl(from_command, F_SETFL, O_NONBLOCK);
+	if (errors_of_command >= 0)
+		fcntl(errors_of_command, F_SETFL, O_NONBLOCK);
+	/* Closed by a successful exec. */
+	if (read(failed[0], &problem, sizeof problem) == 0)
+		put_frame('P', NULL, 0);
+	close(failed[0]);
+}
+
+static void take_input(const unsigned char *data, size_t length)
+{
+	if (input_begin > 0) {
+		memmove(input, input + input_begin, input_end - input_begin);
+		input_end -= input_begin;
+		input_begin = 0;
+	}
+	if (length > sizeof input - input_end) {
+		errno = EPROTO;
+		refuse("more input than was asked for");
+	}
+	memcpy(input + input_end, data, length);
+	input_end += length;
+}
+
+static void take_frame(void)
+{
+	const unsigned char end_of_terminal = END_OF_TERMINAL;
+
+	switch (header[0]) {
+	case 'S':
+		if (command == 0) {
+			start((char *)body, body_wanted);
+			/* Its strings are the command's environment by now. */
+			body = NULL;
+		}
+		break;
+	case 'I':
+		if (!input_over)
+			take_input(body, body_wanted);
+		break;
+	case 'E':
+		if (!input_over && terminal >= 0 && input_end - input_begin < sizeof input)
+			take_input(&end_of_terminal, 1);
+		input_over = 1;
+		break;
+	case 'R':
+		resize(body, body_wanted);
+		break;
+	case 'K':
+		if (body_wanted == 1)
+			signal_command(body[0]);
+		break;
+	}
+}
+
+/* Reads what there is, within reason; `gone` is set when nobody is there any more. */
+static void read_frames(void)
+{
+	ssize_t count = 0;
+	int turns;
+
+	for (turns = 0; turns < TURNS; turns++) {
+		if (header_length < HEADER) {
+			count = read(STDIN_FILENO, header + header_length, HEADER - header_length);
+			if (count <= 0)
+				break;
+			header_length += (size_t)count;
+			if (header_length < HEADER)
+				continue;
+			body_wanted = (size_t)header[1] << 24 | (size_t)header[2] << 16 | (size_t)header[3] << 8 | header[4];
+			body_length = 0;
+			body = body_wanted <= LARGEST_START ? malloc(body_wanted + 1) : NULL;
+			if (body == NULL) {
+				errno = EPROTO;
+				refuse("too much at once");
+			}
+		}
+		if (body_length < body_wanted) {
+			count = read(STDIN_FILENO, body + body_length, body_wanted - body_length);
+			if (count <= 0)
+				break;
+			body_length += (size_t)count;
+			if (body_length < body_wanted)
+				continue;
+		}
+		take_frame();
+		free(body);
+		body = NULL;
+		header_length = 0;
+	}
+	if (turns < TURNS && (count == 0 || (errno != EAGAIN && errno != EINTR)))
+		gone = 1;
+}
+
+static void write_input(void)
+{
+	ssize_t count = write(to_command, input + input_begin, input_end - input_begin);
+
+	if (count < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (count < 0) {
+		/* It does not read any more: what comes is taken, and dropped. */
+		count = (ssize_t)(input_end - input_begin);
+		close_one(&to_command);
+	}
+	input_begin += (size_t)count;
+	taken += (uint32_t)count;
+}
+
+static void read_output(int *descriptor, unsigned char kind)
+{
+	static unsigned char piece[PIECE];
+	ssize_t count = read(*descriptor, piece, sizeof piece);
+
+	if (count > 0)
+		put_frame(kind, piece, (size_t)count);
+	else if (count == 0 || (errno != EAGAIN && errno != EINTR))
+		/* A terminal that nobody has open says EIO. */
+		close_one(descriptor);
+}
+
+static void take_signals(void)
+{
+	struct signalfd_siginfo information;
+
+	while (read(signals, &information, sizeof information) == sizeof information)
+		continue;
+	reap();
+}
+
+/* Passes everything on until the command has ended and all that it printed is out, or nobody is there any more. */
+static void serve(void)
+{
+	int told = 0, ended = 0;
+
+	while (!gone && !(told && out_begin == out_end)) {
+		int room = out_room() >= HEADER + PIECE + 64;
+		struct pollfd ready[] = {
+		    {.fd = STDIN_FILENO, .events = POLLIN | POLLRDHUP},
+		    {.fd = out_begin < out_end ? STDOUT_FILENO : -1, .events = POLLOUT},
+		    {.fd = signals, .events = POLLIN},
+		    {.fd = input_begin < input_end ? to_command : -1, .events = POLLOUT},
+		    {.fd = room ? from_command : -1, .events = POLLIN},
+		    {.fd = room ? errors_of_command : -1, .events = POLLIN},
+		};
+
+		if (poll(ready, 6, -1) < 0)
+			continue;
+		if (ready[2].revents != 0)
+			take_signals();
+		if (ready[0].revents != 0)
+			read_frames();
+		if (ready[1].revents != 0)
+			write_out();
+		if (ready[3].revents != 0)
+			write_input();
+		if (to_command < 0 && input_begin < input_end) {
+			taken += (uint32_t)(input_end - input_begin);
+			input_begin = input_end;
+		}
+		if (input_over && input_begin == input_end && terminal < 0)
+			close_one(&to_command);
+		if (ready[4].revents != 0)
+			read_output(&from_command, 'O');
+		if (ready[5].revents != 0 && out_room() >= HEADER + PIECE + 64)
+			read_output(&errors_of_command, 'X');
+		if (taken > 0 && out_room() >= HEADER + 4) {
+			put_number('A', taken);
+			taken = 0;
+		}
+		if (exit_code >= 0 && !ended) {
+			/* With nobody left to write, what was printed has an end. */
+			end_all();
+			ended = 1;
+		}
+		if (ended && !told && from_command < 0 && errors_of_command < 0 && out_room() >= HEADER + 4) {
+			put_number('Q', (uint32_t)exit_code);
+			told = 1;
+		}
+	}
+}
+
+/* Nobody is there any more: the command may clean up, for a second. */
+static void hang_up(void)
+{
+	long deadline = now_ms() + GRACE_MS;
+
+	if (command > 0 && exit_code < 0) {
+		signal_command(SIGHUP);
+		signal_command(SIGCONT);
+	}
+	close_one(&to_command);
+	while (command > 0 && exit_code < 0 && now_ms() < deadline) {
+		struct pollfd ready[] = {
+		    {.fd = signals, .events = POLLIN},
+		    {.fd = from_command, .events = POLLIN},
+		    {.fd = errors_of_command, .events = POLLIN},
+		};
+		long left = deadline - now_ms();
+
+		if (poll(ready, 3, left > 0 ? (int)left : 0) <= 0)
+			continue;
+		if (ready[0].revents != 0)
+			take_signals();
+		/* What it still says is lost, but it must not die of saying it. */
+		if (ready[1].revents != 0)
+			read_output(&from_command, 'O');
+		if (ready[2].revents != 0)
+			read_output(&errors_of_command, 'X');
+	}
+	end_all();
+}
+
+static void write_own_number(const char *path)
+{
+	int descriptor = open(path, O_WRONLY | O_CLOEXEC);
+
+	/* To a control group, 0 is who writes it. */
+	if (descriptor < 0 || write(descriptor, "0", 1) != 1)
+		refuse("cannot join the kernel's control groups");
+	close(descriptor);
+}
+
+/* Goes into the kernel and becomes its user. Who returns is a child, inside; the parent passes on how it ended. */
+static void enter(int count, char **arguments)
+{
+	struct rlimit nothing = {0, 0};
+	uid_t uid;
+	gid_t gid;
+	int pidfd, status, capability;
+	pid_t child;
+
+	if (count < 5) {
+		errno = EINVAL;
+		refuse("usage: attach enter PIDFD UID GID [PROCS...]");
+	}
+	pidfd = atoi(arguments[2]);
+	uid = (uid_t)strtoul(arguments[3], NULL, 10);
+	gid = (gid_t)strtoul(arguments[4], NULL, 10);
+	for (int at = 5; at < count; at++)
+		write_own_number(arguments[at]);
+	prctl(PR_SET_DUMPABLE, 0);
+	if (setns(pidfd, CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET | CLONE_NEWCGROUP) != 0)
+		refuse("cannot enter the kernel's namespaces");
+	close(pidfd);
+	child = fork();
+	if (child < 0)
+		refuse("cannot start another process");
+	if (child > 0) {
+		close(STDIN_FILENO);
+		close(STDOUT_FILENO);
+		while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+			continue;
+		_exit(WIFEXITED(status) ? WEXITSTATUS(status) : CANNOT_RUN);
+	}
+	for (capability = 0; capability <= LAST_CAPABILITY; capability++)
+		prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
+	setrlimit(RLIMIT_CORE, &nothing);
+	if (chdir("/") != 0 || setgroups(0, NULL) != 0 || setresgid(gid, gid, gid) != 0 || setresuid(uid, uid, uid) != 0 ||
+	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+		refuse("cannot become the kernel's user");
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+int main(int count, char **arguments)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	umask(022);
+	if (count > 1 && strcmp(arguments[1], "enter") == 0)
+		enter(count, arguments);
+	setsid();
+	/* Whoever runs in here as the same user has no business with this process' memory and descriptors. */
+	prctl(PR_SET_DUMPABLE, 0);
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) | O_NONBLOCK);
+	fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
+	sigemptyset(&all);
+	sigaddset(&all, SIGCHLD);
+	signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (signals < 0)
+		refuse("cannot wait for signals");
+	serve();
+	hang_up();
+	return 0;
+}

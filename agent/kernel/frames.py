@@ -1,0 +1,69 @@
+"""What the agent and `attach.c` say to each other: a letter, four bytes of length, and so many bytes. Pure."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HEADER = struct.Struct(">cI")
+NUMBER = struct.Struct(">I")
+_SIZE = struct.Struct(">HH")
+WINDOW = 64 * 1024
+"""Bytes of input that may be under way without being reported as taken."""
+LARGEST = 64 * 1024
+"""Most bytes of a frame that comes from inside; more is a sign that somebody else is talking."""
+
+STARTED, OUTPUT, ERRORS, TAKEN, EXITED, REFUSED = b"P", b"O", b"X", b"A", b"Q", b"F"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What to run inside a kernel; with a terminal of `size` rows and columns, or without one.
+
+    An empty `directory` is where the helper was started; `environment` is added to what it has there.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    directory: str = ""
+    size: tuple[int, int] | None = None
+
+
+def start_frame(start: Start) -> bytes:
+    """The first frame. Raises ValueError on a text that holds NUL."""
+    rows, columns = start.size or (0, 0)
+    variables = [f"{name}={value}" for name, value in start.environment.items()]
+    texts = ["0" if start.size is None else "1", str(rows), str(columns), start.directory]
+    texts += [str(len(start.command)), *start.command, *variables]
+    if any("\0" in text for text in texts):
+        raise ValueError("texts must not hold NUL")
+    return frame(b"S", b"".join(text.encode(errors="surrogateescape") + b"\0" for text in texts))
+
+
+def input_frame(data: bytes) -> bytes:
+    """Input for the command, within the window."""
+    return frame(b"I", data)
+
+
+def end_frame() -> bytes:
+    """No more input."""
+    return frame(b"E", b"")
+
+
+def resize_frame(rows: int, columns: int) -> bytes:
+    """Another size of the terminal."""
+    return frame(b"R", _SIZE.pack(rows, columns))
+
+
+def signal_frame(number: int) -> bytes:
+    """A signal for the command's process group, or that in front on its terminal."""
+    return frame(b"K", bytes((number,)))
+
+
+def frame(kind: bytes, data: bytes) -> bytes:
+    """One frame."""
+    return HEADER.pack(kind, len(data)) + data

@@ -1,0 +1,127 @@
+"""A command run in a kernel, as long as somebody here stays with it."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+import grpc.aio
+
+from retinue.client.errors import REQUEST_ID_KEY, Unavailable, from_rpc
+from retinue.manager.v1 import session_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from types import TracebackType
+
+    from retinue.manager.v1 import session_service_pb2_grpc
+
+CHUNK = 32 * 1024
+"""Most bytes of input in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A piece of what the command printed; `errors` says that it came on standard error, which a terminal does not tell apart."""
+
+    data: bytes
+    errors: bool = False
+
+
+class Attachment:
+    """One command in a kernel: iterate over what it prints, up to its end; then `exit_code` is set.
+
+    async with session.attach(["python3", "-c", "print(1)"]) as command:
+        async for piece in command:
+            print(piece.data.decode(), end="")
+        print(command.exit_code)
+
+    Leaving the block before the end ends the command, and all that it started. One task at a time reads, and one writes. All methods
+    raise CallError.
+    """
+
+    def __init__(self, stub: session_service_pb2_grpc.SessionServiceAsyncStub, start: pb.AttachStart) -> None:
+        """Nothing is sent before the block is entered."""
+        self._identity = str(uuid.uuid4())
+        self._stub = stub
+        self._start = start
+        self._call: Any = None
+        self.exit_code: int | None = None
+
+    async def __aenter__(self) -> Self:
+        """Asks for the command to be started."""
+        self._call = self._stub.Attach(metadata=((REQUEST_ID_KEY, self._identity),))
+        await self._send(pb.AttachRequest(start=self._start))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends the command, if it has not ended."""
+        self._call.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[Printed]:
+        """What the command prints, as it comes; nothing is read ahead of whoever iterates."""
+        while True:
+            try:
+                response = await self._call.read()
+            except grpc.aio.AioRpcError as error:
+                raise from_rpc(error, self._identity) from error
+            if response is grpc.aio.EOF:
+                raise Unavailable(
+                    "the server ended the stream", code=grpc.StatusCode.UNAVAILABLE, request_id=self._identity
+                )
+            match response.WhichOneof("step"):
+                case "stdout":
+                    yield Printed(response.stdout)
+                case "stderr":
+                    yield Printed(response.stderr, errors=True)
+                case "exited":
+                    self.exit_code = response.exited.exit_code
+                    return
+
+    async def write(self, data: bytes) -> None:
+        """Input for the command; returns when it is on its way, which may take until the command reads."""
+        for begin in range(0, len(data), CHUNK):
+            await self._send(pb.AttachRequest(stdin=data[begin : begin + CHUNK]))
+
+    async def end_input(self) -> None:
+        """There is no more input."""
+        await self._send(pb.AttachRequest(end_of_input=pb.EndOfInput()))
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """Gives the terminal another size."""
+        await self._send(pb.AttachRequest(resize=pb.TerminalSize(rows=rows, columns=columns)))
+
+    async def signal(self, name: str) -> None:
+        """Sends a signal, for instance `INT`."""
+        await self._send(pb.AttachRequest(signal=name))
+
+    async def _send(self, request: pb.AttachRequest) -> None:
+        try:
+            await self._call.write(request)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, self._identity) from error
+
+
+def attach_start(
+    session: str,
+    hostname: str,
+    command: Sequence[str],
+    *,
+    terminal: tuple[int, int] | None,
+    environment: Mapping[str, str] | None,
+    working_directory: str,
+) -> pb.AttachStart:
+    """The first step; `terminal` is rows and columns."""
+    size = None if terminal is None else pb.TerminalSize(rows=terminal[0], columns=terminal[1])
+    return pb.AttachStart(
+        session=session,
+        hostname=hostname,
+        command=command,
+        environment=environment or {},
+        working_directory=working_directory,
+        terminal=size,
+    )

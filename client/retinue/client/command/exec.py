@@ -1,0 +1,146 @@
+"""`retinue exec`: a command, or a shell, in a running kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retinue.client.command import options, terminal
+from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.errors import CallError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from retinue.client.attachment import Attachment
+
+_PASSED_ON = {signal.SIGINT: "INT", signal.SIGTERM: "TERM", signal.SIGQUIT: "QUIT"}
+
+
+class _Exec(click.Command):
+    """Options may follow the session when `--` says where the command begins; else the command begins after the session."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Called with all that follows the name of the command."""
+        ctx.allow_interspersed_args = "--" in args
+        return super().parse_args(ctx, args)
+
+
+@click.command("exec", cls=_Exec)
+@click.option("-i", "--stdin", "interactive", is_flag=True, help="Pass standard input on.")
+@click.option("-t", "--tty", is_flag=True, help="Run it on a terminal, the size of this one.")
+@click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
+@click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
+@click.option("-w", "--workdir", default="", help="Absolute path.  [default: that of the kernel's command]")
+@click.argument("session")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@pass_connection
+@asynchronous
+async def exec_command(
+    connection: Connection,
+    *,
+    interactive: bool,
+    tty: bool,
+    kernel: str,
+    env: dict[str, str],
+    workdir: str,
+    session: str,
+    command: tuple[str, ...],
+) -> int:
+    """Runs COMMAND in a kernel of a running session, as the kernel's user, and ends with its exit code.
+
+    Without a COMMAND it is a shell, on a terminal if this is one. When the command ends, or this program does, nothing that
+    it started is left.
+
+    \b
+      retinue exec my-session -- nvidia-smi
+      retinue exec -it my-session -k sub1
+      tar c . | retinue exec -i my-session -- tar x
+    """
+    on_terminal = os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
+    if not command and not interactive and not tty:
+        interactive, tty = True, on_terminal
+    if tty:
+        env = {"TERM": os.environ.get("TERM", "xterm")} | env
+    async with connection.client() as client:
+        attachment = client.sessions.attach(
+            session,
+            command,
+            kernel,
+            terminal=terminal.size() if tty else None,
+            environment=env,
+            working_directory=workdir,
+        )
+        with terminal.handed_over(sys.stdin.fileno()) if tty and interactive else contextlib.nullcontext():
+            return await _attend(attachment, interactive=interactive, tty=tty)
+
+
+async def _attend(attachment: Attachment, *, interactive: bool, tty: bool) -> int:
+    async with attachment:
+        tasks: set[asyncio.Task[None]] = set()
+
+        def send(step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+            task = asyncio.ensure_future(_suppressed(step()))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        # On a terminal without -i, nothing is said at all: its end would be one more key.
+        if interactive or not tty:
+            send(lambda: _pass_on(attachment, interactive=interactive))
+        with _handlers(attachment, send, tty=tty):
+            async for piece in attachment:
+                await asyncio.to_thread(_write, piece.data, errors=piece.errors)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return attachment.exit_code or 0
+
+
+async def _suppressed(step: Coroutine[Any, Any, None]) -> None:
+    """That the stream is over is told by what is read from it."""
+    with contextlib.suppress(CallError, asyncio.InvalidStateError):
+        await step
+
+
+async def _pass_on(attachment: Attachment, *, interactive: bool) -> None:
+    if interactive:
+        async for data in terminal.pieces(sys.stdin.fileno()):
+            await attachment.write(data)
+    await attachment.end_input()
+
+
+@contextlib.contextmanager
+def _handlers(
+    attachment: Attachment, send: Callable[[Callable[[], Coroutine[Any, Any, None]]], None], *, tty: bool
+) -> Iterator[None]:
+    """Passes signals and sizes on. A second interrupt is meant for this program."""
+    loop = asyncio.get_running_loop()
+    me = asyncio.current_task()
+
+    def pass_on(number: signal.Signals) -> None:
+        send(lambda: attachment.signal(_PASSED_ON[number]))
+        loop.remove_signal_handler(number)
+        if me is not None:
+            loop.add_signal_handler(number, me.cancel)
+
+    for number in _PASSED_ON:
+        loop.add_signal_handler(number, pass_on, number)
+    if tty:
+        loop.add_signal_handler(signal.SIGWINCH, lambda: send(lambda: attachment.resize(*terminal.size())))
+    try:
+        yield
+    finally:
+        for number in (*_PASSED_ON, signal.SIGWINCH):
+            loop.remove_signal_handler(number)
+
+
+def _write(data: bytes, *, errors: bool) -> None:
+    stream = sys.stderr.buffer if errors else sys.stdout.buffer
+    stream.write(data)
+    stream.flush()

@@ -1,0 +1,67 @@
+"""The terminal that the program runs on: as it is, and handed over to a command elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import termios
+import threading
+import tty
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+PIECE = 32 * 1024
+"""Most bytes read at a time."""
+SMALLEST, LARGEST = 1, 1000
+
+
+def size() -> tuple[int, int]:
+    """Rows and columns of the terminal, within what a manager takes."""
+    columns, rows = shutil.get_terminal_size()
+    return min(max(rows, SMALLEST), LARGEST), min(max(columns, SMALLEST), LARGEST)
+
+
+@contextlib.contextmanager
+def handed_over(descriptor: int) -> Iterator[None]:
+    """Passes every key on as it is, Ctrl-C included; the terminal is as before at the end. Nothing to do if it is none."""
+    if not os.isatty(descriptor):
+        yield
+        return
+    before = termios.tcgetattr(descriptor)
+    tty.setraw(descriptor, termios.TCSADRAIN)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+async def pieces(descriptor: int) -> AsyncIterator[bytes]:
+    """What comes in, piece by piece, to its end; nothing is read ahead of whoever iterates."""
+    loop = asyncio.get_running_loop()
+    arrivals: asyncio.Queue[bytes] = asyncio.Queue()
+    wanted = threading.Semaphore(0)
+
+    def read() -> None:
+        while wanted.acquire():
+            try:
+                data = os.read(descriptor, PIECE)
+            except OSError:
+                data = b""
+            # The program may be over by now.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(arrivals.put_nowait, data)
+            if not data:
+                return
+
+    # Not one of the loop's threads: it may wait for a key for ever, and must not hold up the program's end.
+    threading.Thread(target=read, name="input", daemon=True).start()
+    while True:
+        wanted.release()
+        data = await arrivals.get()
+        if not data:
+            return
+        yield data

@@ -1,0 +1,140 @@
+"""Attach: checks the first step, finds the kernel, and passes all steps on to its agent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from manager.api import errors
+from manager.api.interceptors import current_principal
+from manager.api.sight import find_session
+from manager.fleet.forwarding import Forwarder
+from manager.lifecycle import presence
+from manager.lifecycle.admission import wrong_command, wrong_environment
+from manager.store.database import Database
+from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.v1 import session_service_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+# Seconds to wait for the first step.
+START_SECONDS = 10.0
+MAX_INPUT_BYTES = 64 * 1024
+MAX_PATH_BYTES = 4096
+MAX_TERMINAL = 1000
+SIGNALS = {
+    name: int(getattr(signal, f"SIG{name}"))
+    for name in ("INT", "TERM", "KILL", "HUP", "QUIT", "USR1", "USR2", "STOP", "CONT", "TSTP", "WINCH", "ALRM")
+}
+
+
+async def serve_attach(
+    database: Database, forwarder: Forwarder, requests: AsyncIterator[pb.AttachRequest]
+) -> AsyncGenerator[pb.AttachResponse, None]:
+    """Serves one stream."""
+    start = await _first(requests)
+    hostname = start.hostname or "main1"
+    async with database.transaction() as tx:
+        session_id = await find_session(tx, start.session, owner_only=True)
+        place = await presence.running_place(tx, session_id, hostname)
+    # What it runs is not told: commands hold secrets.
+    _log.info("%s attaches to kernel %s of session %s", current_principal().name, hostname, session_id)
+    steps = _steps(place.attempt_id, start, requests)
+    async with aclosing(forwarder.exchange(place, lambda stub: stub.Attach, steps)) as responses:
+        async for response in responses:
+            yield _response(response, hostname)
+
+
+async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            request = await anext(requests)
+    except (StopAsyncIteration, TimeoutError):
+        raise errors.InvalidRequest([("start", "must come first")]) from None
+    if not request.HasField("start"):
+        raise errors.InvalidRequest([("start", "must come first")])
+    if violations := wrong_start(request.start):
+        raise errors.InvalidRequest(violations)
+    return request.start
+
+
+def wrong_start(start: pb.AttachStart) -> list[errors.Violation]:
+    """What is wrong with a first step: (field path, description)."""
+    violations = [
+        *wrong_command(tuple(start.command), "start.command"),
+        *wrong_environment(start.environment, "start.environment"),
+    ]
+    directory = start.working_directory
+    if directory and (not directory.startswith("/") or "\0" in directory or len(directory.encode()) > MAX_PATH_BYTES):
+        violations.append(("start.working_directory", f"must be an absolute path of at most {MAX_PATH_BYTES} bytes"))
+    if start.HasField("terminal"):
+        violations += _wrong_size(start.terminal, "start.terminal")
+    return violations
+
+
+def _wrong_size(size: pb.TerminalSize, path: str) -> list[errors.Violation]:
+    sizes = (("rows", size.rows), ("columns", size.columns))
+    return [
+        (f"{path}.{name}", f"must be from 1 to {MAX_TERMINAL}")
+        for name, value in sizes
+        if not 1 <= value <= MAX_TERMINAL
+    ]
+
+
+async def _steps(
+    attempt_id: str, start: pb.AttachStart, requests: AsyncIterator[pb.AttachRequest]
+) -> AsyncIterator[agent_pb.AttachRequest]:
+    yield agent_pb.AttachRequest(
+        start=agent_pb.AttachStart(
+            attempt_id=attempt_id,
+            command=start.command,
+            environment=start.environment,
+            directory=start.working_directory,
+            terminal=_size(start.terminal) if start.HasField("terminal") else None,
+        )
+    )
+    async for request in requests:
+        yield agent_step(request)
+
+
+def agent_step(request: pb.AttachRequest) -> agent_pb.AttachRequest:
+    """A step after the first as the agent gets it. Raises InvalidRequest."""
+    match request.WhichOneof("step"):
+        case "stdin":
+            if len(request.stdin) > MAX_INPUT_BYTES:
+                raise errors.InvalidRequest([("stdin", f"must be at most {MAX_INPUT_BYTES} bytes")])
+            return agent_pb.AttachRequest(stdin=request.stdin)
+        case "end_of_input":
+            return agent_pb.AttachRequest(end_of_input=agent_pb.EndOfInput())
+        case "resize":
+            if violations := _wrong_size(request.resize, "resize"):
+                raise errors.InvalidRequest(violations)
+            return agent_pb.AttachRequest(resize=_size(request.resize))
+        case "signal":
+            number = SIGNALS.get(request.signal.removeprefix("SIG"))
+            if number is None:
+                raise errors.InvalidRequest([("signal", f"must be one of {', '.join(SIGNALS)}")])
+            return agent_pb.AttachRequest(signal=number)
+        case "start":
+            raise errors.InvalidRequest([("start", "must come once")])
+        case _:
+            raise errors.InvalidRequest([("step", "is required")])
+
+
+def _size(size: pb.TerminalSize) -> agent_pb.TerminalSize:
+    return agent_pb.TerminalSize(rows=size.rows, columns=size.columns)
+
+
+def _response(response: agent_pb.AttachResponse, hostname: str) -> pb.AttachResponse:
+    match response.WhichOneof("step"):
+        case "started":
+            return pb.AttachResponse(started=pb.AttachStarted(hostname=hostname))
+        case "stdout":
+            return pb.AttachResponse(stdout=response.stdout)
+        case "stderr":
+            return pb.AttachResponse(stderr=response.stderr)
+        case _:
+            return pb.AttachResponse(exited=pb.AttachExited(exit_code=response.exited.exit_code))

@@ -1,0 +1,41 @@
+"""How many streams a user may have open at a time, by method: the one place for it.
+
+What is counted is what this replica serves; a user of several replicas may have as many at each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from manager.api.errors import StreamLimit
+
+DEFAULT_LIMIT = 256
+LIMITS: Mapping[str, int] = {
+    # Each is a connection to an agent and a process in a kernel.
+    "/retinue.manager.v1.SessionService/Attach": 64,
+}
+
+
+class OpenStreams:
+    """Counts open streams; belongs on one event loop."""
+
+    def __init__(self, limits: Mapping[str, int] = LIMITS, default: int = DEFAULT_LIMIT) -> None:
+        self._limits = limits
+        self._default = default
+        self._open: Counter[tuple[str, str]] = Counter()
+
+    @contextlib.contextmanager
+    def hold(self, method: str, user: str) -> Iterator[None]:
+        """Counts a stream for as long as the block lasts. Raises StreamLimit."""
+        key, limit = (method, user), self._limits.get(method, self._default)
+        if self._open[key] >= limit:
+            raise StreamLimit(limit)
+        self._open[key] += 1
+        try:
+            yield
+        finally:
+            self._open[key] -= 1
+            if self._open[key] == 0:
+                del self._open[key]

@@ -1,0 +1,26 @@
+"""Which sessions a caller may see, and the one that a request means."""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.api import errors
+from manager.api.interceptors import current_principal
+from manager.store import sessions
+
+
+def sight(*, owner_only: bool = False) -> sessions.Sight:
+    """What the caller may see; with `owner_only` not what is seen as an administrator of a project."""
+    principal = current_principal()
+    administered = () if owner_only else tuple(m.project for m in principal.memberships if m.role == "ADMIN")
+    return sessions.Sight(principal.is_admin, principal.name, administered)
+
+
+async def find_session(tx: AsyncSession, reference: str, *, owner_only: bool = False) -> uuid.UUID:
+    """The session of a reference: id, prefix of it, or name. Raises NotFound for none, and for one the caller may not see."""
+    found = await sessions.find(tx, reference, sight(owner_only=owner_only), current_principal().name)
+    if found is None:
+        raise errors.NotFound("session", reference)
+    return found

@@ -1,0 +1,59 @@
+"""How many streams a user may have open, and when one is over because a right is."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from manager.api.authorization import METHODS
+from manager.api.errors import StreamLimit
+from manager.api.open_streams import LIMITS, OpenStreams
+from manager.identity.principal import Kind, Membership, Principal
+
+
+def test_each_user_and_method_has_its_own_count() -> None:
+    streams = OpenStreams({"/a": 1}, default=2)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(streams.hold("/a", "ann"))
+        with pytest.raises(StreamLimit) as caught:
+            stack.enter_context(streams.hold("/a", "ann"))
+        assert caught.value.metadata == {"limit": "1"}
+        stack.enter_context(streams.hold("/a", "bob"))
+        stack.enter_context(streams.hold("/b", "ann"))
+        stack.enter_context(streams.hold("/b", "ann"))
+        with pytest.raises(StreamLimit):
+            stack.enter_context(streams.hold("/b", "ann"))
+    with streams.hold("/a", "ann"):
+        pass
+
+
+def test_a_refused_stream_counts_for_nothing() -> None:
+    streams = OpenStreams({}, default=1)
+    for _ in range(3):
+        with streams.hold("/a", "ann"), pytest.raises(StreamLimit), streams.hold("/a", "ann"):
+            pass
+
+
+def test_limits_are_of_methods_there_are() -> None:
+    assert set(LIMITS) <= set(METHODS)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lost"),
+    [
+        (("USER", ["a:MEMBER"]), ("USER", ["a:MEMBER"]), False),
+        (("USER", ["a:MEMBER"]), ("USER", ["b:ADMIN", "a:MEMBER"]), False),
+        (("USER", ["a:MEMBER"]), ("ADMIN", ["a:MEMBER"]), False),
+        (("ADMIN", []), ("USER", []), True),
+        (("USER", ["a:MEMBER"]), ("USER", []), True),
+        (("USER", ["a:ADMIN"]), ("USER", ["a:MEMBER"]), True),
+    ],
+)
+def test_lost_rights(before: tuple[str, list[str]], now: tuple[str, list[str]], *, lost: bool) -> None:
+    assert _principal(*before).lost(_principal(*now)) is lost
+
+
+def _principal(role: str, memberships: list[str]) -> Principal:
+    found = tuple(Membership(*membership.split(":")) for membership in memberships)
+    return Principal(Kind.USER, "ann", role, found)
