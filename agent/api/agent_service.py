@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from agent.api.attach import AttachService
     from agent.api.sync import SyncService
     from agent.backends.backend import Backend
+    from agent.backends.output import Output
 
 
 class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
@@ -45,7 +47,8 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
             raise invalid("offset", "is negative")
         try:
             output = self._backend.output(request.attempt_id)
-            async with aclosing(output.stream(request.offset, request.follow)) as pieces:
+            offset = await _begin(output, request)
+            async with aclosing(output.stream(offset, request.follow)) as pieces:
                 async for piece in pieces:
                     yield agent_service_pb2.StreamLogsResponse(offset=piece.offset, data=piece.data)
         except UnknownAttemptError as error:
@@ -64,3 +67,14 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         async with aclosing(self._attach.serve(aiter(request_iterator))) as responses:
             async for response in responses:
                 yield response
+
+
+async def _begin(output: Output, request: agent_service_pb2.StreamLogsRequest) -> int:
+    """The first byte to be sent: the latest of what the request says."""
+    offset = request.offset
+    if request.HasField("since_time"):
+        since = request.since_time.seconds + request.since_time.nanos / 1e9
+        offset = max(offset, await asyncio.to_thread(output.since, since))
+    if request.tail_lines > 0:
+        offset = max(offset, await asyncio.to_thread(output.last_lines, request.tail_lines))
+    return offset

@@ -360,7 +360,8 @@ class DockerBackend:
             for record in self._book:
                 if not record.phase.ended:
                     with contextlib.suppress(UnknownAttemptError, OSError):
-                        await asyncio.to_thread(self._book.output(record.id).bound, self._options.output_limit)
+                        output = self._book.output(record.id)
+                        await asyncio.to_thread(output.look, self._options.output_limit, time.time())
 
     @property
     def _kernels(self) -> DockerKernels:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.backends import linux
+from agent.backends.marks import Marks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 CHUNK = 32 * 1024
 """Most bytes in one piece."""
 BLOCK = 4096
+MARKS = "output.marks"
+RECENT = 5.0
+"""Seconds after which output that has not grown needs no mark; more than there are between two looks."""
 IDLE_CHECK = 0.5
 """Seconds after which a follower looks again although nothing woke it: an end that leaves no mark in the directory."""
 _EVENTS = linux.IN_MODIFY | linux.IN_MOVED_TO | linux.IN_DELETE_SELF | linux.IN_MOVE_SELF
@@ -68,6 +72,40 @@ class Output:
         """The last bytes as text, for a message."""
         piece = self.read(max(0, self.size() - count))
         return "" if piece is None else piece.data.decode(errors="replace").strip()
+
+    def since(self, time: float) -> int:
+        """Where to begin so that nothing printed since `time`, in seconds since the epoch, is left out. Blocks."""
+        return Marks(self._path.with_name(MARKS)).before(time)
+
+    def last_lines(self, count: int) -> int:
+        """Where the last `count` lines begin, an unfinished one included, or what is still there of them. Blocks."""
+        with _Reader(self._path) as reader:
+            first, size = reader.read(0), self.size()
+            start = size if first is None else first.offset
+            end, left = size, count
+            while end > start:
+                begin = max(start, end - CHUNK)
+                piece = reader.read(begin)
+                if piece is None or piece.offset != begin:
+                    # The size limit took it in this moment.
+                    return end
+                data = piece.data[: end - begin]
+                # The end of the last line does not begin another.
+                position = len(data) - (1 if end == size and data.endswith(b"\n") else 0)
+                while (position := data.rfind(b"\n", 0, position)) >= 0:
+                    left -= 1
+                    if left <= 0:
+                        return begin + position + 1
+                end = begin
+            return start
+
+    def look(self, limit: int, time: float) -> None:
+        """Marks how far it has come by `time`, in seconds since the epoch, and bounds it. Blocks."""
+        with contextlib.suppress(FileNotFoundError):
+            status = self._path.stat()
+            if time - status.st_mtime < RECENT:
+                Marks(self._path.with_name(MARKS)).add(status.st_size, time)
+        self.bound(limit)
 
     def bound(self, limit: int) -> None:
         """Gives the space of the oldest part back when the file takes an eighth more than `limit` bytes. Blocks."""

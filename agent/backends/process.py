@@ -330,7 +330,7 @@ class ProcessBackend:
             for attempt_id, record in list(self._records.items()):
                 if not record.phase.ended:
                     with contextlib.suppress(UnknownAttemptError, OSError):
-                        await asyncio.to_thread(self.output(attempt_id).bound, self._options.output_limit)
+                        await asyncio.to_thread(self.output(attempt_id).look, self._options.output_limit, time.time())
 
     async def _add(self, record: Record) -> bool:
         if not await asyncio.to_thread(self._store.add, record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import secrets
 import uuid
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 
 from manager.api import errors
 from manager.api.session_convert import spec_from_message
+from manager.fleet.output import Span
 from manager.identity.principal import Principal
 from manager.lifecycle import commands
 from manager.lifecycle.admission import MAX_CLUSTER_SIZE, admit
@@ -20,6 +22,7 @@ from retinue.manager.v1 import session_service_pb2 as pb
 MAX_SPECS = 10_000
 # A few bytes may ask for a thousand kernels.
 MAX_KERNELS = 20_000
+MAX_TAIL_LINES = 100_000
 
 Drafted: TypeAlias = commands.Draft | errors.ApiError
 
@@ -107,3 +110,23 @@ def result_message(position: int, drafted: Drafted, *, shown_id: bool) -> pb.Cre
             ],
         )
     )
+
+
+def log_span(request: pb.StreamLogsRequest) -> Span:
+    """The part of outputs that a request asks for. Raises InvalidRequest."""
+    violations: list[errors.Violation] = []
+    if request.all and (request.hostname or request.offset):
+        violations.append(("all", "takes neither hostname nor offset"))
+    if request.offset < 0:
+        violations.append(("offset", "must not be negative"))
+    if not 0 <= request.tail_lines <= MAX_TAIL_LINES:
+        violations.append(("tail_lines", f"must be from 0 to {MAX_TAIL_LINES}"))
+    since = None
+    if request.HasField("since_time"):
+        try:
+            since = request.since_time.ToDatetime(dt.UTC)
+        except (ValueError, OverflowError):
+            violations.append(("since_time", "is not a valid time"))
+    if violations:
+        raise errors.InvalidRequest(violations)
+    return Span(request.offset, since, request.tail_lines)

@@ -18,10 +18,10 @@ from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
 from manager.api.session_convert import event_message, explanation_message, session_message
 from manager.api.session_dependencies import Links
-from manager.api.session_requests import Drafted, admitted, draft_all, result_message, wrong_number
+from manager.api.session_requests import Drafted, admitted, draft_all, log_span, result_message, wrong_number
 from manager.api.sight import find_session, sight
 from manager.fleet.forwarding import Forwarder
-from manager.fleet.output import OutputPastEndError
+from manager.fleet.output import OutputPastEndError, Span
 from manager.lifecycle import commands, quotas
 from manager.lifecycle.outputs import read_output
 from manager.lifecycle.states import ENDED_SESSION_STATES
@@ -226,10 +226,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self, request: pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.StreamLogsResponse]:
         """See the proto."""
-        if request.all and (request.hostname or request.offset):
-            raise errors.InvalidRequest([("all", "takes neither hostname nor offset")])
-        if request.offset < 0:
-            raise errors.InvalidRequest([("offset", "must not be negative")])
+        span = log_span(request)
         async with self._database.transaction() as tx:
             _, kernels = await _read(tx, await find_session(tx, request.session, owner_only=True))
         wanted = {kernel["hostname"]: kernel["id"] for kernel in kernels}
@@ -239,7 +236,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 raise errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
             wanted = {hostname: wanted[hostname]}
         try:
-            async for piece in self._outputs(wanted, request.offset, request.follow):
+            async for piece in self._outputs(wanted, span, request.follow):
                 yield piece
         except OutputPastEndError as error:
             raise errors.OffsetPastEnd(error.size) from error
@@ -253,7 +250,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 yield response
 
     async def _outputs(
-        self, wanted: Mapping[str, uuid.UUID], offset: int, follow: bool
+        self, wanted: Mapping[str, uuid.UUID], span: Span, follow: bool
     ) -> AsyncIterator[pb.StreamLogsResponse]:
         """Output of several kernels as it comes."""
         # Pieces; None when one kernel is done; what went wrong.
@@ -261,9 +258,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
 
         async def pump(hostname: str, kernel_id: uuid.UUID) -> None:
             try:
-                async for start, data in read_output(
-                    self._database, self._forwarder, kernel_id, offset=offset, follow=follow
-                ):
+                async for start, data in read_output(self._database, self._forwarder, kernel_id, span, follow=follow):
                     await arrivals.put(pb.StreamLogsResponse(hostname=hostname, offset=start, data=data))
             except Exception as error:  # noqa: BLE001  # raised again by the reader of the queue
                 await arrivals.put(error)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 
 import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from manager.fleet.forwarding import AgentRefusedError, AgentUnavailableError, Forwarder, Place
 from retinue.agent.v1 import agent_service_pb2 as pb
+
+
+def timestamp(moment: dt.datetime | None) -> Timestamp | None:
+    """The moment as a message."""
+    if moment is None:
+        return None
+    message = Timestamp()
+    message.FromDatetime(moment)
+    return message
 
 
 class OutputGoneError(Exception):
@@ -23,14 +35,29 @@ class OutputPastEndError(Exception):
         self.size = size
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which part of an output is wanted: from `offset` on, and nothing that is older than `since`, or before so many last lines (0: all)."""
+
+    offset: int = 0
+    since: dt.datetime | None = None
+    tail_lines: int = 0
+
+
 async def stream_output(
-    forwarder: Forwarder, place: Place, *, offset: int, follow: bool
+    forwarder: Forwarder, place: Place, span: Span, *, follow: bool
 ) -> AsyncIterator[tuple[int, bytes]]:
     """Pieces of an attempt's output as (offset, data), to its end now or, with `follow`, to the attempt's end.
 
     Raises AgentUnavailableError, OutputGoneError, OutputPastEndError.
     """
-    request = pb.StreamLogsRequest(attempt_id=place.attempt_id, offset=offset, follow=follow)
+    request = pb.StreamLogsRequest(
+        attempt_id=place.attempt_id,
+        offset=span.offset,
+        follow=follow,
+        since_time=timestamp(span.since),
+        tail_lines=span.tail_lines,
+    )
     try:
         async with aclosing(forwarder.stream(place, lambda stub: stub.StreamLogs, request)) as pieces:
             async for piece in pieces:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from manager.fleet.forwarding import AgentUnavailableError, Forwarder, Place
-from manager.fleet.output import OutputGoneError, OutputPastEndError, stream_output
+from manager.fleet.output import OutputGoneError, OutputPastEndError, Span, stream_output
 from manager.lifecycle.desires import Concerned, attempt_id
 from manager.store import leadership, outputs
 from manager.store.database import Database, StoreUnavailable
@@ -64,7 +64,7 @@ class OutputCollector:
             try:
                 async with asyncio.timeout(_FETCH_SECONDS):
                     place = Place(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
-                    pieces = stream_output(self._forwarder, place, offset=start, follow=False)
+                    pieces = stream_output(self._forwarder, place, Span(start), follow=False)
                     async for offset, piece in pieces:
                         if offset != start + len(data):
                             # The size limit dropped what came before.
@@ -88,13 +88,12 @@ class OutputCollector:
 
 
 async def read_output(
-    database: Database, forwarder: Forwarder, kernel_id: uuid.UUID, *, offset: int, follow: bool
+    database: Database, forwarder: Forwarder, kernel_id: uuid.UUID, span: Span, *, follow: bool
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """A kernel's output from `offset`, as (offset, data) pieces of at most 32 KiB.
+    """A span of a kernel's output, as (offset, data) pieces of at most 32 KiB.
 
     With `follow`, goes on until the kernel is over. Raises OutputPastEndError and AgentUnavailableError.
     """
-    position = offset
     while True:
         async with database.transaction() as tx:
             source = await outputs.read_source(tx, kernel_id)
@@ -103,9 +102,9 @@ async def read_output(
         if source["on_agent"]:
             place = Place(source["agent_id"], source["address"], attempt_id(kernel_id, source["epoch"]))
             try:
-                async for start, data in stream_output(forwarder, place, offset=position, follow=follow):
+                async for start, data in stream_output(forwarder, place, span, follow=follow):
                     yield start, data
-                    position = start + len(data)
+                    span = Span(start + len(data))
             except OutputGoneError:
                 # Not created yet, or collected and forgotten in this moment.
                 async with database.transaction() as tx:
@@ -115,7 +114,7 @@ async def read_output(
             else:
                 return
         elif not source["live"]:
-            async for start, data in _kept(database, kernel_id, position):
+            async for start, data in _kept(database, kernel_id, span):
                 yield start, data
             return
         elif not follow:
@@ -123,10 +122,23 @@ async def read_output(
         await asyncio.sleep(0.2)
 
 
-async def _kept(database: Database, kernel_id: uuid.UUID, position: int) -> AsyncIterator[tuple[int, bytes]]:
+async def _kept(database: Database, kernel_id: uuid.UUID, span: Span) -> AsyncIterator[tuple[int, bytes]]:
     async with database.transaction() as tx:
-        start, data = await outputs.read_kept(tx, kernel_id)
-    if position > start + len(data):
+        start, data, end_time = await outputs.read_kept(tx, kernel_id)
+    if span.offset > start + len(data):
         raise OutputPastEndError(start + len(data))
-    for begin in range(max(position - start, 0), len(data), PIECE_BYTES):
+    if span.since is not None and end_time is not None and end_time < span.since:
+        return
+    first = max(span.offset - start, last_lines(data, span.tail_lines) if span.tail_lines else 0)
+    for begin in range(max(first, 0), len(data), PIECE_BYTES):
         yield start + begin, data[begin : begin + PIECE_BYTES]
+
+
+def last_lines(data: bytes, count: int) -> int:
+    """Where the last `count` lines begin, an unfinished one included."""
+    position = len(data) - 1 if data.endswith(b"\n") else len(data)
+    for _ in range(count):
+        position = data.rfind(b"\n", 0, max(position, 0))
+        if position < 0:
+            return 0
+    return position + 1

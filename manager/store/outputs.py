@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 
 from sqlalchemy import text
@@ -38,14 +39,18 @@ async def keep(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int, start_offset:
     )
 
 
-async def read_kept(tx: AsyncSession, kernel_id: uuid.UUID) -> tuple[int, bytes]:
-    """The kept output of a kernel and where it starts."""
+async def read_kept(tx: AsyncSession, kernel_id: uuid.UUID) -> tuple[int, bytes, dt.datetime | None]:
+    """Where the kept output of a kernel starts, the output, and when its newest attempt ended."""
     row = (
         await tx.execute(
-            text("SELECT start_offset, data FROM kernel_log WHERE kernel_id = :kernel"), {"kernel": kernel_id}
+            text("""
+                SELECT l.start_offset, l.data, a.end_time FROM kernel_log l JOIN kernel k ON k.id = l.kernel_id
+                LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch WHERE l.kernel_id = :kernel
+            """),
+            {"kernel": kernel_id},
         )
     ).one_or_none()
-    return (0, b"") if row is None else (row[0], bytes(row[1]))
+    return (0, b"", None) if row is None else (row[0], bytes(row[1]), row[2])
 
 
 async def read_source(tx: AsyncSession, kernel_id: uuid.UUID) -> Row | None:

@@ -62,6 +62,67 @@ async def test_killed_agent_finds_its_kernels_again(client: Client, cluster: Clu
     assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())
 
 
+async def in_kernel(client: Client, session: Session, script: str) -> str:
+    out = b""
+    async with session.attach(["sh", "-c", script]) as command:
+        async for piece in command:
+            out += piece.data
+    return out.decode()
+
+
+async def test_streams_over_killed_agents_and_managers(client: Client, cluster: Cluster, counting: Session) -> None:
+    """Output goes on without a gap; a command that somebody attached ends, with all that it started."""
+    numbers: list[int] = []
+
+    async def follow() -> None:
+        rest = b""
+        async for chunk in counting.logs(follow=True):
+            *lines, rest = (rest + chunk.data).split(b"\n")
+            numbers.extend(int(line.split()[1]) for line in lines)
+
+    async def counted_on() -> None:
+        before = len(numbers)
+        async with asyncio.timeout(60):
+            while len(numbers) < before + 5:
+                await asyncio.sleep(0.1)
+
+    following = asyncio.create_task(follow())
+    agent_id = (await counting.refresh()).kernels[0].agent
+    index = next(index for index, agent in enumerate(cluster.agents) if agent.id == agent_id)
+    try:
+        await counted_on()
+        for kill, start in (
+            (lambda: cluster.kill_agent(index), lambda: cluster.start_agent(index)),
+            (cluster.kill_manager, cluster.start_manager),
+        ):
+            async with counting.attach(
+                ["sh", "-c", "trap '' HUP; setsid sleep 4321 & sleep 4321 & echo on; wait"]
+            ) as command:
+                async for piece in command:
+                    assert piece.data == b"on\n"
+                    break
+                await kill()
+                with pytest.raises(Unavailable):
+                    async for _ in command:
+                        pass
+            await start()
+            await counted_on()
+            async with asyncio.timeout(30):
+                while int(
+                    await in_kernel(
+                        client, counting, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c '^4321$'"
+                    )
+                ):
+                    await asyncio.sleep(0.1)
+        assert numbers == list(range(1, len(numbers) + 1))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    await counting.terminate()
+    await counting.wait_ended(30)
+    assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())
+
+
 async def test_killed_manager_finds_its_sessions_again(client: Client, cluster: Cluster, counting: Session) -> None:
     await cluster.kill_manager()
     await cluster.start_manager()

@@ -10,6 +10,7 @@ from retinue.client.calls import resumed
 from retinue.manager.v1 import session_service_pb2
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import AsyncGenerator
 
     from retinue.client.backoff import Patience
@@ -34,11 +35,14 @@ async def stream_logs(  # the fields of the request
     all_kernels: bool,
     offset: int,
     follow: bool,
+    since: dt.datetime | None = None,
+    tail: int = 0,
     patience: Patience,
 ) -> AsyncGenerator[LogChunk, None]:
     """Output from `offset` on, every byte exactly once; of `hostname` (empty: `main1`) or of all kernels, interleaved.
 
-    With `follow` it goes on until the kernels are over. Raises CallError.
+    With `follow` it goes on until the kernels are over. `since` leaves out what was printed before, more or less, and `tail` all but so many last
+    lines. Raises CallError.
     """
     positions: dict[str, int] = {}
 
@@ -46,13 +50,19 @@ async def stream_logs(  # the fields of the request
         # All kernels together cannot be had from an offset: after a break they come from the start, and what is known
         # is left out.
         start = 0 if all_kernels else max(positions.values(), default=offset)
-        return session_service_pb2.StreamLogsRequest(
+        made = session_service_pb2.StreamLogsRequest(
             session=session, hostname=hostname, all=all_kernels, offset=start, follow=follow
         )
+        if since is not None and (all_kernels or not positions):
+            made.since_time.FromDatetime(since)
+        if not positions:
+            made.tail_lines = tail
+        return made
 
     async with aclosing(resumed(stub.StreamLogs, request, endless=False, patience=patience)) as responses:
         async for response in responses:
-            start = 0 if all_kernels else offset
+            # Where a span by time or by lines begins, the server says.
+            start = response.offset if since is not None or tail else 0 if all_kernels else offset
             chunk = continuation(positions.get(response.hostname, start), response)
             if chunk is not None:
                 positions[response.hostname] = chunk.offset + len(chunk.data)

@@ -10,6 +10,7 @@ from retinue.client import words
 from retinue.client.errors import SessionEnded, WaitTimeout
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from retinue.client.attachment import Attachment
@@ -103,10 +104,19 @@ class Session:
         return await self.wait("TERMINATED", "CANCELLED", timeout=timeout)
 
     def logs(
-        self, hostname: str = "", *, all_kernels: bool = False, offset: int = 0, follow: bool = False
+        self,
+        hostname: str = "",
+        *,
+        all_kernels: bool = False,
+        offset: int = 0,
+        follow: bool = False,
+        since: dt.datetime | None = None,
+        tail: int = 0,
     ) -> AsyncGenerator[LogChunk, None]:
         """Output of one kernel (default `main1`), or of all; see `Sessions.logs`."""
-        return self._sessions.logs(self.id, hostname, all_kernels=all_kernels, offset=offset, follow=follow)
+        return self._sessions.logs(
+            self.id, hostname, all_kernels=all_kernels, offset=offset, follow=follow, since=since, tail=tail
+        )
 
     def attach(
         self,

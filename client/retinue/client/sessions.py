@@ -21,6 +21,7 @@ from retinue.client.watching import watch
 from retinue.manager.v1 import session_pb2, session_service_pb2, session_service_pb2_grpc
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
     import grpc.aio
@@ -124,9 +125,20 @@ class Sessions:
         )
 
     def logs(
-        self, session: str, hostname: str = "", *, all_kernels: bool = False, offset: int = 0, follow: bool = False
+        self,
+        session: str,
+        hostname: str = "",
+        *,
+        all_kernels: bool = False,
+        offset: int = 0,
+        follow: bool = False,
+        since: dt.datetime | None = None,
+        tail: int = 0,
     ) -> AsyncGenerator[LogChunk, None]:
-        """Output of one kernel (default `main1`) from `offset`, or of all; `follow` goes on until they are over."""
+        """Output of one kernel (default `main1`) from `offset`, or of all; `follow` goes on until they are over.
+
+        `since` (with a time zone) leaves out what was printed before, up to a few seconds; `tail` all but so many last lines of each kernel.
+        """
         return stream_logs(
             self._stub,
             session,
@@ -134,6 +146,8 @@ class Sessions:
             all_kernels=all_kernels,
             offset=offset,
             follow=follow,
+            since=since,
+            tail=tail,
             patience=self._patience,
         )
 

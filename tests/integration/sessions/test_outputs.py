@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime as dt
 import itertools
 
 import pytest
 
 from retinue.client import Client
+from retinue.client.errors import InvalidRequest
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -48,3 +51,49 @@ async def test_a_session_that_waits_has_no_output(client: Client) -> None:
     assert [chunk async for chunk in client.sessions.logs(session.id)] == []
     await session.terminate()
     assert [chunk async for chunk in client.sessions.logs(session.id, follow=True)] == []
+
+
+async def test_lines_and_times(client: Client) -> None:
+    script = "seq 1 5; while [ ! -e go ]; do sleep 0.05; done; echo late; sleep 1000"
+    session = await client.sessions.create(
+        type="interactive", command=["sh", "-c", script], cluster_size=2, slots={"cpu": "0.5", "mem": "32m"}, termination_grace=0
+    )  # fmt: skip
+
+    async def read(**values: object) -> bytes:
+        return b"".join([chunk.data async for chunk in session.logs(**values)])  # type: ignore[arg-type]
+
+    async def until(text: bytes) -> None:
+        async with asyncio.timeout(30):
+            while not (await read()).endswith(text):
+                await asyncio.sleep(0.05)
+
+    await session.wait("RUNNING", timeout=30)
+    await until(b"5\n")
+    assert await read(tail=2) == b"4\n5\n"
+    assert await read(tail=100) == b"1\n2\n3\n4\n5\n"
+    assert await read(tail=3, offset=8) == b"5\n"
+    chunks = [chunk async for chunk in session.logs(tail=2)]
+    assert [(chunk.offset, chunk.dropped) for chunk in chunks] == [(6, 0)]
+    every = {chunk.hostname: chunk.data async for chunk in session.logs(all_kernels=True, tail=1)}
+    assert every == {"main1": b"5\n"}
+    since = dt.datetime.now(dt.UTC)
+    async with asyncio.timeout(30):
+        # Until the agent has looked, everything may still be new.
+        while await read(since=dt.datetime.now(dt.UTC)):
+            await asyncio.sleep(0.1)
+    assert await read(since=since - dt.timedelta(hours=1)) == b"1\n2\n3\n4\n5\n"
+    since = dt.datetime.now(dt.UTC)
+    async with session.attach(["touch", "go"]) as command:
+        async for _ in command:
+            pass
+    await until(b"late\n")
+    assert await read(since=since) == b"late\n"
+    await session.terminate(force=True)
+    await session.wait_ended(30)
+    async with asyncio.timeout(30):
+        while await read(tail=1) != b"late\n":
+            await asyncio.sleep(0.1)
+    assert (await read(since=since)).endswith(b"late\n")
+    with pytest.raises(InvalidRequest) as caught:
+        await read(tail=-1)
+    assert [violation.field for violation in caught.value.violations] == ["tail_lines"]

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.text import safe
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from retinue.client.logs import LogChunk
 
 
@@ -21,18 +24,32 @@ if TYPE_CHECKING:
 @click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
 @click.option("--all", "all_kernels", is_flag=True, help="All kernels, each line with its hostname in front.")
 @click.option("--since-offset", type=click.IntRange(0), default=0, metavar="BYTE", help="Start at this byte.")
+@click.option(
+    "--since", callback=options.moment, metavar="TIME", help="Printed after: 30s, 10m, 2h ago, or 2026-01-31T12:00:00Z."
+)
+@click.option("--tail", type=click.IntRange(0, 100_000), default=0, metavar="LINES", help="Only so many last lines.")
 @click.argument("session")
 @pass_connection
 @asynchronous
 async def logs_command(
-    connection: Connection, *, session: str, follow: bool, kernel: str, all_kernels: bool, since_offset: int
+    connection: Connection,
+    *,
+    session: str,
+    follow: bool,
+    kernel: str,
+    all_kernels: bool,
+    since_offset: int,
+    since: dt.datetime | None,
+    tail: int,
 ) -> None:
     """Prints the output of a session's kernels, standard output and error as they came."""
     if all_kernels and (kernel or since_offset):
         raise click.UsageError("--all goes with neither --kernel nor --since-offset")
     lines = HostLines()
     async with connection.client() as client:
-        chunks = client.sessions.logs(session, kernel, all_kernels=all_kernels, offset=since_offset, follow=follow)
+        chunks = client.sessions.logs(
+            session, kernel, all_kernels=all_kernels, offset=since_offset, follow=follow, since=since, tail=tail
+        )
         async with aclosing(chunks):
             async for chunk in chunks:
                 if chunk.dropped:

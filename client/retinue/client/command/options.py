@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import shlex
 from typing import TYPE_CHECKING
@@ -23,6 +24,23 @@ def span(_context: click.Context, parameter: click.Parameter, value: str | None)
     if found is None:
         raise click.BadParameter(f"{value!r} is not a time: write 30s, 5m, 2h", param=parameter)
     return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def moment(_context: click.Context, parameter: click.Parameter, value: str | None) -> dt.datetime | None:
+    """A moment written as the time that has passed since (`30s`, `2h`) or in RFC 3339; usage errors for anything else."""
+    if value is None:
+        return None
+    now = dt.datetime.now(dt.UTC)
+    found = _SPAN.fullmatch(value)
+    try:
+        if found is not None:
+            return now - dt.timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
+        parsed = dt.datetime.fromisoformat(value)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{value!r} is not a time: write 10m, or 2026-01-31T12:00:00Z", param=parameter
+        ) from None
+    return parsed if parsed.tzinfo is not None else parsed.astimezone()
 
 
 def pairs(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> dict[str, str]:
