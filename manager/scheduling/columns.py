@@ -47,6 +47,8 @@ class Verdict(enum.IntEnum):
     BEHIND = 4
     # A quota has no room for it.
     OVER_QUOTA = 5
+    # Room is kept for it, and not all of it is free yet.
+    PROMISED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,35 @@ class Queue:
     # By endpoint: row of an agent, and how many live kernels of the endpoint it has.
     replicas: Sequence[Mapping[int, int]] = ()
     quotas: Quotas | None = None
+    # How long each has waited, in seconds, for reservations; None where nobody asks.
+    waited: Integers | None = None
+    # Time limits that sessions declare, in seconds.
+    limits: Mapping[int, float] = field(default_factory=dict)
+    # Rooms that are kept for sessions: the row of the agent of each kernel, by rank.
+    promises: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The placed sessions of a group, R rows, and what they hold: H rows, one for each kernel, one session after the other.
+
+    Their amounts are part of `Agents.used`. Only those that end by a time limit or may be preempted need be here.
+    """
+
+    ids: Sequence[str]
+    priorities: Integers
+    # May make way for a session of higher priority.
+    preemptible: Mask
+    # When they were placed, in any unit: larger is newer.
+    placed: Integers
+    # Seconds until their time limit is over; infinite without one.
+    ends: Ratios
+    # What session i holds are rows offsets[i]:offsets[i + 1] of `amounts`; R + 1 values.
+    offsets: Integers
+    # H: row of the agent.
+    agents: Integers
+    # H x S.
+    amounts: Integers
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,17 +84,23 @@ class Free:
         packed = self.lanes.pack_rows(self.amounts().T)
         self.packed = [new if old == _UNKNOWN else old for old, new in zip(self.packed, packed, strict=True)]
 
+    def packed_of(self, agent: int) -> int:
+        """What is free on an agent, packed."""
+        packed = self.packed[agent]
+        return self.lanes.pack(self.amounts()[:, agent].tolist()) if packed == _UNKNOWN else packed
+
     def take(self, agent: int, request: int) -> int:
         """Takes a packed request that fits; returns what was free before, for `restore`."""
-        before = self.packed[agent]
-        if before == _UNKNOWN:
-            before = self.lanes.pack(self.amounts()[:, agent].tolist())
-        after = before - request
+        before = self.packed_of(agent)
+        self.lower(agent, before, before - request)
+        return before
+
+    def lower(self, agent: int, before: int, after: int) -> None:
+        """Puts what is free on an agent down, in no lane up, from what `packed_of` says."""
         self.packed[agent] = after
         self._stale.add(agent)
         if self._every_move or self.lanes.zeros(before) != self.lanes.zeros(after):
             self._log(agent)
-        return before
 
     def restore(self, agent: int, before: int) -> None:
         """Undoes a `take`."""

@@ -76,6 +76,20 @@ class Placer:
         self._replicas = [self._counts(kernels) for kernels in replicas]
         self.placements = 0
 
+    def share_replicas(self, other: Placer) -> None:
+        """From now on both count the kernels of endpoints together."""
+        self._replicas = other._replicas
+
+    def copy_replicas(self, other: Placer) -> None:
+        """Begins with the kernels of endpoints that another counts."""
+        self._replicas = [counts.copy() for counts in other._replicas]
+
+    def follow(self, other: Placer) -> None:
+        """Takes account of a placement that another made, whose amounts this one's `Free` has taken."""
+        self.placements += 1
+        if self._rotation:
+            self._rotation.position = other.position
+
     @property
     def position(self) -> int:
         """Where a rotation goes on."""

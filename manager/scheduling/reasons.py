@@ -8,14 +8,15 @@ Closest is the agent on which the largest part of a request that is lacking is s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from manager.scheduling.amounts import format_amount
-from manager.scheduling.columns import Agents, AgentWishes, Explanation, Integers, Lack, Mask, Shortfall, Tier
-from manager.scheduling.free import Free, count_room
+from manager.scheduling.columns import AgentWishes, Explanation, Integers, Lack, Mask, Shortfall, Tier
+from manager.scheduling.free import count_room
 from manager.scheduling.kinds import KERNEL, Kind, Needs, Shape
-from manager.scheduling.placement import Placer
+from manager.scheduling.view import View
 
 ARCHITECTURE_MISSING = "ARCHITECTURE_MISSING"
 FEATURE_MISSING = "FEATURE_MISSING"
@@ -23,11 +24,14 @@ EXCEEDS_LARGEST_AGENT = "EXCEEDS_LARGEST_AGENT"
 EXCEEDS_GROUP = "EXCEEDS_GROUP"
 BEHIND_HEAD = "BEHIND_HEAD"
 INSUFFICIENT_CAPACITY = "INSUFFICIENT_CAPACITY"
+RESERVED = "RESERVED"
+PREEMPTING = "PREEMPTING"
 NO_AGENT_AVAILABLE = "NO_AGENT_AVAILABLE"
 # Name of the lane that counts kernels.
 KERNELS = "kernels"
 # A gang of a thousand equal kernels needs no thousand equal lines.
 MAX_SHORTFALLS = 16
+MAX_NAMED = 4
 
 
 def behind(head: str) -> Explanation:
@@ -35,12 +39,39 @@ def behind(head: str) -> Explanation:
     return Explanation(Tier.POLICY, BEHIND_HEAD, f"waits in strict order behind session {head}, which finds no room")
 
 
+def behind_reservation(head: str, agents: Sequence[str], after: float) -> Explanation:
+    """The reason of sessions that there is room for, but not beside what is reserved for session `head`."""
+    message = (
+        f"would delay session {head}, which has a reservation on {_named(agents)} in {after:.0f} s; "
+        "a time limit that ends before then would let it start"
+    )
+    return Explanation(Tier.POLICY, RESERVED, message)
+
+
+def has_reservation(why: Explanation, agents: Sequence[str], after: float) -> Explanation:
+    """The reason of the session that a reservation is for, with it."""
+    return replace(why, message=f"{why.message}; has a reservation on {_named(agents)} in {after:.0f} s at the latest")
+
+
+def promised(agents: Sequence[str]) -> Explanation:
+    """The reason of a session that others make way for."""
+    return Explanation(
+        Tier.CAPACITY, PREEMPTING, f"sessions of lower priority make way for it on {_named(sorted(set(agents)))}"
+    )
+
+
+def _named(agents: Sequence[str]) -> str:
+    named = ", ".join(agents[:MAX_NAMED])
+    return f"agents {named} and {len(agents) - MAX_NAMED} more" if len(agents) > MAX_NAMED else f"agent {named}"
+
+
 class Explainer:
     """Explains the kinds of one pass, by what was free at its end."""
 
-    def __init__(self, agents: Agents, free: Free, placer: Placer, columns: Sequence[int], max_kernels: int) -> None:
-        """Lanes hold the slots in `columns`, and one more the kernels when `max_kernels` is not 0."""
-        self._agents, self._free, self._placer = agents, free, placer
+    def __init__(self, view: View) -> None:
+        """Lanes of the view hold its columns, and one more the kernels when their number is limited."""
+        agents, free, columns, max_kernels = view.agents, view.free, view.columns, view.settings.max_kernels_per_agent
+        self._agents, self._free, self._placer = agents, free, view.placer
         self._slots = [agents.slots[column] for column in columns] + ([KERNELS] if max_kernels else [])
         capacity = np.zeros((free.lanes.count, len(free)), np.int64)
         for lane, column in enumerate(columns):

@@ -6,8 +6,7 @@ reasons of sessions that were not placed are worked out when asked for.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,18 +20,22 @@ from manager.scheduling.columns import (
     Owners,
     Policy,
     Queue,
+    Running,
     Tier,
     Verdict,
 )
 from manager.scheduling.free import Free
-from manager.scheduling.kinds import Kind, Shapes, find_kinds
-from manager.scheduling.lanes import Lanes
-from manager.scheduling.placement import Placement, Placer
+from manager.scheduling.kinds import Kind
+from manager.scheduling.placement import Placement
+from manager.scheduling.preemption import Preemption, preempt
 from manager.scheduling.quotas import QuotaBook
-from manager.scheduling.reasons import Explainer, behind
+from manager.scheduling.reasons import Explainer, behind, behind_reservation, has_reservation, promised
+from manager.scheduling.reservation import Backfill, Reservation, aged_head, reserve
+from manager.scheduling.room import Situation
 from manager.scheduling.selection import Line, select
 from manager.scheduling.shares import total_capacity
-from manager.scheduling.strategies import CONCENTRATED, slot_order, validate_policy
+from manager.scheduling.strategies import FIFO, OFF, Settings, validate_policy
+from manager.scheduling.view import View, requests_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,13 @@ class Decisions:
     verdicts: NDArray[np.int8]
     # Id of the agent that a rotation chose last; give it to the next pass.
     rotation: str
-    _queue: Queue = field(repr=False)
-    _kinds: list[Kind | None] = field(repr=False)
-    _explainer: Explainer = field(repr=False)
+    # Room in the future for the first aged session that found none.
+    reservation: Reservation | None
+    # Who is to make way for whom.
+    preemptions: tuple[Preemption, ...]
+    _view: View = field(repr=False)
+    _backfill: Backfill | None = field(repr=False)
+    _explainers: dict[int, Explainer] = field(repr=False)
     _behind: Explanation | None = field(repr=False)
     _book: QuotaBook | None = field(repr=False)
 
@@ -60,98 +67,234 @@ class Decisions:
         verdict = self.verdicts[session]
         if verdict == Verdict.PLACED:
             return None
+        queue = self._view.queue
         if verdict == Verdict.HELD_BACK:
-            return self._queue.held_back[session]
-        if verdict == Verdict.BEHIND:
-            return self._behind
-        kind = self._kinds[session]
-        if kind is None:
-            return None
-        why = self._explainer.explain(kind, self._queue.wishes.get(session))
+            return queue.held_back[session]
+        if verdict == Verdict.PROMISED:
+            return promised([self._view.agents.ids[row] for row in queue.promises[session]])
+        return self._behind if verdict == Verdict.BEHIND else self._of_kind(session, verdict)
+
+    def _of_kind(self, session: int, verdict: int) -> Explanation:
+        queue = self._view.queue
+        view = self._view if self._backfill is None else self._backfill.view_of(session)
+        kind = view.kinds[session]
+        why = self._explainers[id(view)].explain(kind, queue.wishes.get(session))
         if verdict == Verdict.OVER_QUOTA and self._book is not None and why.tier is not Tier.CONFIGURATION:
             return self._book.explain(session, kind)
+        if self.reservation is not None and why.tier is Tier.CAPACITY:
+            return self._reserved(self.reservation, session, why)
         return why
 
+    def _reserved(self, reservation: Reservation, session: int, why: Explanation) -> Explanation:
+        """What a reservation adds to a reason: the session has it, or has to leave room for it."""
+        queue = self._view.queue
+        agents = sorted({self._view.agents.ids[row] for row in reservation.agents.tolist()})
+        if session == reservation.session:
+            return has_reservation(why, agents, reservation.after)
+        if self._backfill is None or self._backfill.view_of(session) is self._view:
+            return why
+        kind = self._view.kinds[session]
+        open_view = self._explainers[id(self._view)].explain(kind, queue.wishes.get(session))
+        if open_view.tier is Tier.CAPACITY and not open_view.shortfalls:
+            return behind_reservation(queue.ids[reservation.session], agents, reservation.after)
+        return open_view
 
-def run_pass(agents: Agents, owners: Owners, queue: Queue, policy: Policy, rotation: str = "") -> Decisions:
-    """Decides which waiting sessions go where now. `rotation` is what the last pass answered under `round-robin`.
+
+def run_pass(
+    agents: Agents,
+    owners: Owners,
+    queue: Queue,
+    policy: Policy,
+    rotation: str = "",
+    *,
+    running: Running | None = None,
+) -> Decisions:
+    """Decides which waiting sessions go where now. `rotation` is what the last pass answered under `round-robin`; without `running` there
+    are neither reservations nor preemption.
 
     Raises PolicyError on a bad policy and ValueError when columns do not match.
     """
     settings = validate_policy(policy)
     _check(agents, owners, queue)
-    columns = slot_order(agents.slots, settings.slot_priority)
-    max_kernels = settings.max_kernels_per_agent
-    lanes = Lanes(len(columns) + (1 if max_kernels else 0))
-    shapes = Shapes(lanes)
-    free = Free(agents, columns, lanes, max_kernels, every_move=settings.agent_strategy == CONCENTRATED)
-    ids = [agents.ids[row] for row in free.rows.tolist()]
-    placer = Placer(free, shapes, settings, len(columns), bisect_right(ids, rotation), replicas=queue.replicas)
+    return _Pass(agents, owners, queue, settings, rotation).run(running)
 
-    verdicts = np.full(len(queue.owners), Verdict.NO_ROOM, np.int8)
-    if queue.held_back:
-        verdicts[list(queue.held_back)] = Verdict.HELD_BACK
-    rows = np.flatnonzero(verdicts == Verdict.NO_ROOM)
-    found, kind_of = find_kinds(queue, rows, columns, lanes, shapes)
-    kinds: list[Kind | None] = [None] * len(queue.owners)
-    for row, kind in zip(rows.tolist(), kind_of.tolist(), strict=True):
-        kinds[row] = found[kind]
-    homeless = _without_agents(queue, rows, found, kind_of, free)
-    verdicts[rows[homeless]] = Verdict.NO_AGENT
 
-    placed: list[int] = []
-    placements: list[Placement] = []
-    wishes = queue.wishes
+class _Pass:
+    """A pass under way."""
 
-    book = None if queue.quotas is None else QuotaBook(queue.quotas, agents.slots, columns)
-    over_quota: set[int] = set()
+    def __init__(self, agents: Agents, owners: Owners, queue: Queue, settings: Settings, rotation: str) -> None:
+        self.owners, self.queue, self.settings, self.rotation = owners, queue, settings, rotation
+        # What is promised is in use for all but the session it is promised to.
+        self.agents = agents if not queue.promises else _with_promises(agents, queue)
+        self.verdicts = np.full(len(queue.owners), Verdict.NO_ROOM, np.int8)
+        if queue.held_back:
+            self.verdicts[list(queue.held_back)] = Verdict.HELD_BACK
+        rows = np.flatnonzero(self.verdicts == Verdict.NO_ROOM)
+        self.view = View(self.agents, queue, rows, settings, rotation)
+        self.book = None if queue.quotas is None else QuotaBook(queue.quotas, agents.slots, self.view.columns)
+        self.over_quota: set[int] = set()
+        self.placed: list[int] = []
+        # By placed session: rows of the agents of its kernels, or numbers of agents as the view has them.
+        self.placements: list[Placement] = []
+        self.backfill: Backfill | None = None
+        self.reservation: Reservation | None = None
+        # A session with a promise knows its agents; the rest of the pass is about the others.
+        self.kept = self._keep_promises()
 
-    def attempt(row: int) -> Kind | None:
-        kind = kinds[row]
-        if kind is None:
-            return None
-        if book is not None and not book.admits(row, kind):
-            over_quota.add(row)
+    def run(self, running: Running | None) -> Decisions:
+        """Decides."""
+        settings, view, verdicts = self.settings, self.view, self.verdicts
+        rows = (
+            view.rows[~np.isin(view.rows, np.fromiter(self.kept, np.int64, len(self.kept)))] if self.kept else view.rows
+        )
+        homeless = _without_agents(self.queue, view.rows, view.found, view.kind_of, view.free)
+        verdicts[view.rows[homeless]] = Verdict.NO_AGENT
+        if self.kept:
+            verdicts[list(self.kept)] = Verdict.PROMISED
+        rows = rows[verdicts[rows] == Verdict.NO_ROOM]
+        aged = aged_head(self.queue, rows, settings) if settings.reserves and running is not None else None
+        if aged is None or running is None:
+            head, waiting = select(self._line(rows), settings)
+        else:
+            head, waiting = self._around(aged, rows, running)
+        verdicts[waiting] = Verdict.BEHIND
+        verdicts[list(self.over_quota)] = Verdict.OVER_QUOTA
+        sessions = np.array(self.placed, np.int64)
+        verdicts[sessions] = Verdict.PLACED
+        kernel_agents, held = _account(self.queue, self.owners, view.free, sessions, self.placements)
+        preemptions: tuple[Preemption, ...] = ()
+        if settings.preemption != OFF and running is not None:
+            preemptions = self._preempt(running)
+        explainers = {
+            id(each): Explainer(each) for each in (view, *([] if self.backfill is None else [self.backfill.closed]))
+        }
+        return Decisions(
+            sessions=sessions,
+            kernel_agents=kernel_agents,
+            held=held,
+            verdicts=verdicts,
+            rotation=view.rotation or self.rotation,
+            reservation=self.reservation,
+            preemptions=preemptions,
+            _view=view,
+            _backfill=self.backfill,
+            _explainers=explainers,
+            _behind=None if head is None else behind(self.queue.ids[head]),
+            _book=self.book,
+        )
+
+    def _attempt(self, row: int) -> Kind | None:
+        kind = self.view.kinds[row]
+        if self.book is not None and not self.book.admits(row, kind):
+            self.over_quota.add(row)
             return None
         if kind.failed:
             return None
-        placement = placer.place_wished(kind, wishes[row]) if row in wishes else placer.place(kind)
+        placement = self.view.place(row) if self.backfill is None else self.backfill.place(row)
         if placement == UNPLACED:
             return None
-        placed.append(row)
-        placements.append(placement)
-        if book is not None:
-            book.take(row, kind)
+        self._keep(row, placement)
         return kind
 
-    line = Line(
-        queue=queue,
-        owners=owners,
-        rows=rows[~homeless],
-        capacity=[total_capacity(agents.capacity)[column] for column in columns],
-        columns=columns,
-        attempt=attempt,
-        over_quota=over_quota,
-    )
-    head, waiting = select(line, settings)
-    sessions = np.array(placed, np.int64)
-    verdicts[waiting] = Verdict.BEHIND
-    verdicts[list(over_quota)] = Verdict.OVER_QUOTA
-    verdicts[sessions] = Verdict.PLACED
-    kernel_agents, held = _account(queue, owners, free, sessions, placements)
-    position = placer.position
-    return Decisions(
-        sessions=sessions,
-        kernel_agents=kernel_agents,
-        held=held,
-        verdicts=verdicts,
-        rotation=ids[position - 1] if position else rotation,
-        _queue=queue,
-        _kinds=kinds,
-        _explainer=Explainer(agents, free, placer, columns, max_kernels),
-        _behind=None if head is None else behind(queue.ids[head]),
-        _book=book,
-    )
+    def _keep(self, row: int, placement: Placement) -> None:
+        self.placed.append(row)
+        self.placements.append(placement)
+        if self.book is not None:
+            self.book.take(row, self.view.kinds[row])
+
+    def _line(self, rows: Integers, *, backfill: bool = False) -> Line:
+        owners = self.owners
+        if self.placed:
+            sessions = np.array(self.placed, np.int64)
+            owners = replace(owners, held=_account(self.queue, owners, self.view.free, sessions, self.placements)[1])
+        return Line(
+            queue=self.queue,
+            owners=owners,
+            rows=rows,
+            capacity=[total_capacity(self.agents.capacity)[column] for column in self.view.columns],
+            columns=self.view.columns,
+            attempt=self._attempt,
+            over_quota=self.over_quota,
+            backfill=backfill,
+        )
+
+    def _around(self, aged: int, rows: Integers, running: Running) -> tuple[int | None, list[int]]:
+        """Sessions of higher priority as ever, then the aged one, then the others around its reservation if it needs one."""
+        above = self.queue.priorities[rows] > self.queue.priorities[aged]
+        head, waiting = select(self._line(rows[above]), self.settings)
+        rest = rows[~above & (rows != aged)]
+        if head is not None:
+            return head, [*waiting, aged, *rest.tolist()]
+        if self._attempt(aged) is None and aged not in self.over_quota:
+            situation = self._situation(running)
+            self.reservation = reserve(situation, aged)
+            if self.reservation is not None:
+                self.backfill = Backfill(situation, self.view, self.reservation, rest)
+            elif self.settings.session_strategy == FIFO and not self.settings.max_tries_before_skip:
+                return aged, rest.tolist()
+        return select(self._line(rest, backfill=self.backfill is not None), self.settings)
+
+    def _situation(self, running: Running) -> Situation:
+        """What is in use now, with what was placed so far."""
+        agents = self.agents
+        if self.placed:
+            used, kernels = agents.used.copy(), agents.kernels.copy()
+            for row, placement in zip(self.placed, self.placements, strict=True):
+                of_kernels = self.view.agents_of(row, placement)
+                # Promised room is in use already.
+                if row not in self.kept:
+                    np.add.at(used, of_kernels, requests_of(self.queue, row))
+                    np.add.at(kernels, of_kernels, 1)
+            agents = replace(agents, used=used, kernels=kernels)
+        return Situation(
+            agents, self.queue, self.settings, self.view.rotation or self.rotation, running, self.view.placer
+        )
+
+    def _preempt(self, running: Running) -> tuple[Preemption, ...]:
+        def admits(row: int) -> bool:
+            kind = self.view.kinds[row]
+            if self.book is None:
+                return True
+            if not self.book.admits(row, kind):
+                return False
+            self.book.take(row, kind)
+            return True
+
+        waiting = np.flatnonzero(self.verdicts == Verdict.NO_ROOM)
+        return tuple(preempt(self._situation(running), waiting, admits, self.view.kinds.__getitem__))
+
+    def _keep_promises(self) -> set[int]:
+        """Sessions whose promise stands; those whose room is free are placed on it."""
+        queue, view, agents = self.queue, self.view, self.agents
+        kept = set[int]()
+        for row in sorted(queue.promises, key=lambda row: (-queue.priorities[row], queue.orders[row])):
+            if row not in view.kinds:
+                continue
+            kept.add(row)
+            rows = np.array(queue.promises[row], np.int64)
+            # Others' promises are in use, the own one is not.
+            over = (agents.used - agents.capacity)[rows]
+            asked = requests_of(queue, row) > 0
+            most = self.settings.max_kernels_per_agent
+            if self.book is not None and not self.book.admits(row, view.kinds[row]):
+                self.over_quota.add(row)
+            elif not (
+                (over[asked] > 0).any()
+                or not agents.schedulable[rows].all()
+                or (most and (agents.kernels[rows] > most).any())
+            ):
+                numbers = np.argsort(view.free.rows)[rows]
+                self._keep(row, numbers.tolist())
+        return kept
+
+
+def _with_promises(agents: Agents, queue: Queue) -> Agents:
+    """The agents with what is promised in use."""
+    used, kernels = agents.used.copy(), agents.kernels.copy()
+    for row, promise in queue.promises.items():
+        np.add.at(used, np.array(promise, np.int64), requests_of(queue, row))
+        np.add.at(kernels, np.array(promise, np.int64), 1)
+    return replace(agents, used=used, kernels=kernels)
 
 
 def _without_agents(

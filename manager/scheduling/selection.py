@@ -40,6 +40,8 @@ class Line:
     attempt: Callable[[int], Kind | None]
     # Rows that `attempt` found to be over a quota.
     over_quota: Container[int] = ()
+    # A session before these has a reservation: none of them holds up others.
+    backfill: bool = False
 
 
 def select(line: Line, settings: Settings) -> tuple[int | None, list[int]]:
@@ -55,7 +57,7 @@ def _fifo(line: Line, settings: Settings) -> tuple[int | None, list[int]]:
     threshold = settings.max_tries_before_skip
     pushed_back = queue.tries[rows] >= threshold if threshold else np.zeros(len(rows), np.bool_)
     order = np.lexsort((queue.orders[rows], pushed_back, -queue.priorities[rows]))
-    strict = (~pushed_back[order]).tolist()
+    strict = (~pushed_back[order] & (not line.backfill)).tolist()
     attempt = line.attempt
     in_order = rows[order].tolist()
     for position, row in enumerate(in_order):

@@ -28,6 +28,27 @@ HALF_LIFE_DAYS, LOOK_BACK_DAYS = "half-life-days", "look-back-days"
 # How much each slot counts in past usage, `cpu=2,mem=1`; slots not named count 0. Without the option all count the same.
 USAGE_WEIGHTS = "usage-weights"
 
+# A session that was tried so often in vain, or waits so long, gets a reservation, the first such one by priority and arrival. 0 is off.
+RESERVE_AFTER_TRIES, RESERVE_AFTER_SECONDS = "reserve-after-tries", "reserve-after-seconds"
+# What happens to preemptible sessions of lower priority that are in the way: nothing (`off`), `terminate` or `requeue`.
+PREEMPTION = "preemption"
+# Which of those with the lowest priority go first: the `newest` or the `oldest`.
+PREEMPTION_ORDER = "preemption-order"
+# How long room is kept for the winner beyond the grace of those that make way, and how long a session runs before it may be preempted.
+PREEMPTION_HOLD_SECONDS, PREEMPTION_MIN_RUNTIME_SECONDS = "preemption-hold-seconds", "preemption-min-runtime-seconds"
+OFF, TERMINATE, REQUEUE, NEWEST, OLDEST = "off", "terminate", "requeue", "newest", "oldest"
+
+# What every group may say, whatever its strategies.
+COMMON_OPTIONS = frozenset(
+    {
+        RESERVE_AFTER_TRIES,
+        RESERVE_AFTER_SECONDS,
+        PREEMPTION,
+        PREEMPTION_ORDER,
+        PREEMPTION_HOLD_SECONDS,
+        PREEMPTION_MIN_RUNTIME_SECONDS,
+    }
+)
 SESSION_STRATEGIES: dict[str, frozenset[str]] = {
     FIFO: frozenset({MAX_TRIES_BEFORE_SKIP}),
     LIFO: frozenset(),
@@ -63,13 +84,24 @@ class Settings:
     look_back_days: int = 28
     # None: every slot counts the same.
     usage_weights: Mapping[str, float] | None = None
+    reserve_after_tries: int = 0
+    reserve_after_seconds: int = 0
+    preemption: str = OFF
+    preemption_order: str = NEWEST
+    preemption_hold_seconds: int = 60
+    preemption_min_runtime_seconds: int = 0
+
+    @property
+    def reserves(self) -> bool:
+        """Whether an aged session may get a reservation."""
+        return bool(self.reserve_after_tries or self.reserve_after_seconds)
 
 
 def validate_policy(policy: Policy) -> Settings:
     """The policy with its options read. Raises PolicyError on unknown strategies, unknown or unread options, and bad values."""
     session_options = _known("session strategy", policy.session_strategy, SESSION_STRATEGIES)
     agent_options = _known("agent strategy", policy.agent_strategy, AGENT_STRATEGIES)
-    allowed = session_options | agent_options
+    allowed = session_options | agent_options | COMMON_OPTIONS
     for option in sorted(policy.options):
         if option not in allowed:
             readable = ", ".join(sorted(allowed)) or "none"
@@ -85,6 +117,12 @@ def validate_policy(policy: Policy) -> Settings:
         half_life_days=_read(policy, HALF_LIFE_DAYS, _days, 7),
         look_back_days=_read(policy, LOOK_BACK_DAYS, _days, 28),
         usage_weights=_read(policy, USAGE_WEIGHTS, _usage_weights, None),
+        reserve_after_tries=_read(policy, RESERVE_AFTER_TRIES, _count, 0),
+        reserve_after_seconds=_read(policy, RESERVE_AFTER_SECONDS, _count, 0),
+        preemption=_read(policy, PREEMPTION, _one_of(OFF, TERMINATE, REQUEUE), OFF),
+        preemption_order=_read(policy, PREEMPTION_ORDER, _one_of(NEWEST, OLDEST), NEWEST),
+        preemption_hold_seconds=_read(policy, PREEMPTION_HOLD_SECONDS, _count, 60),
+        preemption_min_runtime_seconds=_read(policy, PREEMPTION_MIN_RUNTIME_SECONDS, _count, 0),
     )
 
 
@@ -114,6 +152,15 @@ def _read(policy: Policy, option: str, read: Callable[[str], Value], default: Va
         return read(policy.options[option])
     except ValueError as error:
         raise PolicyError(f"option {option}: {error}") from error
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"must be one of {', '.join(words)}")
+        return text
+
+    return read
 
 
 def _count(text: str) -> int:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
 
-from manager.scheduling.columns import Agents, AgentWishes, Explanation, Integers, Owners, Policy, Queue, Tier
+from manager.scheduling.columns import Agents, AgentWishes, Explanation, Integers, Owners, Policy, Queue, Running, Tier
 from manager.scheduling.scheduling_pass import Decisions, run_pass
-from manager.scheduling.strategies import FIFO, MAX_TRIES_BEFORE_SKIP
-from tests.property.scheduling.oracle import Agent, Cluster, Session
+from manager.scheduling.strategies import (
+    FIFO,
+    MAX_TRIES_BEFORE_SKIP,
+    PREEMPTION,
+    PREEMPTION_ORDER,
+    REQUEUE,
+    RESERVE_AFTER_TRIES,
+)
+from tests.property.scheduling.oracle import Agent, Cluster, Placed, Session
 
 SLOTS = ["cpu", "mem", "cuda.device", "rocm.device", "disk", "net"]
 HELD_BACK = Explanation(Tier.POLICY, "DEPENDENCY", "waits for another session")
@@ -89,6 +97,43 @@ def _bits(features: frozenset[int]) -> int:
     return sum(1 << feature for feature in features)
 
 
+def add_running(choice: random.Random, cluster: Cluster) -> Cluster:
+    """The same problem with placed sessions, time limits, promises, reservations and preemption."""
+    for number in range(choice.randint(0, 12)):
+        kernels = []
+        for agent in choice.choices(cluster.agents, k=choice.choice([1, 1, 2, 3])) if cluster.agents else []:
+            amounts = {slot: choice.randint(0, max(0, free)) for slot, free in agent.free.items()}
+            agent.free = {slot: free - amounts[slot] for slot, free in agent.free.items()}
+            kernels.append((agent.id, amounts))
+        end = choice.choice([math.inf, 10.0, 20.0, 20.0, 30.5])
+        cluster.running.append(Placed(f"r{number}", choice.choice([0, 10, 15]), choice.random() < 0.7, kernels, end))
+    cluster.reserve_after = choice.choice([0, 1, 1, 1])
+    cluster.preemption_order = choice.choice(["", "newest", "oldest"])
+    for session in cluster.sessions:
+        session.limit = choice.choice([math.inf, 5.0, 20.0, 25.0])
+        if cluster.agents and choice.random() < 0.05:
+            session.promise = [agent.id for agent in choice.choices(cluster.agents, k=len(session.kernels))]
+    return cluster
+
+
+def running_of(cluster: Cluster) -> Running:
+    """The placed sessions as the pass reads them."""
+    row = {agent.id: number for number, agent in enumerate(cluster.agents)}
+    kernels = [kernel for placed in cluster.running for kernel in placed.kernels]
+    return Running(
+        ids=[placed.id for placed in cluster.running],
+        priorities=np.array([placed.priority for placed in cluster.running], np.int64),
+        preemptible=np.array([placed.preemptible for placed in cluster.running], np.bool_),
+        placed=np.arange(len(cluster.running), dtype=np.int64),
+        ends=np.array([placed.end for placed in cluster.running], np.float64),
+        offsets=np.cumsum([0, *(len(placed.kernels) for placed in cluster.running)]).astype(np.int64),
+        agents=np.array([row[agent] for agent, _ in kernels], np.int64),
+        amounts=np.array([[amounts[slot] for slot in cluster.slots] for _, amounts in kernels], np.int64).reshape(
+            len(kernels), len(cluster.slots)
+        ),
+    )
+
+
 def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
     """A problem as the pass reads it."""
     slots, row = cluster.slots, {agent.id: number for number, agent in enumerate(cluster.agents)}
@@ -150,15 +195,25 @@ def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
         replicas=[
             {row[agent]: kernels for agent, kernels in cluster.replicas[endpoint].items()} for endpoint in endpoints
         ],
+        limits={number: session.limit for number, session in enumerate(sessions) if session.limit < math.inf},
+        promises={
+            number: [row[agent] for agent in session.promise]
+            for number, session in enumerate(sessions)
+            if session.promise
+        },
     )
     options = {MAX_TRIES_BEFORE_SKIP: str(cluster.max_tries)} if cluster.max_tries else {}
+    if cluster.reserve_after:
+        options[RESERVE_AFTER_TRIES] = str(cluster.reserve_after)
+    if cluster.preemption_order:
+        options |= {PREEMPTION: REQUEUE, PREEMPTION_ORDER: cluster.preemption_order}
     return agents, owners, queue, Policy(cluster.session_strategy, cluster.agent_strategy, options)
 
 
 def decide(cluster: Cluster) -> tuple[list[tuple[str, list[str]]], Decisions]:
     """The fast pass on a problem: (session, agents of its kernels) in order, and its whole answer."""
     agents, owners, queue, policy = columns_of(cluster)
-    decisions = run_pass(agents, owners, queue, policy, cluster.rotation)
+    decisions = run_pass(agents, owners, queue, policy, cluster.rotation, running=running_of(cluster))
     listed = [
         (
             queue.ids[session],

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from manager.scheduling import ordered, placement, rotation
 from manager.scheduling.columns import UNPLACED, Verdict
 from manager.scheduling.strategies import AGENT_STRATEGIES, CONCENTRATED, DISPERSED, DRF, FIFO, LIFO, ROUND_ROBIN
-from tests.property.scheduling.instances import columns_of, decide, random_cluster
+from tests.property.scheduling.instances import add_running, columns_of, decide, random_cluster, running_of
 from tests.property.scheduling.oracle import Cluster
 
 SESSION_STRATEGIES = (FIFO, LIFO, DRF)
 # Instances for each pair of strategies and each way through the code; 10,080 in all.
 INSTANCES = 280
+RUNNING_INSTANCES = 24
 # Scans before an order is built, steps before a walk gives up, gang size from which room is counted: each way through the code.
 WAYS = {"ordered": (0, 100, 64), "impatient": (0, 2, 2), "mixed": (3, 100, 3), "scanned": (1000, 100, 64)}
 
@@ -62,6 +63,56 @@ def test_equals_the_oracle(
     for seed in range(INSTANCES):
         choice = random.Random(f"{session_strategy} {agent_strategy} {way} {seed}")  # the same problems every time
         check(random_cluster(choice, session_strategy, agent_strategy))
+
+
+@pytest.mark.parametrize("agent_strategy", [CONCENTRATED, DISPERSED, ROUND_ROBIN])
+@pytest.mark.parametrize("session_strategy", SESSION_STRATEGIES)
+def test_reservations_and_preemption_equal_the_oracle(
+    session_strategy: str, agent_strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved = preempted = 0
+    for seed in range(RUNNING_INSTANCES):
+        scans, steps, counted = list(WAYS.values())[seed % len(WAYS)]
+        monkeypatch.setattr(ordered, "SCANS_BEFORE_ORDER", scans)
+        monkeypatch.setattr(ordered, "STEPS_BEFORE_SCAN", steps)
+        monkeypatch.setattr(rotation, "STEPS_BEFORE_SCAN", steps)
+        monkeypatch.setattr(placement, "COUNTED_GANG", counted)
+        # The same problems every time.
+        choice = random.Random(f"running {session_strategy} {agent_strategy} {seed}")
+        cluster = add_running(choice, random_cluster(choice, session_strategy, agent_strategy))
+        expected = copy.deepcopy(cluster)
+        wanted = expected.run()
+        got, decisions = decide(cluster)
+        assert got == wanted, seed
+        agents, _, queue, _ = columns_of(cluster)
+        reservation = decisions.reservation
+        assert expected.reservation == (
+            None
+            if reservation is None
+            else (
+                queue.ids[reservation.session],
+                reservation.after,
+                [agents.ids[row] for row in reservation.agents.tolist()],
+            )
+        ), seed
+        preemptions = [
+            (
+                queue.ids[each.winner],
+                [agents.ids[row] for row in each.agents.tolist()],
+                [running_of(cluster).ids[row] for row in each.victims],
+            )
+            for each in decisions.preemptions
+        ]
+        assert preemptions == expected.preemptions, seed
+        for each in decisions.preemptions:
+            for victim in each.victims:
+                assert cluster.running[victim].preemptible
+                assert cluster.running[victim].priority < queue.priorities[each.winner]
+        for row in range(len(queue.ids)):
+            assert (decisions.explain(row) is None) == (queue.ids[row] in dict(got))
+        reserved += reservation is not None
+        preempted += len(preemptions)
+    assert reserved + preempted > 1
 
 
 @settings(

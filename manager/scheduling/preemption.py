@@ -1,0 +1,93 @@
+"""Preemption: sessions of lower priority make way for one that finds no room.
+
+Only placed sessions that may be preempted, and only of strictly lower priority than the winner, are victims: lowest priority first, then
+the newest or the oldest as the group has it. They are taken in that order until the winner fits; then those that it can do without on
+the agents it found are spared again, the most valuable first. A gang makes way whole. The room is the winner's from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from manager.scheduling.columns import Agents, Integers, Queue
+from manager.scheduling.room import Situation
+from manager.scheduling.strategies import OLDEST
+from manager.scheduling.view import requests_of
+
+# Winners of one pass; the next pass goes on.
+MAX_WINNERS = 16
+# Sessions that are looked at for it in one pass: each may cost as much as some thousand placements.
+MAX_LOOKED_AT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Who makes way for whom."""
+
+    # Row of the winner in the queue, and of the agent of each of its kernels, by rank.
+    winner: int
+    agents: Integers
+    # Rows in `Running`.
+    victims: tuple[int, ...]
+
+
+def preempt(
+    situation: Situation, waiting: Integers, admits: Callable[[int], bool], kind_of: Callable[[int], object]
+) -> Iterator[Preemption]:
+    """Victims for the first of the rows `waiting` of the queue that found no room, by priority and arrival.
+
+    `admits` says whether the quotas have room for a winner (and counts it), `kind_of` which sessions are alike.
+    """
+    queue, running = situation.queue, situation.running
+    order = waiting[np.lexsort((queue.orders[waiting], -queue.priorities[waiting]))]
+    by_age = running.placed if situation.settings.preemption_order == OLDEST else -running.placed
+    left = np.flatnonzero(running.preemptible)
+    left = left[np.lexsort((left, by_age[left], running.priorities[left]))]
+    hopeless: set[tuple[object, int]] = set()
+    winners = looked_at = 0
+    for row in order.tolist():
+        priority = int(queue.priorities[row])
+        if winners == MAX_WINNERS or looked_at == MAX_LOOKED_AT or not len(left):
+            return
+        lower = left[running.priorities[left] < priority]
+        if (kind_of(row), priority) in hopeless or not len(lower):
+            continue
+        looked_at += 1
+        found = _victims(situation, row, lower)
+        if found is None:
+            hopeless.add((kind_of(row), priority))
+        elif admits(row):
+            winners += 1
+            hopeless.clear()
+            yield found
+            left = left[~np.isin(left, found.victims)]
+            situation = replace(situation, agents=_promised(situation.without(found.victims), queue, found))
+
+
+def _victims(situation: Situation, row: int, lower: Integers) -> Preemption | None:
+    room = situation.first(row, [[session] for session in lower.tolist()])
+    # With none to make way it would have been placed, or a reservation keeps it from it.
+    if room is None or room.step == 0:
+        return None
+    victims = [session for session in lower[: room.step].tolist() if _touches(situation, session, room.agents)]
+    for session in reversed(victims.copy()):
+        rest = [victim for victim in victims if victim != session]
+        if situation.place(row, rest, only=room.agents) is not None:
+            victims = rest
+    agents = situation.place(row, victims, only=room.agents)
+    return None if agents is None or not victims else Preemption(row, agents, tuple(victims))
+
+
+def _touches(situation: Situation, session: int, agents: Integers) -> bool:
+    running = situation.running
+    return bool(np.isin(running.agents[running.offsets[session] : running.offsets[session + 1]], agents).any())
+
+
+def _promised(agents: Agents, queue: Queue, preemption: Preemption) -> Agents:
+    used, kernels = agents.used.copy(), agents.kernels.copy()
+    np.add.at(used, preemption.agents, requests_of(queue, preemption.winner))
+    np.add.at(kernels, preemption.agents, 1)
+    return replace(agents, used=used, kernels=kernels)
