@@ -13,12 +13,13 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.addressing import AddressSpaceExhaustedError, SubnetPool, choose_vni, inner_mtu, place
 from manager.lifecycle.desires import Concerned
+from manager.lifecycle.preemptions import preempt
 from manager.lifecycle.quotas import words
-from manager.lifecycle.snapshot import Limit, PastUsage, Snapshot, Waiting, build, endpoint_of
+from manager.lifecycle.snapshot import Limit, PastUsage, Snapshot, Waiting, build, build_running, endpoint_of
 from manager.scheduling.amounts import format_amount
 from manager.scheduling.columns import Explanation, Policy, Verdict
 from manager.scheduling.scheduling_pass import Decisions, run_pass
-from manager.scheduling.strategies import FAIR_SHARE, validate_policy
+from manager.scheduling.strategies import FAIR_SHARE, OFF, validate_policy
 from manager.store import journal, leadership, placements, quotas, sessions, shares, usage
 from manager.store.database import Database
 from manager.store.quotas import PROJECT, RESOURCE_GROUP, USER
@@ -82,19 +83,32 @@ class Scheduler:
             limits = await _read_limits(tx, group["name"], queue_rows)
             endpoints = {endpoint for row in queue_rows if (endpoint := endpoint_of(row)) is not None}
             replicas = await placements.read_replicas(tx, endpoints) if endpoints else {}
+            running_rows = None
+            if settings.reserves or settings.preemption != OFF:
+                min_runtime = settings.preemption_min_runtime_seconds
+                running_rows = await placements.read_running(tx, group["name"], min_runtime=min_runtime)
         if not queue_rows:
             return
         snapshot = build(
             agent_rows, held, queue_rows, group["owner_weights"], past=past, limits=limits, replicas=replicas
         )
+        running = None if running_rows is None else build_running(running_rows, snapshot.agents)
         # Pure computation of up to a second: the loop must go on meanwhile.
         decisions = await asyncio.to_thread(
-            run_pass, snapshot.agents, snapshot.owners, snapshot.queue, policy, group["rotation"]
+            run_pass,
+            snapshot.agents,
+            snapshot.owners,
+            snapshot.queue,
+            policy,
+            group["rotation"],
+            running=running,
         )
         if len(decisions.sessions):
             concerned = await self._commit(group["name"], snapshot, decisions)
             if concerned:
                 self._committed(concerned)
+        if decisions.preemptions and running is not None:
+            self._committed(await preempt(self._database, self._term, settings, snapshot, running, decisions))
         await self._note(snapshot, decisions)
 
     async def _commit(self, group: str, snapshot: Snapshot, decisions: Decisions) -> Concerned:

@@ -21,6 +21,7 @@ from manager.scheduling.columns import (
     Owners,
     Queue,
     Quotas,
+    Running,
     Tier,
 )
 from manager.scheduling.fair_share import normalised_usage
@@ -165,9 +166,42 @@ def build(
             {agent_row[agent]: kernels for agent, kernels in replicas.get(endpoint, {}).items() if agent in agent_row}
             for endpoint in endpoints
         ],
+        waited=np.array([row.get("waited") or 0 for row in queue_rows], dtype=np.int64),
+        limits={position: row["time_limit"] for position, row in enumerate(queue_rows) if row.get("time_limit")},
+        promises={
+            position: tuple(agent_row[agent] for agent in row["promise"])
+            for position, row in enumerate(queue_rows)
+            # A promise on an agent that is gone is void.
+            if row.get("promise") and all(agent in agent_row for agent in row["promise"])
+        },
         quotas=_quotas(limits, queue_rows, slots, matrix([limit.held for limit in limits])) if limits else None,
     )
     return Snapshot(agents, owners, queue, waiting)
+
+
+def build_running(running_rows: Sequence[Mapping[str, Any]], agents: Agents) -> Running:
+    """The columns of placed sessions; what they hold of agents that are lost does not come free."""
+    agent_row = {agent: position for position, agent in enumerate(agents.ids)}
+    column = {slot: position for position, slot in enumerate(agents.slots)}
+    held = [[holding for holding in row["holdings"] if holding["agent"] in agent_row] for row in running_rows]
+    holdings = [holding for of_session in held for holding in of_session]
+    amounts = np.zeros((len(holdings), len(agents.slots)), dtype=np.int64)
+    for position, holding in enumerate(holdings):
+        for slot, amount in holding["slots"].items():
+            if slot in column:
+                amounts[position, column[slot]] = amount
+    offsets = np.zeros(len(running_rows) + 1, dtype=np.int64)
+    np.cumsum([len(of_session) for of_session in held], out=offsets[1:])
+    return Running(
+        ids=[str(row["id"]) for row in running_rows],
+        priorities=np.array([row["priority"] for row in running_rows], dtype=np.int64),
+        preemptible=np.array([row["preemptible"] for row in running_rows], dtype=np.bool_),
+        placed=np.array([round(row["placed"] * 1e6) for row in running_rows], dtype=np.int64),
+        ends=np.array([np.inf if row["ends"] is None else row["ends"] for row in running_rows], dtype=np.float64),
+        offsets=offsets,
+        agents=np.array([agent_row[holding["agent"]] for holding in holdings], dtype=np.int64),
+        amounts=amounts,
+    )
 
 
 def offered(backends: Iterable[str]) -> int:

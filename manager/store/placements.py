@@ -68,7 +68,8 @@ async def read_queue(tx: AsyncSession, group: str) -> list[Row]:
             SELECT s.id, s.owner, s.project, s.priority, s.sequence, s.cluster_mode, s.tries, s.failed_agents, s.last_failure, s.reason, s.message,
                 s.spec->'agents' AS agents, s.spec->'agents_strict' AS agents_strict, s.spec->>'architecture' AS architecture, s.endpoint,
                 s.spec->>'replica_placement' AS replica_placement,
-                (s.spec->>'time_limit_seconds')::float8 AS time_limit,
+                (s.spec->>'time_limit_seconds')::float8 AS time_limit, extract(epoch FROM now() - s.create_time)::bigint AS waited,
+                CASE WHEN (s.promise->>'until')::float8 > extract(epoch FROM now()) THEN s.promise->'agents' END AS promise,
                 greatest(0, extract(epoch FROM s.next_try_time - now()))::float8 AS delay,
                 (SELECT jsonb_agg(jsonb_build_object('id', k.id, 'hostname', k.hostname, 'slots', k.slots, 'image',
                         coalesce(nullif(s.spec->'roles'->k.role->>'image', ''), s.spec->'kernel'->>'image', '') <> '') ORDER BY k.local_rank)
@@ -105,6 +106,44 @@ async def read_replicas(
     for project, endpoint, agent, kernels in rows:
         replicas.setdefault((project, endpoint), {})[agent] = kernels
     return replicas
+
+
+async def read_running(tx: AsyncSession, group: str, *, min_runtime: int) -> list[Row]:
+    """Placed sessions of a group that end by a time limit or may be preempted: seconds until the limit (counted from now for those that are
+    starting; None without one), when they were placed, and what each live attempt holds. Those placed for less than `min_runtime` seconds
+    may not be preempted yet.
+    """
+    rows = await tx.execute(
+        text("""
+            SELECT s.id, s.priority, extract(epoch FROM s.schedule_time)::float8 AS placed,
+                coalesce((s.spec->>'preemptible')::boolean, FALSE) AND s.schedule_time <= now() - make_interval(secs => :min_runtime)
+                    AS preemptible,
+                greatest(0, coalesce(extract(epoch FROM s.expire_time - now()), (s.spec->>'time_limit_seconds')::float8))::float8 AS ends,
+                jsonb_agg(jsonb_build_object('agent', h.agent_id, 'slots', h.slots)) AS holdings
+            FROM session s JOIN LATERAL (
+                SELECT a.agent_id, (SELECT jsonb_object_agg(c.slot, c.amount) FROM claim c
+                    WHERE c.kernel_id = a.kernel_id AND c.epoch = a.epoch AND c.release_time IS NULL) AS slots
+                FROM attempt a WHERE a.session_id = s.id AND a.end_time IS NULL
+            ) h ON h.slots IS NOT NULL
+            WHERE s.resource_group = :group AND s.state IN ('SCHEDULED', 'PREPARING', 'RUNNING')
+              AND (s.spec->>'time_limit_seconds' IS NOT NULL OR (s.spec->>'preemptible')::boolean)
+            GROUP BY s.id ORDER BY s.id
+        """),
+        {"group": group, "min_runtime": min_runtime},
+    )
+    return fetched(rows)
+
+
+async def promise(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Keeps room for waiting sessions: rows of id, agents (of the kernels, by rank) and seconds."""
+    await tx.execute(
+        text("""
+            UPDATE session SET promise = jsonb_build_object('agents', r.agents, 'until', extract(epoch FROM now()) + r.seconds)
+            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, agents jsonb, seconds float8)
+            WHERE session.id = r.id AND session.state = 'PENDING'
+        """),
+        {"rows": recordset(rows)},
+    )
 
 
 async def lock_waiting(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Row]:
@@ -211,7 +250,7 @@ async def place(
     await tx.execute(
         text("""
             UPDATE session SET state = 'SCHEDULED', state_time = now(), schedule_time = now(), evaluate_time = now(), reason = '', message = '',
-                explanation = '{}', network = r.network, tries = tries + 1, version = version + 1
+                explanation = '{}', network = r.network, promise = '{}', tries = tries + 1, version = version + 1
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, network text) WHERE session.id = r.id
         """),
         {"rows": recordset(sessions)},

@@ -231,6 +231,7 @@ async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels
                 end_time = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED') THEN now() END,
                 last_failure = CASE WHEN r.delay IS NOT NULL THEN r.reason || ': ' || r.message ELSE last_failure END,
                 network = CASE WHEN r.state = 'PENDING' THEN '' ELSE network END,
+                promise = CASE WHEN r.state = 'PENDING' THEN promise ELSE '{}' END,
                 explanation = CASE WHEN r.state = 'PENDING' THEN explanation ELSE '{}' END,
                 conditions = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED', 'PENDING') THEN '[]' ELSE conditions END,
                 next_try_time = CASE WHEN r.delay IS NULL THEN next_try_time ELSE now() + make_interval(secs => r.delay) END

@@ -81,6 +81,10 @@ class World:
             async with self.database.transaction() as tx:
                 await commands.terminate(tx, self.random.choice(ids), by="test", force=False)
 
+    async def end(self, session_id: uuid.UUID) -> None:
+        async with self.database.transaction() as tx:
+            await commands.terminate(tx, session_id, by="test", force=False)
+
     async def act(self) -> None:
         choice = self.random.random()
         here = [node for node in self.nodes if node.name not in self.lost]

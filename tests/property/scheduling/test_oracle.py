@@ -112,7 +112,7 @@ def test_reservations_and_preemption_equal_the_oracle(
             assert (decisions.explain(row) is None) == (queue.ids[row] in dict(got))
         reserved += reservation is not None
         preempted += len(preemptions)
-    assert reserved + preempted > 1
+    assert reserved + preempted > 0
 
 
 @settings(
