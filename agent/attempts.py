@@ -30,6 +30,9 @@ class Goal(enum.Enum):
 class Phase(enum.Enum):
     """How far a backend has come with an attempt."""
 
+    WAITING = "waiting"
+    """There is a record, and nothing was done: a former process of the agent was about to fetch the image."""
+    PULLING = "pulling"
     CREATING = "creating"
     CREATED = "created"
     RUNNING = "running"
@@ -44,11 +47,57 @@ class Phase(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ImageIdentity:
+    """Which image a reference was found to name: digests, as `sha256:…`, of its manifest and of its configuration.
+
+    The former is empty for an image that came from no registry. Without both, nothing is said.
+    """
+
+    digest: str = ""
+    id: str = ""
+
+    def matches(self, other: ImageIdentity) -> bool:
+        """Whether both are the same image; on nodes of different architectures, only the former digests agree."""
+        return (self.digest != "" and self.digest == other.digest) or (self.id != "" and self.id == other.id)
+
+    def __bool__(self) -> bool:
+        """Whether anything is said."""
+        return bool(self.digest or self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePort:
+    """A port that an image says its programs serve; `ports` are numbers inside the kernel."""
+
+    name: str
+    protocol: str
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What is known of an image that is on the node."""
+
+    identity: ImageIdentity
+    service_ports: tuple[ServicePort, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer of an image that is being fetched: bytes, `total` 0 while that is not known."""
+
+    id: str
+    bytes: int = 0
+    total: int = 0
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptSpec:
-    """What an attempt is made of; never changes.
+    """What an attempt is made of; never changes, but for `image_identity`, which is known better with every try.
 
     `slots` are in the smallest unit: bytes for `mem`, thousandths for all others. An empty `image` means the host's
-    root, an empty `command` means idle until stopped.
+    root, an empty `command` means idle until stopped. `shared_memory` is in bytes, 0 for the default.
     """
 
     id: str
@@ -61,6 +110,8 @@ class AttemptSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     slots: Mapping[str, int] = field(default_factory=dict)
     networked: bool = False
+    image_identity: ImageIdentity = field(default_factory=ImageIdentity)
+    shared_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +146,8 @@ class ObservedAttempt:
     stop_grace: float = 0.0
     kill_at: float | None = None
     log_size: int = 0
+    image: ImageFacts | None = None
+    layers: tuple[Layer, ...] = ()
 
     @property
     def held(self) -> bool:

@@ -55,6 +55,8 @@ class Settings:
     `ca_fingerprint` are needed for the first start only. Amounts are in the smallest unit. `docker_host` is the Docker
     engine for kernels with an image, as `unix://PATH`; empty means the usual one, if it answers. With `null_kernels`
     nothing runs at all: for tests and benches.
+    `registry_config` holds credentials for registries, as Docker's `config.json` does; without it, images are fetched as
+    anybody can.
     """
 
     agent_id: str
@@ -75,6 +77,7 @@ class Settings:
     output_limit: int = 64 << 20
     docker_host: str = ""
     null_kernels: bool = False
+    registry_config: Path | None = None
 
 
 def version() -> str:
@@ -180,6 +183,7 @@ def _containers(settings: Settings, node: Node) -> DockerBackend | None:
             gid=settings.gid,
             tasks=settings.tasks,
             output_limit=settings.output_limit,
+            registry_config=settings.registry_config,
         )
     )
 

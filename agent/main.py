@@ -20,7 +20,7 @@ _AGENT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def _slots(_context: click.Context, _parameter: click.Parameter, value: str) -> dict[str, int]:
-    from agent.resources.discovery import parse_slots  # noqa: PLC0415 - kept out of `--help`
+    from agent.amounts import parse_slots  # noqa: PLC0415 - kept out of `--help`
 
     try:
         return parse_slots(value)
@@ -81,6 +81,12 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--null-kernels", is_flag=True, hidden=True, help="Kernels do nothing: for tests and benches."
             ),
+            click.option(
+                "--registry-config",
+                type=click.Path(dir_okay=False, path_type=Path),
+                metavar="FILE",
+                help="Credentials for image registries, in the format of Docker's config.json.",
+            ),
         )
     ):
         command = option(command)
@@ -108,6 +114,7 @@ def run(  # noqa: PLR0917 - one per option
     output_limit: int,
     docker_host: str,
     null_kernels: bool,
+    registry_config: Path | None,
 ) -> None:
     """Runs the agent until it is told to end; kernels run on then."""
     from agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
@@ -134,6 +141,7 @@ def run(  # noqa: PLR0917 - one per option
         output_limit=output_limit,
         docker_host=docker_host,
         null_kernels=null_kernels,
+        registry_config=registry_config,
     )
     try:
         daemon.check(settings)

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from manager.api.health import is_serving
 from manager.fleet.supervisor import Timers
 from manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
 from manager.logs import configure_logging
@@ -172,6 +173,22 @@ def _revoke_agent(agent_id: str, data_dir: Path, database_url: str) -> None:
                 raise click.ClickException(f"no agent {agent_id} is enrolled")
 
     _run(revoke())
+
+
+@main.command("health")
+@_data_directory
+@click.option("--listen", envvar="RETINUE_LISTEN", default=DEFAULT_LISTEN, show_default=True, help="Port for users.")
+def _health(data_dir: Path, listen: str) -> None:
+    """End with 0 if the manager of this machine serves, for health checks of containers and of service managers."""
+    port = listen.rpartition(":")[2]
+    if not port.isdecimal():
+        raise click.UsageError(f"{listen!r} is not HOST:PORT")
+    try:
+        certificate = (data_dir / "ca.pem").read_bytes()
+    except OSError as error:
+        raise click.ClickException(f"cannot read {data_dir / 'ca.pem'}: {error.strerror}") from error
+    if not asyncio.run(is_serving(f"127.0.0.1:{port}", certificate)):
+        raise click.ClickException("the manager does not serve")
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

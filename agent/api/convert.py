@@ -8,7 +8,16 @@ import re
 from google.protobuf import timestamp_pb2
 
 from agent.api.errors import invalid
-from agent.attempts import ATTEMPT_ID, AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
+from agent.attempts import (
+    ATTEMPT_ID,
+    AttemptSpec,
+    DesiredAttempt,
+    Goal,
+    ImageFacts,
+    ImageIdentity,
+    ObservedAttempt,
+    Phase,
+)
 from retinue.agent.v1 import agent_service_pb2
 
 GOALS = {
@@ -17,6 +26,8 @@ GOALS = {
     agent_service_pb2.GOAL_STOPPED: Goal.STOPPED,
 }
 STATES = {
+    Phase.WAITING: agent_service_pb2.ATTEMPT_STATE_ACCEPTED,
+    Phase.PULLING: agent_service_pb2.ATTEMPT_STATE_PULLING,
     Phase.CREATING: agent_service_pb2.ATTEMPT_STATE_CREATING,
     Phase.CREATED: agent_service_pb2.ATTEMPT_STATE_CREATING,
     Phase.RUNNING: agent_service_pb2.ATTEMPT_STATE_RUNNING,
@@ -35,7 +46,7 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         raise invalid("attempts.goal", f"of attempt {message.id} is not set")
     if HOSTNAME.fullmatch(message.hostname) is None:
         raise invalid("attempts.hostname", f"{message.hostname!r} of attempt {message.id} is not a host name")
-    if any(amount < 0 for amount in message.slots.values()):
+    if any(amount < 0 for amount in (*message.slots.values(), message.shared_memory)):
         raise invalid("attempts.slots", f"of attempt {message.id} is negative")
     spec = AttemptSpec(
         id=message.id,
@@ -48,6 +59,8 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         environment=dict(message.environment),
         slots=dict(message.slots),
         networked=message.networked,
+        image_identity=ImageIdentity(message.image_identity.digest, message.image_identity.id),
+        shared_memory=message.shared_memory,
     )
     grace = message.stop_grace.seconds + message.stop_grace.nanos / 1e9
     return DesiredAttempt(spec, goal, max(0.0, grace))
@@ -70,7 +83,21 @@ def attempt_status(
         start_time=_timestamp(attempt.start_time),
         end_time=_timestamp(attempt.end_time),
         log_size=attempt.log_size,
+        image=None if attempt.image is None else _image_facts(attempt.image),
+        layers=[
+            agent_service_pb2.LayerPull(id=layer.id, bytes=layer.bytes, total_bytes=layer.total, done=layer.done)
+            for layer in attempt.layers
+        ],
     )
+
+
+def _image_facts(facts: ImageFacts) -> agent_service_pb2.ImageFacts:
+    ports = [
+        agent_service_pb2.ServicePort(name=port.name, protocol=port.protocol, ports=port.ports)
+        for port in facts.service_ports
+    ]
+    identity = agent_service_pb2.ImageIdentity(digest=facts.identity.digest, id=facts.identity.id)
+    return agent_service_pb2.ImageFacts(identity=identity, service_ports=ports)
 
 
 def same_but_size(one: agent_service_pb2.AttemptStatus, other: agent_service_pb2.AttemptStatus) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from agent.attempts import Layer
     from agent.backends.records import Record, Records
 
 
@@ -28,6 +29,8 @@ class Book:
         self._listener: Callable[[], None] = lambda: None
         self.kill_at: dict[str, float] = {}
         """When an attempt that was asked to end is due to be killed, on the monotonic clock."""
+        self.layers: dict[str, tuple[Layer, ...]] = {}
+        """How far the image of an attempt in PULLING is fetched."""
 
     def __contains__(self, attempt_id: str) -> bool:
         """Whether there is a record of the attempt."""
@@ -124,4 +127,6 @@ class Book:
             stop_grace=record.stop_grace,
             kill_at=self.kill_at.get(record.id),
             log_size=record.log_size if record.phase.ended else self.output(record.id).size(),
+            image=record.image,
+            layers=self.layers.get(record.id, ()),
         )

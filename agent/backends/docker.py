@@ -22,6 +22,7 @@ from agent.backends.attachment import BUFFER, DockerStream, NotRunningError, Wir
 from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.backends.book import Book
 from agent.backends.docker_engine import Engine, EngineError
+from agent.backends.docker_fit import fitted
 from agent.backends.docker_images import ImageError, Images
 from agent.backends.docker_kernels import DockerKernels, DockerOptions, boot_time, open_gate
 from agent.backends.kernels import KernelError
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from agent.attempts import AttemptSpec, ObservedAttempt
+    from agent.attempts import AttemptSpec, Layer, ObservedAttempt
     from agent.backends.docker_engine import ContainerState
+    from agent.backends.docker_images import Image
     from agent.backends.output import Output
     from agent.backends.processes import Process
 
@@ -56,6 +58,7 @@ BOUND_INTERVAL = 1.0
 TAIL = 2_000
 """Bytes of output in the message of an attempt that could not be created."""
 KILLED = 137
+START_FAILED = "START_FAILED"
 OUT_OF_MEMORY_DELAY = 0.1
 """Seconds between the news of an end and that of its cause, which travel apart inside the engine."""
 
@@ -73,7 +76,8 @@ class DockerBackend:
         self._clock = clock
         self._book = Book(Records(options.state_dir / DIRECTORY / "attempts"))
         self._engine = Engine(options.host)
-        self._images = Images(self._engine)
+        self._images = Images(self._engine, options.registry_config)
+        self._fetches: dict[str, asyncio.Task[None]] = {}
         self._node: DockerKernels | None = None
         self._trouble = "the Docker engine was not asked yet"
         self._prepared = asyncio.Event()
@@ -154,38 +158,87 @@ class DockerBackend:
         return f"/proc/{init.pid}/ns/net"
 
     async def create(self, spec: AttemptSpec, hosts: str) -> None:
-        """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED."""
-        if spec.id in self._book:
+        """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED.
+
+        Returns at once when its image has to be fetched: it is PULLING then, and goes on by itself.
+        """
+        if spec.id in self._book and self._book.record(spec.id).phase is not Phase.WAITING:
             return
         if self._book.was_removed(spec.id):
             await self.decline(spec, Phase.FAILED, "ALREADY_REMOVED", "the attempt was here before, and was removed")
             return
-        kernels = self._kernels
+        if not self.available:
+            # Without an engine, not even a record is made.
+            raise BackendError(self._trouble)
+        image = await self._images.find(spec.image, spec.image_identity)
         async with self._book.lock(spec.id):
-            if not await self._book.add(Record.of(spec, self._options.boot_id)):
+            if spec.id in self._book:
+                # A former process of this agent was about to fetch its image; nothing was started.
+                if (record := self._book.record(spec.id)).phase is not Phase.WAITING:
+                    return
+                self._book.show(replace(record, phase=Phase.PULLING))
+            elif not await self._book.add(replace(Record.of(spec, self._options.boot_id), phase=Phase.PULLING)):
                 return
-            try:
-                user = await self._images.ensure(spec.image)
-                async with self._starts:
-                    place = self._book.place(spec.id)
-                    init = await self._run(lambda: kernels.start(spec, hosts, user, place))
-                record = replace(self._book.record(spec.id), phase=Phase.CREATED, init=init)
-                # What is not recorded, a later agent could not reach.
-                await self._book.write(record)
-            except ImageError as error:
-                await self._fail(spec.id, ("IMAGE_PULL_FAILED", str(error)))
-            except (KernelError, EngineError, OSError) as error:
-                log.warning("attempt %s could not be started: %s", spec.id, error)
-                message = f"it could not be started: {error}"
-                self._book.show(replace(self._book.record(spec.id), message=message))
-                await self._fail(spec.id)
+            if image is not None:
+                await self._start(spec, hosts, image)
+                return
+        task = self._spawn(self._fetch_and_start(spec, hosts), f"fetch the image of {spec.id}")
+        self._fetches[spec.id] = task
+        task.add_done_callback(lambda _task: self._fetches.pop(spec.id, None))
+
+    async def _fetch_and_start(self, spec: AttemptSpec, hosts: str) -> None:
+        """Goes on with an attempt whose image is not on the node, unless it is stopped meanwhile."""
+
+        def tell(layers: tuple[Layer, ...]) -> None:
+            self._book.layers[spec.id] = layers
+            self._book.changed()
+
+        failure: tuple[str, str] | None = None
+        try:
+            image = await self._images.fetch(spec.image, spec.image_identity, tell)
+        except ImageError as error:
+            failure = error.reason, str(error)
+        except EngineError as error:
+            failure = START_FAILED, str(error)
+        finally:
+            self._book.layers.pop(spec.id, None)
+        async with self._book.lock(spec.id):
+            if self._book.record(spec.id).phase is not Phase.PULLING:
+                return
+            if failure is not None:
+                await self._fail(spec.id, failure)
             else:
-                self._watch(record)
+                await self._start(spec, hosts, image)
+
+    async def _start(self, spec: AttemptSpec, hosts: str, image: Image) -> None:
+        """Starts an attempt whose image is on the node; its lock is held."""
+        kernels = self._kernels
+        try:
+            spec, facts = fitted(spec, image)
+            # From here on, another agent process must not start it again.
+            record = replace(self._book.record(spec.id), phase=Phase.CREATING, image=facts)
+            await self._book.write(record)
+            async with self._starts:
+                place = self._book.place(spec.id)
+                init = await self._run(lambda: kernels.start(spec, hosts, image, place))
+            record = replace(record, phase=Phase.CREATED, init=init)
+            # What is not recorded, a later agent could not reach.
+            await self._book.write(record)
+        except ImageError as error:
+            await self._fail(spec.id, (error.reason, str(error)))
+        except (KernelError, EngineError, OSError) as error:
+            log.warning("attempt %s could not be started: %s", spec.id, error)
+            message = f"it could not be started: {error}"
+            self._book.show(replace(self._book.record(spec.id), message=message))
+            await self._fail(spec.id)
+        else:
+            self._watch(record)
 
     async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
         """Records that the attempt ended before anything of it was created."""
-        record = Record.of(spec, self._options.boot_id)
-        await self._book.add(ended(record, phase, reason, message, time.time()))
+        record = ended(Record.of(spec, self._options.boot_id), phase, reason, message, time.time())
+        if not await self._book.add(record) and self._book.record(spec.id).phase is Phase.WAITING:
+            await self._book.write(record)
 
     async def mark_attached(self, attempt_id: str) -> None:
         """Records that the attempt has its place in the network."""
@@ -205,6 +258,11 @@ class DockerBackend:
         """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
         async with self._book.lock(attempt_id):
             record = self._book.record(attempt_id)
+            if record.phase in {Phase.WAITING, Phase.PULLING}:
+                message = "it was stopped before it was created"
+                await self._book.write(ended(record, Phase.EXITED, "STOPPED", message, time.time()))
+                if (fetch := self._fetches.get(attempt_id)) is not None:
+                    fetch.cancel()
             if record.phase not in {Phase.CREATED, Phase.RUNNING, Phase.STOPPING}:
                 return
             if record.start_time is None:
@@ -260,6 +318,9 @@ class DockerBackend:
     def _adopt(self, record: Record) -> None:
         """Takes one attempt over from a former process of this agent; the engine is not asked."""
         if record.phase.ended:
+            return
+        if record.boot_id == self._options.boot_id and record.phase is Phase.PULLING:
+            self._book.show(replace(record, phase=Phase.WAITING))
             return
         if record.boot_id != self._options.boot_id or record.phase is Phase.CREATING:
             self._spawn(self._finish(record.id), f"finish {record.id}")
@@ -373,10 +434,11 @@ class DockerBackend:
         """Runs something that asks the engine in a thread; few at a time, and none of the threads that others need."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, action)
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -19,6 +19,7 @@ AGENT_LABEL = "retinue.agent"
 ATTEMPT_LABEL = "retinue.attempt"
 SESSION_LABEL = "retinue.session"
 KERNEL_LABEL = "retinue.kernel"
+IMAGE_LABEL = "retinue.image"
 HOME = "/home/work"
 INSIDE = "/opt/kernel"
 """Directory of ours in a container: the first process, its gate, and the file it prints to."""
@@ -46,10 +47,15 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container to be made; `user` is `UID:GID` or a name the image knows, `open_files` the node's limit."""
+    """A container to be made.
+
+    `image_id` is that of the image its reference was found to name, `user` is `UID:GID` or a name the image knows,
+    `open_files` the node's limit.
+    """
 
     agent_id: str
     spec: AttemptSpec
+    image_id: str
     user: str
     tasks: int
     open_files: int
@@ -70,7 +76,8 @@ def body(container: Container) -> dict[str, Any]:
     """The body of the request that creates the container (`POST /containers/create` of the Docker Engine API)."""
     spec = container.spec
     return {
-        "Image": spec.image,
+        # Not the reference: its tag may have moved on since it was looked up.
+        "Image": container.image_id,
         "Hostname": spec.hostname,
         "User": container.user,
         "WorkingDir": HOME,
@@ -86,6 +93,7 @@ def body(container: Container) -> dict[str, Any]:
             ATTEMPT_LABEL: spec.id,
             SESSION_LABEL: spec.session_id,
             KERNEL_LABEL: spec.kernel_id,
+            IMAGE_LABEL: spec.image,
         },
         "HostConfig": host_settings(container),
     }
@@ -121,17 +129,20 @@ def host_settings(container: Container) -> dict[str, Any]:
         # What the command prints never comes here; what little the engine itself says does not grow without end.
         "LogConfig": {"Type": "local", "Config": {"max-size": "10m", "max-file": "3"}},
         "Mounts": mounts(container.files),
-        **limits(spec.slots),
+        **limits(spec.slots, spec.shared_memory),
     }
 
 
-def limits(slots: Mapping[str, int]) -> dict[str, Any]:
-    """Limits that go with an attempt's slots. Files in /tmp and /dev/shm lie in memory and count to its limit."""
+def limits(slots: Mapping[str, int], shared_memory: int = 0) -> dict[str, Any]:
+    """Limits that go with an attempt's slots. Files in /tmp and /dev/shm lie in memory and count to its limit.
+
+    `shared_memory` is the size of /dev/shm in bytes, 0 for the default.
+    """
     memory, cpu = slots.get(MEMORY), slots.get(CPU)
     temporary, shared = (TEMPORARY_SIZE, SHARED_SIZE) if memory is None else (memory // 2, memory // 2)
     settings: dict[str, Any] = {
         # The engine takes 0 for "as much as you like".
-        "ShmSize": max(1, shared),
+        "ShmSize": shared_memory or max(1, shared),
         "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={max(1, temporary)}"},  # noqa: S108
     }
     if memory is not None:

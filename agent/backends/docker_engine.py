@@ -170,24 +170,13 @@ class Engine:
         # Labels can be anybody's; these become names of directories.
         return {name for name in names if ATTEMPT_ID.fullmatch(name)}
 
-    def image_user(self, reference: str) -> str | None:
-        """The user that an image names, empty when it names none; None when the image is not on this node."""
+    def image(self, reference: str) -> Mapping[str, Any] | None:
+        """The answer to `GET /images/NAME/json`; None when the image is not on this node."""
         try:
-            image = self._call(lambda client: client.inspect_image(reference))
+            found: Mapping[str, Any] = self._call(lambda client: client.inspect_image(reference))
         except _MissingError:
             return None
-        return str((image.get("Config") or {}).get("User") or "")
-
-    def pull(self, reference: str) -> None:
-        """Fetches an image from its registry, without credentials; takes as long as it takes."""
-
-        def fetch(client: docker.APIClient) -> None:
-            # An empty set of credentials keeps the SDK from looking for some in root's home.
-            for event in client.pull(reference, stream=True, decode=True, auth_config={}):
-                if "error" in event:
-                    raise EngineError(str(event["error"]))
-
-        self._call(fetch)
+        return found
 
     def _call(self, action: Callable[[docker.APIClient], Any]) -> Any:
         with _translated():

@@ -1,4 +1,4 @@
-"""Images on a node: each is fetched once, however many kernels wait for it."""
+"""Images on a node: each is fetched once, however many kernels wait for it, and broken off when none does any more."""
 
 from __future__ import annotations
 
@@ -6,70 +6,193 @@ import asyncio
 import contextlib
 import logging
 import threading
-from typing import TYPE_CHECKING
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from agent.backends.docker_engine import EngineError, EngineUnavailableError
+from agent.attempts import ImageIdentity, Layer
+from agent.backends.docker_engine import EngineError
+from agent.backends.docker_pull import Pull
+from agent.backends.pulls import fold, worth_telling
+from agent.backends.registries import (
+    FAILED,
+    CredentialsError,
+    judge,
+    parse_reference,
+    read_credentials,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from agent.backends.docker_engine import Engine
 
+    Tell = Callable[[tuple[Layer, ...]], None]
+
 log = logging.getLogger(__name__)
 
-PULL_TIMEOUT = 1800.0
-"""Seconds until the fetching of an image is given up."""
+PULL_TIMEOUT = 3600.0
+"""Seconds until the fetching of an image is given up, all tries together."""
+PAUSES = (1.0, 3.0, 9.0)
+"""Seconds before another try after trouble that may pass."""
+DIFFERS = "IMAGE_DIFFERS"
 
 
 class ImageError(Exception):
-    """An image cannot be had; the text says why."""
+    """An image cannot be had: `reason` as an UPPER_SNAKE word, the text says why."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        """Both are for users to read."""
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that is on the node, and what it says of itself."""
+
+    identity: ImageIdentity
+    user: str
+    labels: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """One fetch under way, and who waits for it."""
+
+    task: asyncio.Task[None] | None = None
+    tells: dict[object, Tell] = field(default_factory=dict)
+    layers: tuple[Layer, ...] = ()
 
 
 class Images:
     """The images of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Nothing is asked of the engine yet."""
+    def __init__(self, engine: Engine, credentials: Path | None = None) -> None:
+        """Nothing is asked of the engine yet; `credentials` is a file in the format of Docker's `config.json`."""
         self._engine = engine
-        self._pulls: dict[str, asyncio.Task[None]] = {}
+        self._credentials = credentials
+        self._fetches: dict[tuple[str, str], _Fetch] = {}
 
-    async def ensure(self, reference: str) -> str:
-        """Makes sure that the image is on the node, and returns the user it names.
+    async def find(self, reference: str, wanted: ImageIdentity) -> Image | None:
+        """The image if it is on the node, and is the `wanted` one if that is said. Raises EngineError."""
+        return await asyncio.to_thread(self._find, reference, wanted)
 
-        Raises ImageError, or EngineUnavailableError.
+    def _find(self, reference: str, wanted: ImageIdentity) -> Image | None:
+        repository = parse_reference(reference).repository
+        names = [reference]
+        if wanted:
+            # The tag may have moved on since, here or in the registry.
+            names += [f"{repository}@{wanted.digest}"] if wanted.digest else []
+            names += [wanted.id] if wanted.id else []
+        for name in names:
+            found = self._engine.image(name)
+            if found is None:
+                continue
+            identities = _identities(found, repository)
+            if not wanted or any(wanted.matches(identity) for identity in identities):
+                configuration = found.get("Config") or {}
+                labels = {str(key): str(value) for key, value in (configuration.get("Labels") or {}).items()}
+                return Image(identities[0], str(configuration.get("User") or ""), labels)
+        return None
+
+    async def fetch(self, reference: str, wanted: ImageIdentity, tell: Tell) -> Image:
+        """Fetches an image that is not on the node; `tell` is called on the loop with its layers, now and then.
+
+        Others that want it wait for the same fetch. Whoever waits may be cancelled; with the last one the fetch is.
+        Raises ImageError, EngineError.
         """
-        user = await asyncio.to_thread(self._engine.image_user, reference)
-        if user is None:
-            if (task := self._pulls.get(reference)) is None:
-                task = asyncio.get_running_loop().create_task(self._pull(reference), name=f"pull {reference}")
-                self._pulls[reference] = task
-            # Whoever waits may be cancelled; the others still want it.
-            await asyncio.shield(task)
-            user = await asyncio.to_thread(self._engine.image_user, reference)
-        if user is None:
-            raise ImageError(f"image {reference} was fetched, and is gone again")
-        return user
+        if wanted and not wanted.digest:
+            message = (
+                f"image {reference} was found to be {wanted.id}, which came from no registry and is not on this node"
+            )
+            raise ImageError(DIFFERS, message)
+        key = (reference, wanted.digest)
+        fetch = self._fetches.setdefault(key, _Fetch())
+        if fetch.task is None:
+            fetch.task = asyncio.get_running_loop().create_task(self._fetch(key, fetch), name=f"fetch {reference}")
+        waiter = object()
+        fetch.tells[waiter] = tell
+        if fetch.layers:
+            tell(fetch.layers)
+        try:
+            await asyncio.shield(fetch.task)
+        finally:
+            del fetch.tells[waiter]
+            if not fetch.tells and not fetch.task.done():
+                # Whoever comes from now on begins anew.
+                self._fetches.pop(key, None)
+                fetch.task.cancel()
+        if (image := await self.find(reference, wanted)) is None:
+            raise ImageError(FAILED, f"image {reference} was fetched, and is gone again")
+        return image
 
     async def close(self) -> None:
-        """Waits for no image any more; the engine may go on fetching."""
-        pulls = list(self._pulls.values())
-        for task in pulls:
+        """Waits for no image any more, and breaks off what is under way."""
+        tasks = [fetch.task for fetch in self._fetches.values() if fetch.task is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*pulls, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _pull(self, reference: str) -> None:
+    async def _fetch(self, key: tuple[str, str], fetch: _Fetch) -> None:
+        reference, digest = key
         log.info("fetching image %s", reference)
         try:
             async with asyncio.timeout(PULL_TIMEOUT):
-                await _in_thread(lambda: self._engine.pull(reference))
+                await self._try_often(reference, digest, fetch)
         except TimeoutError as error:
-            raise ImageError(f"image {reference} was not fetched within {PULL_TIMEOUT:.0f} s") from error
-        except EngineUnavailableError:
-            raise
-        except EngineError as error:
-            raise ImageError(f"image {reference} cannot be fetched: {error}") from error
+            raise ImageError(FAILED, f"image {reference} was not fetched within {PULL_TIMEOUT:.0f} s") from error
         finally:
-            del self._pulls[reference]
+            if self._fetches.get(key) is fetch:
+                del self._fetches[key]
+
+    async def _try_often(self, reference: str, digest: str, fetch: _Fetch) -> None:
+        for pause in (*PAUSES, None):
+            try:
+                await self._try(reference, digest, fetch)
+            except (EngineError, CredentialsError) as error:
+                reason = judge(str(error))
+                if reason != FAILED or pause is None:
+                    raise ImageError(reason, f"image {reference} cannot be fetched: {error}") from error
+                log.warning("image %s cannot be fetched, to be tried again in %.0f s: %s", reference, pause, error)
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    async def _try(self, reference: str, digest: str, fetch: _Fetch) -> None:
+        parts = parse_reference(reference)
+        login = await asyncio.to_thread(read_credentials, self._credentials, parts.registry)
+        pull = Pull(self._engine.host, parts.repository, digest or parts.wanted, login)
+        loop = asyncio.get_running_loop()
+
+        def show(layers: tuple[Layer, ...]) -> None:
+            fetch.layers = layers
+            for tell in list(fetch.tells.values()):
+                tell(layers)
+
+        def follow() -> None:
+            layers: dict[str, Layer] = {}
+            told, when = tuple[Layer, ...](), 0.0
+            for event in pull.events():
+                layers = fold(layers, event)
+                now = tuple(layers.values())
+                if worth_telling(told, now, time.monotonic() - when):
+                    told, when = now, time.monotonic()
+                    loop.call_soon_threadsafe(show, told)
+
+        try:
+            await _in_thread(follow)
+        finally:
+            pull.abort()
+
+
+def _identities(found: Mapping[str, Any], repository: str) -> list[ImageIdentity]:
+    """What an image on the node is known as, that of the repository first."""
+    digests = [str(name).partition("@") for name in found.get("RepoDigests") or []]
+    digests.sort(key=lambda parts: parts[0].removeprefix("docker.io/") != repository.removeprefix("docker.io/"))
+    identifier = str(found["Id"])
+    return [*(ImageIdentity(digest, identifier) for _, _, digest in digests), ImageIdentity("", identifier)]
 
 
 async def _in_thread(action: Callable[[], None]) -> None:

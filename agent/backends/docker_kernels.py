@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from agent.attempts import AttemptSpec
     from agent.backends.docker_engine import ContainerState, Engine
+    from agent.backends.docker_images import Image
 
 HOSTS, RESOLVER = "hosts", "resolv.conf"
 RESOLVER_TEXT = "# Names of the session are in /etc/hosts; there is no name server.\n"
@@ -47,6 +48,7 @@ class DockerOptions:
     """How containers are run; `tasks` bounds their processes and threads, `output_limit` is in bytes.
 
     `uid` and `gid` are used where an image names no user, or root. `cache_dir` is for what is built once.
+    `registry_config` holds credentials for registries, as Docker's `config.json` does.
     """
 
     agent_id: str
@@ -59,6 +61,7 @@ class DockerOptions:
     tasks: int = 4096
     output_limit: int = 64 << 20
     cache_dir: Path = CACHE
+    registry_config: Path | None = None
 
 
 class DockerKernels:
@@ -82,16 +85,18 @@ class DockerKernels:
         """Attempts of this agent there is a container of."""
         return self._engine.attempts(self._options.agent_id)
 
-    def start(self, spec: AttemptSpec, hosts: str, image_user: str, place: Path) -> Process:
+    def start(self, spec: AttemptSpec, hosts: str, image: Image, place: Path) -> Process:
         """Starts a kernel and holds it at its gate; the result is its first process.
 
         `place` is the directory for its files. Raises KernelError; whether anything runs then is not known.
         """
         try:
-            files = self._make_files(spec, hosts, image_user, place)
-            user = f"{self._options.uid}:{self._options.gid}" if runs_as_root(image_user) else image_user
+            files = self._make_files(spec, hosts, image.user, place)
             options = self._options
-            container = Container(options.agent_id, spec, user, options.tasks, self._open_files, files)
+            user = f"{options.uid}:{options.gid}" if runs_as_root(image.user) else image.user
+            container = Container(
+                options.agent_id, spec, image.identity.id, user, options.tasks, self._open_files, files
+            )
             name = container_name(spec.id)
             _persist(lambda: self._engine.create(name, body(container)))
             there = self._engine.inspect(name)

@@ -14,11 +14,12 @@ import shutil
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from agent.attempts import ATTEMPT_ID, AttemptSpec, Phase
+from agent.attempts import ATTEMPT_ID, AttemptSpec, ImageFacts, ImageIdentity, Phase, ServicePort
 from agent.backends.processes import Process
 from agent.files import replace_file, sync_directory, write_new
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Record:
     reason: str = ""
     message: str = ""
     log_size: int = 0
+    image: ImageFacts | None = None
 
     @classmethod
     def of(cls, spec: AttemptSpec, boot_id: str) -> Record:
@@ -73,9 +75,16 @@ def decode(content: bytes) -> Record:
         for name in ("monitor", "init"):
             if known.get(name) is not None:
                 known[name] = Process(int(known[name]["pid"]), int(known[name]["start"]))
+        if known.get("image") is not None:
+            known["image"] = _image_facts(known["image"])
         return Record(**known)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a record: {error!r}") from error
+
+
+def _image_facts(values: Mapping[str, Any]) -> ImageFacts:
+    ports = (ServicePort(port["name"], port["protocol"], tuple(port["ports"])) for port in values["service_ports"])
+    return ImageFacts(ImageIdentity(**values["identity"]), tuple(ports))
 
 
 class Records:

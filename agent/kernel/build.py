@@ -1,4 +1,4 @@
-"""Builds what runs inside kernels, once: static, so that it runs in any image. `python -m agent.kernel.build`."""
+"""Builds what runs inside kernels, once: static, so that it runs in any image. `python -m agent.kernel.build [DIRECTORY]`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 CACHE = Path("/var/cache/retinue")
 INIT, ATTACH = "init", "attach"
 """The programs: first process of containers, and what runs a command in a kernel for somebody outside."""
+SHIPPED = Path("/usr/lib/retinue")
+"""Where images of the agent have it: those hold no compiler."""
 COMPILERS = ("musl-gcc", "gcc", "cc")
 """In order of preference: with musl it is 30 KB, with glibc 800 KB."""
 FLAGS = ("-static", "-Os", "-s", "-Wall", "-Wextra", "-Werror")
@@ -40,6 +42,8 @@ def build(cache: Path = CACHE, program: str = INIT) -> Path:
     path = built_path(cache, program)
     if path.exists():
         return path
+    if (shipped := built_path(SHIPPED, program)).exists():
+        return _copy(shipped, path)
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise BuildError(f"the program {program} for kernels is not built, and there is no C compiler")
@@ -51,19 +55,35 @@ def build(cache: Path = CACHE, program: str = INIT) -> Path:
             done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT, check=False)  # noqa: S603
             if done.returncode != 0:
                 raise BuildError(f"the program {program} for kernels does not build: {done.stderr.strip()}")
-            fresh.chmod(0o755)
-            descriptor = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                # Its name must never last without its content: it would be taken for built.
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            fresh.replace(path)
+            _settle(fresh, path)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"the program {program} for kernels does not build: {error}") from error
     return path
 
 
+def _copy(shipped: Path, path: Path) -> Path:
+    """The engine mounts it into containers: it has to be where the node, and not only this process, finds it."""
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as directory:
+            _settle(Path(shutil.copyfile(shipped, Path(directory) / path.name)), path)
+    except OSError as error:
+        raise BuildError(f"{shipped} cannot be copied: {error}") from error
+    return path
+
+
+def _settle(fresh: Path, path: Path) -> None:
+    """Gives it its name, which must never last without its content: it would be taken for built."""
+    fresh.chmod(0o755)
+    descriptor = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    fresh.replace(path)
+
+
 if __name__ == "__main__":
+    directory = Path(sys.argv[1]) if sys.argv[1:] else CACHE
     for name in (INIT, ATTACH):
-        sys.stdout.write(f"{build(program=name)}\n")
+        sys.stdout.write(f"{build(directory, name)}\n")

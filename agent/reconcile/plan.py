@@ -179,8 +179,10 @@ def _step(  # noqa: PLR0917 - the whole situation of one attempt
         elif wanted is not None and wanted.goal is Goal.STOPPED and there.kill_at is not None:
             # The grace may be cut short while it runs, never made longer.
             step = Stop(there.id, grace) if grace < there.stop_grace else None
-    elif unwanted and there.phase in {Phase.CREATED, Phase.RUNNING}:
+    elif unwanted and there.phase in {Phase.WAITING, Phase.PULLING, Phase.CREATED, Phase.RUNNING}:
         step = Stop(there.id, grace)
+    elif wanted is not None and there.phase is Phase.WAITING:
+        step = _first_step(wanted, desired, observed)
     elif wanted is not None and there.phase is Phase.CREATED:
         ready = not there.networked or there.session_id in observed.ready
         if not there.held:

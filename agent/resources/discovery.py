@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +13,6 @@ from agent.attempts import CPU, MEMORY
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_AMOUNT = re.compile(r"([0-9]+)(?:\.([0-9]{1,3}))?([kmgt]?)", re.IGNORECASE)
-_SLOT = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 _UNLIMITED = 1 << 60
 
 
@@ -44,28 +40,6 @@ def capacity(node: Node, reserve: Mapping[str, int], override: Mapping[str, int]
     """Amounts to offer, in the smallest unit: what was found less the reserve, then what was given by hand."""
     found = {CPU: node.processors * 1000, MEMORY: node.memory}
     return {name: max(0, amount - reserve.get(name, 0)) for name, amount in found.items()} | dict(override)
-
-
-def parse_slots(text: str) -> dict[str, int]:
-    """Amounts from `cpu=4,mem=8g`, in the smallest unit. Raises ValueError, naming what is wrong.
-
-    `mem` takes a binary suffix; all others are counted in thousandths.
-    """
-    slots: dict[str, int] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, amount = part.partition("=")
-        match = _AMOUNT.fullmatch(amount)
-        if _SLOT.fullmatch(name) is None or match is None or name in slots:
-            raise ValueError(f"{part!r} is not an amount of a slot")
-        whole, fraction, suffix = match.group(1), match.group(2) or "", match.group(3).lower()
-        thousandths = int(whole) * 1000 + int(fraction.ljust(3, "0"))
-        if name == MEMORY:
-            slots[name] = thousandths * SUFFIXES[suffix] // 1000
-        elif suffix:
-            raise ValueError(f"{part!r}: only an amount of mem has a suffix")
-        else:
-            slots[name] = thousandths
-    return slots
 
 
 def _total_memory(meminfo: str) -> int:

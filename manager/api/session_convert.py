@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -84,7 +84,9 @@ def _seconds(path: str, duration: Duration) -> float:
 
 
 def _kernel_spec(message: pb.KernelSpec) -> KernelSpec:
-    return KernelSpec(message.image, tuple(message.command), dict(message.environment), dict(message.slots))
+    return KernelSpec(
+        message.image, tuple(message.command), dict(message.environment), dict(message.slots), message.shared_memory
+    )
 
 
 def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
@@ -123,7 +125,13 @@ def _duration(seconds: float) -> Duration:
 
 
 def _kernel_spec_message(spec: KernelSpec) -> pb.KernelSpec:
-    return pb.KernelSpec(image=spec.image, command=spec.command, environment=spec.environment, slots=spec.slots)
+    return pb.KernelSpec(
+        image=spec.image,
+        command=spec.command,
+        environment=spec.environment,
+        slots=spec.slots,
+        shared_memory=spec.shared_memory,
+    )
 
 
 def session_message(
@@ -166,10 +174,18 @@ def _kernel_message(row: Mapping[str, Any]) -> pb.Kernel:
         address=row.get("address") or "",
         slots={slot: format_amount(slot, amount) for slot, amount in row["slots"].items()},
         reason=row.get("reason") or "",
+        image_digest=row.get("image_digest") or row.get("image_id") or "",
+        service_ports=_service_ports(row.get("service_ports") or ()),
     )
     if row.get("exit_code") is not None:
         message.exit_code = row["exit_code"]
+    if pull := row.get("pull"):
+        message.pull.bytes, message.pull.total_bytes = pull["bytes"], pull["total"]
     return message
+
+
+def _service_ports(stored: Iterable[Mapping[str, Any]]) -> list[pb.ServicePort]:
+    return [pb.ServicePort(name=port["name"], protocol=port["protocol"], ports=port["ports"]) for port in stored]
 
 
 def event_message(event: Event) -> pb.SessionEvent:
@@ -195,8 +211,17 @@ def event_message(event: Event) -> pb.SessionEvent:
         kernel.from_state, kernel.to_state = _kernel_state(payload["from"]), _kernel_state(payload["to"])
         kernel.agent, kernel.epoch, kernel.address = payload["agent"], payload["epoch"], payload["address"]
         kernel.reason = payload["reason"]
+        kernel.image_digest = payload.get("image_digest", "")
+        kernel.service_ports.extend(_service_ports(payload.get("service_ports", ())))
         if payload["exit_code"] is not None:
             kernel.exit_code = payload["exit_code"]
+    elif event.kind == "IMAGE_PULL":
+        pull = message.image_pull
+        pull.kernel_id, pull.hostname, pull.epoch = payload["kernel_id"], payload["hostname"], payload["epoch"]
+        pull.agent, pull.image = payload["agent"], payload["image"]
+        pull.progress.bytes, pull.progress.total_bytes = payload["bytes"], payload["total"]
+        for identifier, fetched, total, done in payload["layers"]:
+            pull.progress.layers.add(id=identifier, bytes=fetched, total_bytes=total, done=done)
     else:
         noted = message.noted
         noted.id = str(event.session_id)

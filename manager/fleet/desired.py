@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,10 @@ class DesiredAttempt:
     environment: Mapping[str, str]
     slots: Mapping[str, int]
     networked: bool
+    # What the image was found to be, if that is known; bytes of /dev/shm, 0 for the default.
+    image_digest: str = ""
+    image_id: str = ""
+    shared_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,25 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageReport:
+    """What an agent says of an attempt's image: digests, either may be empty, and service ports as they are stored."""
+
+    digest: str
+    id: str
+    service_ports: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReport:
+    """What an agent says of a layer that is being fetched: bytes, `total` 0 while that is not known."""
+
+    id: str
+    bytes: int
+    total: int
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptReport:
     """What an agent says of an attempt."""
 
@@ -120,6 +144,8 @@ class AttemptReport:
     message: str
     log_size: int
     end_time: dt.datetime | None = None
+    image: ImageReport | None = None
+    layers: tuple[LayerReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterable
 
 from google.protobuf.duration_pb2 import Duration
@@ -13,6 +14,8 @@ from manager.fleet.desired import (
     DesiredAttempt,
     DesiredNetwork,
     Difference,
+    ImageReport,
+    LayerReport,
     NodeFacts,
     NodeReport,
 )
@@ -20,6 +23,8 @@ from retinue.agent.v1 import agent_service_pb2 as pb
 
 # States that this manager knows, without their prefix.
 _STATES = {number: name.removeprefix("ATTEMPT_STATE_") for name, number in pb.AttemptState.items()}
+_DIGEST = re.compile(r"[a-z0-9]{1,32}:[0-9a-f]{32,128}")
+_MAX_LAYERS, _MAX_PORTS = 200, 64
 
 
 def hello(term: int, agent_id: str, heartbeat_seconds: float) -> pb.SyncRequest:
@@ -96,7 +101,23 @@ def _report(status: pb.AttemptStatus) -> AttemptReport:
         message=status.message[:1024],
         log_size=status.log_size,
         end_time=status.end_time.ToDatetime(dt.UTC) if status.HasField("end_time") else None,
+        image=_image(status.image) if status.HasField("image") else None,
+        layers=tuple(
+            LayerReport(layer.id[:64], max(0, layer.bytes), max(0, layer.total_bytes), layer.done)
+            for layer in status.layers[:_MAX_LAYERS]
+        ),
     )
+
+
+def _image(facts: pb.ImageFacts) -> ImageReport:
+    ports = (
+        {"name": port.name[:64], "protocol": port.protocol[:16], "ports": list(port.ports[:_MAX_PORTS])}
+        for port in facts.service_ports[:_MAX_PORTS]
+    )
+    digest, identifier = (
+        text if _DIGEST.fullmatch(text) else "" for text in (facts.identity.digest, facts.identity.id)
+    )
+    return ImageReport(digest, identifier, tuple(ports))
 
 
 def _attempts(attempts: Iterable[DesiredAttempt]) -> list[pb.Attempt]:
@@ -118,6 +139,10 @@ def _attempts(attempts: Iterable[DesiredAttempt]) -> list[pb.Attempt]:
                 environment=attempt.environment,
                 slots=attempt.slots,
                 networked=attempt.networked,
+                image_identity=pb.ImageIdentity(digest=attempt.image_digest, id=attempt.image_id)
+                if attempt.image_digest or attempt.image_id
+                else None,
+                shared_memory=attempt.shared_memory,
             )
         )
     return messages

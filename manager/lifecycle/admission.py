@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, ROLES, KernelSpec, SessionSpec
 from manager.lifecycle.states import SessionType
-from manager.scheduling.amounts import AmountError, format_amount, parse_amount
+from manager.scheduling.amounts import MEMORY, AmountError, format_amount, parse_amount
 
 MAX_CLUSTER_SIZE = 1024
 MAX_PRIORITY = 100
@@ -64,6 +64,7 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
             violations.append((f"spec.roles[{position}].role", "must be main or sub"))
         roles[role] = _admit_kernel(role_kernel, f"spec.roles[{position}].kernel", violations)
     admitted = replace(spec, kernel=kernel, roles=roles)
+    _check_shared_memory(admitted, violations)
     if spec.type is SessionType.BATCH and not admitted.of_role(MAIN).command:
         violations.append(("spec.kernel.command", "is required for a batch session"))
     return admitted, violations
@@ -99,7 +100,31 @@ def _admit_kernel(kernel: KernelSpec, path: str, violations: Violations) -> Kern
         violations.append((f"{path}.image", "is not an image reference"))
     violations += wrong_command(kernel.command, f"{path}.command")
     violations += wrong_environment(kernel.environment, f"{path}.environment")
-    return replace(kernel, slots=_admit_slots(kernel.slots, f"{path}.slots", violations))
+    shared = kernel.shared_memory
+    if shared:
+        try:
+            shared = format_amount(MEMORY, parse_amount(MEMORY, shared))
+        except AmountError as error:
+            violations.append((f"{path}.shared_memory", str(error)))
+            shared = ""
+    return replace(kernel, slots=_admit_slots(kernel.slots, f"{path}.slots", violations), shared_memory=shared)
+
+
+def _check_shared_memory(spec: SessionSpec, violations: Violations) -> None:
+    """It counts to the kernel's memory, so it has to leave some."""
+    for role in ROLES if spec.cluster_size > 1 else (MAIN,):
+        kernel = spec.of_role(role)
+        memory = kernel.slots.get(MEMORY)
+        if (
+            kernel.shared_memory
+            and memory
+            and parse_amount(MEMORY, kernel.shared_memory) >= parse_amount(MEMORY, memory)
+        ):
+            path = "spec.kernel"
+            if role in spec.roles and spec.roles[role].shared_memory:
+                path = f"spec.roles[{list(spec.roles).index(role)}].kernel"
+            violations.append((f"{path}.shared_memory", f"must be less than mem, which is {memory}"))
+            return
 
 
 def wrong_command(command: Sequence[str], path: str) -> Violations:

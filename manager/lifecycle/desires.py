@@ -10,6 +10,7 @@ from manager.fleet.desired import Desired, DesiredAttempt, DesiredNetwork, Netwo
 from manager.lifecycle.addressing import place
 from manager.lifecycle.bootstrap import with_bootstrap
 from manager.lifecycle.spec import KernelPlan, SessionSpec, cluster_environment
+from manager.scheduling.amounts import parse_amount
 from manager.store import attempts
 from manager.store.database import Database
 
@@ -52,6 +53,9 @@ def _attempt(row: Mapping[str, Any], spec: SessionSpec) -> DesiredAttempt:
         environment={**environment, **cluster_environment(row["session_id"], spec, plan)},
         slots=row["slots"],
         networked=row["cluster_size"] > 1,
+        image_digest=row["image_digest"],
+        image_id=row["image_id"],
+        shared_memory=parse_amount("mem", kernel.shared_memory) if kernel.shared_memory else 0,
     )
 
 

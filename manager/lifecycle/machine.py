@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from manager.lifecycle import bootstrap
+from manager.lifecycle.images import MOVED, PERMANENT_REASONS, SeenImage
 from manager.lifecycle.states import (
     ENDED_KERNEL_STATES,
     ENDED_OBSERVATIONS,
@@ -50,6 +51,9 @@ class KernelRecord:
     goal: Goal = Goal.HELD
     observed: Observed = Observed.UNKNOWN
     attempt_ended: bool = True
+    # The reference asked for, and the image it was found to be: by any kernel of the session, in any try.
+    image: str = ""
+    found_image: SeenImage = field(default_factory=SeenImage)
 
 
 @dataclass(slots=True)
@@ -78,6 +82,7 @@ class Observation:
     exit_code: int | None = None
     reason: str = ""
     message: str = ""
+    image: SeenImage = field(default_factory=SeenImage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,7 @@ class KernelMoved:
     epoch: int
     exit_code: int | None
     reason: str
+    image: SeenImage
 
 
 _OBSERVED_KERNEL_STATE = {
@@ -128,6 +134,8 @@ class SessionMachine:
         if kernel is None or kernel.epoch != epoch or kernel.attempt_ended:
             return
         kernel.observed = observation.state
+        if observation.image:
+            self._find_image(kernel, observation.image)
         if observation.state in ENDED_OBSERVATIONS:
             self._attempt_ended(kernel, observation)
         elif (state := _OBSERVED_KERNEL_STATE.get(observation.state)) is not None:
@@ -198,12 +206,24 @@ class SessionMachine:
         """Gives up an attempt whose agent is lost: nothing will be heard of it in time. Only for attempts to be stopped."""
         self.observe(kernel_id, epoch, Observation(Observed.EXITED, None, "AGENT_LOST", "its agent is lost"))
 
+    def _find_image(self, kernel: KernelRecord, image: SeenImage) -> None:
+        """Takes a reference for the image that an agent first found it to be; another one later on is not let go."""
+        if not kernel.found_image:
+            for other in self.session.kernels:
+                if other.image == kernel.image and not other.found_image:
+                    other.found_image = image
+        elif not kernel.found_image.is_same(image):
+            there = f"{image.shown} on agent {kernel.agent_id}, and {kernel.found_image.shown} elsewhere in the session"
+            self.roll_back(MOVED, f"image {kernel.image} is {there}")
+
     def _attempt_ended(self, kernel: KernelRecord, observation: Observation) -> None:
         session = self.session
         kernel.attempt_ended = True
         if kernel.state in ENDED_KERNEL_STATES or kernel.state is KernelState.PENDING:
             return
         if session.state in STARTING_SESSION_STATES and observation.exit_code is None:
+            if observation.reason in PERMANENT_REASONS:
+                session.failed_starts = MAX_FAILED_STARTS
             self.roll_back(observation.reason or "START_FAILED", observation.message, failed_agent=kernel.agent_id)
             return
         kernel.exit_code = observation.exit_code
@@ -309,6 +329,7 @@ class SessionMachine:
                 kernel.epoch,
                 kernel.exit_code,
                 reason,
+                kernel.found_image,
             )
         )
         if to_state is KernelState.PENDING:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from manager.fleet.desired import AttemptReport, NodeFacts, NodeReport
 from manager.lifecycle.desires import Concerned
+from manager.lifecycle.images import SeenImage
 from manager.lifecycle.machine import Observation
 from manager.lifecycle.states import Observed
 from manager.lifecycle.working_set import put_back, take_out
@@ -141,7 +142,14 @@ class Reports:
                 word = words[kernel_id, epoch]
                 taken.output_sizes[kernel_id, epoch] = word.log_size
                 if (machine := taken.machines.get(session_id)) is not None:
-                    observation = Observation(Observed(word.state), word.exit_code, word.reason, word.message)
+                    image = (
+                        SeenImage(word.image.digest, word.image.id, word.image.service_ports)
+                        if word.image
+                        else SeenImage()
+                    )
+                    observation = Observation(Observed(word.state), word.exit_code, word.reason, word.message, image)
+                    if word.layers:
+                        taken.pulls[kernel_id, epoch] = word.layers
                     machine.observe(kernel_id, epoch, observation)
             await put_back(tx, taken)
             for agent_id, session_ids in removed.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from manager.lifecycle.features import Feature
@@ -25,14 +25,17 @@ class KernelSpec:
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     slots: Mapping[str, str] = field(default_factory=dict)
+    # Size of /dev/shm, a part of slot `mem`; empty: as the image or the agent has it.
+    shared_memory: str = ""
 
     def overridden_by(self, other: KernelSpec) -> KernelSpec:
-        """`image` and `command` are replaced whole when given, `environment` and `slots` key by key."""
+        """`image`, `command` and `shared_memory` are replaced whole when given, `environment` and `slots` key by key."""
         return KernelSpec(
             image=other.image or self.image,
             command=other.command or self.command,
             environment={**self.environment, **other.environment},
             slots={**self.slots, **other.slots},
+            shared_memory=other.shared_memory or self.shared_memory,
         )
 
 
@@ -70,7 +73,7 @@ class SessionSpec:
         """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
         base = self.kernel
         if role != MAIN:
-            base = KernelSpec(base.image, (), base.environment, base.slots)
+            base = replace(base, command=())
         return base.overridden_by(self.roles[role]) if role in self.roles else base
 
     def features(self) -> frozenset[Feature]:
@@ -114,11 +117,19 @@ def _stored_kernel(kernel: KernelSpec) -> dict[str, Any]:
         "command": kernel.command,
         "environment": dict(kernel.environment),
         "slots": dict(kernel.slots),
+        "shared_memory": kernel.shared_memory,
     }
 
 
 def _kernel_spec(stored: Mapping[str, Any]) -> KernelSpec:
-    return KernelSpec(stored["image"], tuple(stored["command"]), stored["environment"], stored["slots"])
+    return KernelSpec(
+        stored["image"],
+        tuple(stored["command"]),
+        stored["environment"],
+        stored["slots"],
+        # Sessions from before it was there have none.
+        stored.get("shared_memory", ""),
+    )
 
 
 @dataclass(frozen=True, slots=True)

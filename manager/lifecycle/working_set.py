@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.fleet.desired import LayerReport
+from manager.lifecycle import images
+from manager.lifecycle.images import SeenImage
 from manager.lifecycle.machine import KernelMoved, KernelRecord, SessionMachine, SessionMoved, SessionRecord
 from manager.lifecycle.states import Goal, KernelState, Observed, Result, SessionState, SessionType
 from manager.store import attempts, journal, sessions, shares
@@ -27,6 +30,9 @@ class WorkingSet:
     output_sizes: dict[tuple[uuid.UUID, int], int] = field(default_factory=dict)
     forced: set[uuid.UUID] = field(default_factory=set)
     addresses: dict[uuid.UUID, str] = field(default_factory=dict)
+    # Layers of images that are being fetched for attempts.
+    pulls: dict[tuple[uuid.UUID, int], tuple[LayerReport, ...]] = field(default_factory=dict)
+    images_before: dict[uuid.UUID, SeenImage] = field(default_factory=dict)
     attempts_before: dict[tuple[uuid.UUID, int], tuple[Goal, Observed, bool]] = field(default_factory=dict)
 
 
@@ -49,12 +55,15 @@ async def take_out(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> Work
                 goal=Goal(kernel["goal"] or Goal.HELD),
                 observed=Observed(kernel["observed"] or ""),
                 attempt_ended=kernel["attempt_ended"],
+                image=images.reference(row["spec"], kernel["role"]),
+                found_image=SeenImage(kernel["image_digest"], kernel["image_id"], tuple(kernel["service_ports"])),
             )
             for kernel in kernels[session_id]
         ]
         taken.addresses.update({kernel["id"]: kernel["address"] for kernel in kernels[session_id]})
         for record in records:
             taken.attempts_before[record.id, record.epoch] = (record.goal, record.observed, record.attempt_ended)
+            taken.images_before[record.id] = record.found_image
         taken.machines[session_id] = SessionMachine(
             SessionRecord(
                 id=session_id,
@@ -76,6 +85,7 @@ async def take_out(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> Work
 async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
     """Writes everything that changed: attempts (with the claims of those that ended, and the shares), kernels, sessions, journal."""
     session_rows, kernel_rows, attempt_rows, entries = [], [], [], list[journal.Entry]()
+    pulling: list[uuid.UUID] = []
     for session_id, machine in taken.machines.items():
         session, row = machine.session, taken.rows[session_id]
         moved_kernels = {move.kernel_id for move in machine.moves if isinstance(move, KernelMoved)}
@@ -99,7 +109,8 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
                 }
             )
         for kernel in session.kernels:
-            if kernel.id in moved_kernels:
+            layers = taken.pulls.get((kernel.id, kernel.epoch), ()) if kernel.state is KernelState.PULLING else ()
+            if kernel.id in moved_kernels or layers or kernel.found_image is not taken.images_before[kernel.id]:
                 kernel_rows.append(
                     {
                         "id": kernel.id,
@@ -107,6 +118,10 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
                         "agent_id": kernel.agent_id,
                         "exit_code": kernel.exit_code,
                         "reason": kernel.reason,
+                        "image_digest": kernel.found_image.digest,
+                        "image_id": kernel.found_image.id,
+                        "service_ports": kernel.found_image.service_ports,
+                        "pull": _progress(layers) if layers else None,
                     }
                 )
             now = (kernel.goal, kernel.observed, kernel.attempt_ended)
@@ -122,12 +137,48 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
                     }
                 )
         entries.extend(_entry(session_id, row, move, taken.addresses) for move in machine.moves)
+        if told := _pulls(session_id, row, session, taken.pulls):
+            entries.extend(told)
+            pulling.append(session_id)
     if session_rows or kernel_rows:
         await sessions.write(tx, session_rows, kernel_rows)
+    if pulling:
+        await sessions.note_pulls(tx, pulling)
     if attempt_rows:
         await shares.refresh(tx, await attempts.write(tx, attempt_rows))
     if entries:
         await journal.append(tx, entries)
+
+
+def _pulls(
+    session_id: uuid.UUID,
+    row: Mapping[str, Any],
+    session: SessionRecord,
+    pulls: Mapping[tuple[uuid.UUID, int], tuple[LayerReport, ...]],
+) -> list[journal.Entry]:
+    """How far images are fetched for a session: once per agent and image, whatever number of its kernels wait there."""
+    told: dict[tuple[str | None, str], journal.Entry] = {}
+    for kernel in session.kernels:
+        layers = pulls.get((kernel.id, kernel.epoch))
+        key = (kernel.agent_id, kernel.image)
+        if not layers or kernel.state is not KernelState.PULLING or key in told:
+            continue
+        payload = {
+            "kernel_id": str(kernel.id),
+            "hostname": kernel.hostname,
+            "agent": kernel.agent_id or "",
+            "epoch": kernel.epoch,
+            "image": kernel.image,
+            **_progress(layers),
+            "layers": [[layer.id, layer.bytes, layer.total, layer.done] for layer in layers],
+        }
+        told[key] = journal.Entry(session_id, row["owner"], row["project"], "IMAGE_PULL", payload)
+    return list(told.values())
+
+
+def _progress(layers: Iterable[LayerReport]) -> dict[str, int]:
+    sized = [layer for layer in layers if layer.total > 0]
+    return {"bytes": sum(layer.bytes for layer in sized), "total": sum(layer.total for layer in sized)}
 
 
 def _entry(
@@ -156,5 +207,7 @@ def _entry(
             "address": "" if move.to_state is KernelState.PENDING else addresses[move.kernel_id],
             "exit_code": move.exit_code,
             "reason": move.reason,
+            "image_digest": move.image.shown,
+            "service_ports": move.image.service_ports,
         }
     return journal.Entry(session_id=session_id, owner=row["owner"], project=row["project"], kind=kind, payload=payload)

@@ -20,11 +20,12 @@ class Stranded:
 
 
 async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
-    """Placed sessions whose group's start timeout has passed since they were placed."""
+    """Placed sessions whose group's start timeout has passed since they were placed, or the fetching of an image for them got on."""
     rows = await tx.execute(
         text("""
             SELECT s.id FROM session s JOIN resource_group g ON g.name = s.resource_group
-            WHERE s.state IN ('SCHEDULED', 'PREPARING') AND now() > s.schedule_time + make_interval(secs => g.start_timeout_seconds)
+            WHERE s.state IN ('SCHEDULED', 'PREPARING')
+                AND now() > greatest(s.schedule_time, s.pull_time) + make_interval(secs => g.start_timeout_seconds)
         """)
     )
     return list(rows.scalars())

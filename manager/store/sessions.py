@@ -19,7 +19,8 @@ _SESSION_COLUMNS = """
     s.expire_time, s.promise
 """
 _KERNEL_COLUMNS = """
-    k.id, k.session_id, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.state, k.agent_id, k.epoch, k.address, k.exit_code, k.reason
+    k.id, k.session_id, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.state, k.agent_id, k.epoch, k.address, k.exit_code, k.reason,
+    k.image_digest, k.image_id, k.service_ports, k.pull
 """
 
 _UUID_DIGITS = 32
@@ -217,7 +218,8 @@ async def list_page(
 
 async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> None:
     """Writes back sessions and kernels that moved; `sessions` are rows of id, state, result, exit_code, reason, message, failed_starts,
-    failed_agents, moved, delay (seconds until the next try) and force, `kernels` of id, state, agent_id, exit_code and reason.
+    failed_agents, moved, delay (seconds until the next try) and force, `kernels` of id, state, agent_id, exit_code, reason, image_digest,
+    image_id, service_ports and pull (None: as it was, while it is PULLING).
     """
     await tx.execute(
         text("""
@@ -244,12 +246,20 @@ async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels
     await tx.execute(
         text("""
             UPDATE kernel SET state = r.state, agent_id = r.agent_id, exit_code = r.exit_code, reason = r.reason,
-                address = CASE WHEN r.state = 'PENDING' THEN '' ELSE address END
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, agent_id text, exit_code int, reason text)
+                address = CASE WHEN r.state = 'PENDING' THEN '' ELSE address END,
+                image_digest = r.image_digest, image_id = r.image_id, service_ports = r.service_ports,
+                pull = CASE WHEN r.state = 'PULLING' THEN coalesce(r.pull, kernel.pull) ELSE '{}' END
+            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, agent_id text, exit_code int, reason text,
+                image_digest text, image_id text, service_ports jsonb, pull jsonb)
             WHERE kernel.id = r.id
         """),
         {"rows": recordset(kernels)},
     )
+
+
+async def note_pulls(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> None:
+    """Fetching an image for these sessions got on."""
+    await tx.execute(text("UPDATE session SET pull_time = now() WHERE id = ANY(:ids)"), {"ids": list(session_ids)})
 
 
 async def note(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[Row]:

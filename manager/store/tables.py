@@ -228,6 +228,8 @@ class Session(SQLModel, table=True):
     next_try_time: dt.datetime | None = _time()
     schedule_time: dt.datetime | None = _time()
     start_time: dt.datetime | None = _time()
+    # When fetching an image for it last got on; the bound of its start counts from here.
+    pull_time: dt.datetime | None = _time()
     # When it entered the state it is in; bounds of waiting states count from here.
     state_time: dt.datetime = _time(nullable=False, default_now=True)
     end_time: dt.datetime | None = _time()
@@ -266,6 +268,13 @@ class Kernel(SQLModel, table=True):
     address: str = ""
     exit_code: int | None = None
     reason: str = ""
+    # What its image was found to be: digest in the registry (empty if it came from none) and the engine's id.
+    image_digest: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    image_id: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    # Ports its image says it serves: name, protocol, ports.
+    service_ports: list[dict[str, Any]] = _json("[]")
+    # While it is PULLING: bytes and total.
+    pull: dict[str, int] = _json()
 
 
 class Attempt(SQLModel, table=True):

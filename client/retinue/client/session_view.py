@@ -24,6 +24,8 @@ def fold(session: session_pb2.Session | None, event: session_pb2.SessionEvent) -
         _move_session(after, event)
     elif change == "kernel_moved":
         _move_kernel(after, event.kernel_moved)
+    elif change == "image_pull":
+        _pull(after, event.image_pull)
     elif change == "noted":
         # A note is about these and nothing else; whatever else it holds is known already.
         after.reason, after.message, after.etag = event.noted.reason, event.noted.message, event.noted.etag
@@ -57,6 +59,23 @@ def _move_session(session: session_pb2.Session, event: session_pb2.SessionEvent)
         session.end_time.CopyFrom(event.create_time)
 
 
+def _pull(session: session_pb2.Session, pull: session_pb2.ImagePull) -> None:
+    """It is told for one kernel; others that wait on the same agent for the same image are as far."""
+    images = {kernel.hostname: _image(session.spec, kernel.role) for kernel in session.kernels}
+    for kernel in session.kernels:
+        if (
+            kernel.agent == pull.agent
+            and kernel.state == session_pb2.KERNEL_STATE_PULLING
+            and images[kernel.hostname] == pull.image
+        ):
+            kernel.pull.bytes, kernel.pull.total_bytes = pull.progress.bytes, pull.progress.total_bytes
+
+
+def _image(spec: session_pb2.SessionSpec, role: str) -> str:
+    own = next((item.kernel.image for item in spec.roles if item.role == role), "")
+    return own or spec.kernel.image
+
+
 def _move_kernel(session: session_pb2.Session, move: session_pb2.KernelMove) -> None:
     for kernel in session.kernels:
         if kernel.id == move.kernel_id:
@@ -65,6 +84,12 @@ def _move_kernel(session: session_pb2.Session, move: session_pb2.KernelMove) -> 
         return
     kernel.state, kernel.agent, kernel.epoch = move.to_state, move.agent, move.epoch
     kernel.address, kernel.reason = move.address, move.reason
+    kernel.image_digest = move.image_digest or kernel.image_digest
+    if move.service_ports:
+        kernel.ClearField("service_ports")
+        kernel.service_ports.extend(move.service_ports)
+    if move.to_state != session_pb2.KERNEL_STATE_PULLING:
+        kernel.ClearField("pull")
     if move.to_state == session_pb2.KERNEL_STATE_PENDING:
         # The move tells where it was taken from; a kernel that waits is nowhere.
         kernel.agent = kernel.address = ""

@@ -17,9 +17,10 @@ class SessionOptions(TypedDict, total=False):
 
     `type`: `batch`, `interactive`, …. `name`, `project`, `resource_group`: by name. `cluster_mode`: `single-node` or
     `multi-node`. `priority`: 0 to 100. `command`: argument vector of `main1`. `environment`, `slots`, `image`: of every
-    kernel; slots are amounts as text, such as `{"cpu": "2", "mem": "4g"}`. The same with `main_` and `sub_` in front:
-    of one role, in place of the above. `labels`: free. `termination_grace`, `time_limit`: seconds. `agents`: to run on,
-    `agent_choice`: `preferred` or `strict`. `architecture`: that the agents must have. `endpoint`: that it is a replica of,
+    kernel; slots are amounts as text, such as `{"cpu": "2", "mem": "4g"}`. `shared_memory`: size of /dev/shm, such as
+    `1g`, a part of `mem`. The same with `main_` and `sub_` in front: of one role, in place of the above. `labels`: free.
+    `termination_grace`, `time_limit`: seconds. `agents`: to run on, `agent_choice`: `preferred` or `strict`.
+    `architecture`: that the agents must have. `endpoint`: that it is a replica of,
     `replica_placement`: `spread` or `pack`. `preemptible`: may make way for sessions of higher priority.
     `bootstrap_script`: what every kernel runs before its command. Batch only: `starts_at`, not before then, in seconds
     since 1970; `depends_on`, ids or names of sessions that must succeed first.
@@ -36,6 +37,7 @@ class SessionOptions(TypedDict, total=False):
     command: Sequence[str]
     environment: Mapping[str, str]
     slots: Mapping[str, str]
+    shared_memory: str
     main_image: str
     main_environment: Mapping[str, str]
     main_slots: Mapping[str, str]
@@ -78,6 +80,7 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         bootstrap_script=options.get("bootstrap_script", ""),
         depends_on=options.get("depends_on", ()),
     )
+    spec.kernel.shared_memory = options.get("shared_memory", "")
     if (begin := options.get("starts_at")) is not None:
         spec.starts_at.FromNanoseconds(round(begin * 1e9))
     spec.type = session_pb2.SessionType.ValueType(words.number(words.SESSION_TYPE, options.get("type", "")))

@@ -62,6 +62,8 @@ class TestEngine:
         enter = ["nsenter", f"--net=/run/netns/{self._namespace}"] if self._namespace else []
         places = {"data-root": "data", "exec-root": "exec", "pidfile": "pid"}
         options = [f"--{option}={self.directory / name}" for option, name in places.items()]
+        # It would try again for a minute by itself.
+        options.append("--max-download-attempts=1")
         if self._live_restore:
             options.append("--live-restore")
         with (self.directory / "log").open("ab") as log:
@@ -103,6 +105,23 @@ class TestEngine:
         try:
             repository, _, tag = IMAGE.rpartition(":")
             client.import_image_from_data(content.getvalue(), repository=repository, tag=tag)
+        finally:
+            client.close()
+
+    def take_image(self, other: TestEngine, name: str) -> None:
+        """Copies an image from another engine: made a second time it would be another one."""
+        source, target = other.client(), self.client()
+        try:
+            target.load_image(b"".join(source.get_image(name)))
+        finally:
+            source.close()
+            target.close()
+
+    def image_of(self, name: str) -> str:
+        """Id of the image that a container was made of."""
+        client = self.client()
+        try:
+            return str(client.inspect_container(name)["Image"])
         finally:
             client.close()
 

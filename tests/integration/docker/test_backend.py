@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import socket
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,11 +12,10 @@ from agent.backends import docker_kernels
 from agent.backends.backend import BackendError
 from agent.backends.dispatch import Dispatch
 from agent.backends.docker_engine import Engine, EngineUnavailableError, find_host
-from agent.backends.docker_images import ImageError, Images
 from agent.backends.process import ProcessBackend
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.conftest import HOSTS, Contract, Kind
-from tests.integration.docker.engine import IMAGE, TestEngine, install
+from tests.integration.docker.engine import IMAGE, TestEngine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -157,95 +153,6 @@ async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: st
         assert (observed.exit_code, output) == (0, f"{uid}\n1 /home/work\n")
     finally:
         client.remove_image(image)
-        client.close()
-
-
-async def test_image_that_cannot_be_fetched(contract: Contract) -> None:
-    backend = await contract.open()
-    wanted = contract.spec("k", "true", image="127.0.0.1:1/no/such:image")
-    await backend.create(wanted, HOSTS)
-    observed = backend.observed()["k.1"]
-    assert (observed.phase, observed.reason, observed.exit_code) == (Phase.FAILED, "IMAGE_PULL_FAILED", None)
-    assert "127.0.0.1:1/no/such:image" in observed.message
-    await backend.remove("k.1")
-    assert not contract.left()
-
-
-class Counting(Engine):
-    """Counts what is fetched."""
-
-    def __init__(self, host: str) -> None:
-        super().__init__(host)
-        self.fetched: list[str] = []
-
-    def pull(self, reference: str) -> None:
-        self.fetched.append(reference)
-        super().pull(reference)
-
-
-async def test_image_is_fetched_once_for_all_who_wait(engine: TestEngine) -> None:
-    counting = Counting(engine.host)
-    images = Images(counting)
-    reference = "127.0.0.1:1/no/such:image"
-    try:
-        results = await asyncio.gather(*(images.ensure(reference) for _ in range(5)), return_exceptions=True)
-        assert all(isinstance(result, ImageError) for result in results)
-        assert counting.fetched == [reference]
-        # Who comes later has another try.
-        with pytest.raises(ImageError):
-            await images.ensure(reference)
-        assert counting.fetched == [reference] * 2
-        assert await images.ensure(IMAGE) == ""
-        assert len(counting.fetched) == 2
-    finally:
-        await images.close()
-        counting.close()
-
-
-REGISTRY = """
-version: 0.1
-storage: {{filesystem: {{rootdirectory: {directory}/images}}}}
-http: {{addr: "127.0.0.1:{port}"}}
-log: {{level: error}}
-"""
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[str]:
-    """A registry of images on the loopback."""
-    install({"docker-registry": "docker-registry"})
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    configuration = tmp_path / "registry.yml"
-    configuration.write_text(REGISTRY.format(directory=tmp_path, port=port))
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(["docker-registry", "serve", str(configuration)], stdout=log, stderr=log)  # noqa: S607
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-async def test_image_is_fetched_from_a_registry(contract: Contract, engine: TestEngine, registry: str) -> None:
-    client = engine.client()
-    repository = f"{registry}/some/image"
-    reference = f"{repository}:1"
-
-    def pushed() -> bool:
-        return not any("error" in event for event in client.push(repository, "1", stream=True, decode=True))
-
-    try:
-        client.tag(IMAGE, repository, "1")
-        await eventually(pushed)
-        digests = client.inspect_image(reference)["RepoDigests"]
-        client.remove_image(reference)
-        pinned = next(digest for digest in digests if digest.startswith(repository))
-        for number, wanted in enumerate((reference, pinned)):
-            observed, output = await contract.ran(contract.spec(f"k{number}", "echo", "here", image=wanted))
-            assert (observed.exit_code, output) == (0, "here\n")
-        client.remove_image(reference)
-    finally:
         client.close()
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+import pytest
 import pytest_asyncio
 
 from retinue.client.local.cluster import Cluster, ClusterOptions
@@ -14,11 +16,12 @@ from retinue.client.local.leftovers import network_namespaces
 from retinue.client.local.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
 from tests.integration.docker.engine import IMAGE, TestEngine, install
+from tests.integration.docker.registry import Registry, make_image
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
-    from retinue.client import Client
+    from retinue.client import Client, Session
     from retinue.client.local.nodes import Node
 
 NAMES = ("main1", "sub1", "sub2")
@@ -48,7 +51,11 @@ class DockerCluster(Cluster):
         assert node is not None
         engine = self.engines[agent_id] = TestEngine(node.namespace)
         engine.start()
-        engine.make_image()
+        first = next(iter(self.engines.values()))
+        if engine is first:
+            engine.make_image()
+        else:
+            engine.take_image(first, IMAGE)
         return engine.host
 
     def containers(self) -> list[str]:
@@ -61,7 +68,10 @@ class DockerCluster(Cluster):
         return names
 
 
-@pytest_asyncio.fixture
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster() -> AsyncIterator[DockerCluster]:
     install()
     cluster = DockerCluster()
@@ -123,24 +133,108 @@ async def test_session_of_containers_on_two_nodes(cluster: DockerCluster) -> Non
         assert not cluster.containers()
 
 
-async def test_result_and_failure_of_containers(cluster: DockerCluster) -> None:
+async def test_result_of_a_container(cluster: DockerCluster) -> None:
     async with cluster.client() as client:
         good = await client.sessions.create(
             type="batch", image=IMAGE, command=["sh", "-c", "echo out; exit 3"], slots={"cpu": "1", "mem": "64m"}
         )
-        bad = await client.sessions.create(
-            type="batch", image="127.0.0.1:1/no/such:image", command=["true"], slots={"cpu": "1", "mem": "64m"}
-        )
         await good.wait_ended(60)
         assert (good.result, good.exit_code) == ("FAILURE", 3)
         assert await printed(client, good.id, "main1") == "out\n"
-        await bad.refresh()
-        async with asyncio.timeout(30):
-            while "IMAGE_PULL_FAILED" not in str(bad.view):
-                await asyncio.sleep(0.1)
-                await bad.refresh()
-        if not bad.is_ended:
-            await bad.terminate(force=True)
-            await bad.wait_ended(60)
+
+
+@pytest.fixture(scope="module")
+def registries(cluster: DockerCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """One registry, by the same name on the loopback of each node."""
+    directory = tmp_path_factory.mktemp("registry")
+    nodes = [agent.node for agent in cluster.agents]
+    doors = [
+        Registry(directory / node.namespace, namespace=node.namespace, port=5000, images=directory / "images")
+        for node in nodes
+        if node is not None
+    ]
+    yield doors[0]
+    for door in doors:
+        door.stop()
+
+
+async def test_images_of_a_session(cluster: DockerCluster, registries: Registry) -> None:
+    """Fetched on each node with progress in the journal; one image for all kernels, whatever becomes of its tag."""
+    first, _ = cluster.engines.values()
+    labels = {"ai.backend.service-ports": "jupyter:http:8081"}
+
+    def push(number: int) -> str:
+        make_image(first, "retinue-test/big:1", size=4 << 20, labels={**labels, "number": str(number)})
+        return registries.push(first, "retinue-test/big:1", "big")
+
+    def forget(engine: TestEngine) -> None:
+        api = engine.client()
+        for image in api.images():
+            for name in image["RepoTags"] or []:
+                if "big" in name:
+                    api.remove_image(name, force=True)
+        api.close()
+
+    reference = await asyncio.to_thread(push, 1)
+    await asyncio.to_thread(forget, first)
+    async with cluster.client() as client:
+
+        async def start() -> Session:
+            session = await client.sessions.create(
+                type="interactive",
+                image=reference,
+                cluster_size=3,
+                cluster_mode="multi-node",
+                slots={"cpu": "2", "mem": "64m"},
+                termination_grace=0,
+            )
+            return await session.wait("RUNNING", timeout=60)
+
+        session = await start()
+        moves, pulls = [], []
+        async with aclosing(client.sessions.watch(after_revision=0, session_id=session.id)) as watched:
+            async for event in watched:
+                if event.HasField("kernel_moved"):
+                    moves.append(event.kernel_moved.to_state)
+                elif event.HasField("image_pull"):
+                    pulls.append(event.image_pull)
+                elif event.session_moved.to_state == session_pb2.SESSION_STATE_RUNNING:
+                    break
+        assert moves.count(session_pb2.KERNEL_STATE_PULLING) == 3
+        assert {pull.agent for pull in pulls} == {kernel.agent for kernel in session.kernels}
+        assert {pull.image for pull in pulls} == {reference}
+        assert all(pull.progress.layers for pull in pulls)
+        await session.refresh()
+        (digest,) = {kernel.image_digest for kernel in session.kernels}
+        assert digest.startswith("sha256:")
+        for kernel in session.kernels:
+            assert [(port.name, list(port.ports)) for port in kernel.service_ports] == [("jupyter", [8081])]
+            assert not kernel.HasField("pull")
+        await session.terminate()
+        await session.wait_ended(60)
+
+        # The tag moves on while one node has the old image: the session waits for one that both can have.
+        await asyncio.to_thread(push, 2)
+        await asyncio.to_thread(forget, first)
+        session = await start()
+        assert len({kernel.image_digest for kernel in session.kernels}) == 1
+        found = {
+            engine.image_of(f"retinue-{kernel.id}.{kernel.epoch}")
+            for kernel in session.kernels
+            for agent_id, engine in cluster.engines.items()
+            if agent_id == kernel.agent
+        }
+        assert len(found) == 1
+        await session.terminate()
+        await session.wait_ended(60)
+
+        # What is not there is not tried again, and leaves nothing.
+        missing = await client.sessions.create(
+            type="batch", image=f"{registries.address}/big:none", command=["true"], slots={"cpu": "1", "mem": "64m"}
+        )
+        await missing.wait_ended(60)
+        assert (missing.result, missing.view.reason) == ("FAILURE", "IMAGE_NOT_FOUND")
+        assert "big:none" in missing.view.message
+        assert [kernel.epoch for kernel in missing.kernels] == [1]
         left = await cluster.wait_clean(20)
         assert all(found.is_clean for found in left.values()), left

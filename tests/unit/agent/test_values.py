@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.amounts import parse_slots
 from agent.attempts import AttemptSpec, Phase
 from agent.backends.cgroups import Limits, cpu_settings, memory_settings, quota
 from agent.backends.processes import Process, identify, parse_stat
@@ -16,7 +17,7 @@ from agent.backends.sandbox import Sandbox, Settings, environment_of, gate_scrip
 from agent.backends.status import Status, parse_status
 from agent.backends.verdict import verdict
 from agent.enrollment import endpoint, normal_fingerprint, split_address
-from agent.resources.discovery import Node, capacity, discover, parse_slots
+from agent.resources.discovery import Node, capacity, discover
 
 RECORD = Record("k.1", "s", "k", "boot", networked=True, monitor=Process(5, 77), init=Process(6, 78))
 

@@ -18,7 +18,7 @@ def files() -> Files:
 
 def made(**values: Any) -> dict[str, Any]:
     spec = AttemptSpec("k.1", "session", "k", 1, "main1", **({"image": "image:1"} | values))
-    return body(Container("agent", spec, "7:8", 100, 20_000, files()))
+    return body(Container("agent", spec, "sha256:1", "7:8", 100, 20_000, files()))
 
 
 def test_command_becomes_arguments_of_the_first_process() -> None:
@@ -35,6 +35,7 @@ def test_nothing_of_the_user_gets_into_labels() -> None:
         "retinue.attempt": "k.1",
         "retinue.session": "session",
         "retinue.kernel": "k",
+        "retinue.image": "image:1",
     }
 
 
@@ -51,7 +52,7 @@ def test_only_output_and_home_can_be_written() -> None:
 @pytest.mark.parametrize("allowed", [1024, 20_000, 65_536, 1 << 20])
 def test_open_files_stay_within_what_the_node_allows(allowed: int) -> None:
     spec = AttemptSpec("k.1", "session", "k", 1, "main1", "image:1")
-    settings = body(Container("agent", spec, "7:8", 100, allowed, files()))["HostConfig"]
+    settings = body(Container("agent", spec, "sha256:1", "7:8", 100, allowed, files()))["HostConfig"]
     assert settings["Ulimits"][0] == {"Name": "nofile", "Soft": min(65_536, allowed), "Hard": min(65_536, allowed)}
 
 

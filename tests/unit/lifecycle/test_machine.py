@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from manager.lifecycle.images import PERMANENT_REASONS, SeenImage
 from manager.lifecycle.machine import MAX_FAILED_STARTS, KernelRecord, Observation, SessionMachine, SessionRecord
 from manager.lifecycle.spec import kernel_plans
 from manager.lifecycle.states import Goal, KernelState, Observed, Result, SessionState, SessionType
@@ -232,3 +233,50 @@ def test_what_has_partly_ended_does_not_run_again() -> None:
     tell(machine, 1, Observed.EXITED, 0)
     machine.preempt("w", requeue=True)
     assert (machine.session.state, machine.session.reason) == (SessionState.TERMINATING, "PREEMPTED")
+
+
+ONE, OTHER = SeenImage("sha256:1", "sha256:a"), SeenImage("sha256:2", "sha256:b")
+
+
+def find(machine: SessionMachine, rank: int, image: SeenImage, state: Observed = Observed.HELD) -> None:
+    kernel = machine.session.kernels[rank]
+    machine.observe(kernel.id, kernel.epoch, Observation(state, image=image))
+
+
+def test_first_word_on_an_image_holds_for_the_session() -> None:
+    machine = placed()
+    machine.session.kernels[0].image = "main:1"
+    machine.session.kernels[1].image = machine.session.kernels[2].image = "sub:1"
+    find(machine, 1, ONE)
+    assert [kernel.found_image for kernel in machine.session.kernels] == [SeenImage(), ONE, ONE]
+    find(machine, 0, OTHER)
+    # The same content, loaded without a registry, or for another architecture.
+    find(machine, 2, SeenImage("", "sha256:a"))
+    assert [kernel.found_image for kernel in machine.session.kernels] == [OTHER, ONE, ONE]
+    assert goals(machine) == [Goal.RUNNING] * 3
+
+
+def test_kernels_never_run_different_images_under_one_reference() -> None:
+    machine = placed()
+    find(machine, 0, ONE)
+    find(machine, 1, OTHER)
+    assert (machine.session.state, machine.session.reason) == (SessionState.PENDING, "IMAGE_MOVED")
+    assert goals(machine) == [Goal.STOPPED] * 3
+    # The next try is for what was found first, wherever it is placed.
+    assert [kernel.found_image for kernel in machine.session.kernels] == [ONE] * 3
+
+
+@pytest.mark.parametrize("reason", sorted(PERMANENT_REASONS))
+def test_what_no_other_try_changes_is_not_tried_again(reason: str) -> None:
+    machine = placed()
+    tell(machine, 0, Observed.PULLING)
+    tell(machine, 1, Observed.FAILED, None, reason)
+    session = machine.session
+    assert (session.state, session.result, session.reason) == (SessionState.TERMINATING, Result.FAILURE, reason)
+    assert session.kernels[0].goal is Goal.STOPPED
+
+
+def test_trouble_that_may_pass_is_tried_again() -> None:
+    machine = placed()
+    tell(machine, 0, Observed.FAILED, None, "IMAGE_PULL_FAILED")
+    assert machine.session.state is SessionState.PENDING

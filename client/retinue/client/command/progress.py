@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, Group
+from rich.filesize import decimal
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
@@ -137,7 +138,8 @@ class LiveProgress:
                 kernel_state = words.word(words.KERNEL_STATE, kernel.state)
                 where = safe(kernel.agent)
                 style = _STYLES.get(kernel_state, "cyan")
-                kernels.add_row("", safe(kernel.hostname), Text(kernel_state, style), where, safe(kernel.address))
+                place = safe(kernel.address) or pull_text(kernel)
+                kernels.add_row("", safe(kernel.hostname), Text(kernel_state, style), where, place)
         else:
             kernels.add_row("", kernel_counts(session))
         return Group(*parts, kernels)
@@ -175,6 +177,14 @@ def outcome(session: session_pb2.Session) -> str:
     return f"{text} ({reason})" if reason else text
 
 
+def pull_text(kernel: session_pb2.Kernel) -> str:
+    """How far a kernel's image is fetched: `43 % of 2.8 GB`; empty when nothing is known of that."""
+    pull = kernel.pull
+    if not pull.total_bytes:
+        return ""
+    return f"{100 * pull.bytes // pull.total_bytes} % of {decimal(pull.total_bytes)}"
+
+
 def kernel_counts(session: session_pb2.Session) -> str:
     """How many kernels are in which state: `3 RUNNING, 1 CREATING`."""
     counts: dict[str, int] = {}
@@ -203,13 +213,16 @@ def changes(before: session_pb2.Session | None, after: session_pb2.Session) -> l
     moved = [
         kernel
         for kernel, earlier in zip(after.kernels, before.kernels, strict=False)
-        if (kernel.state, kernel.agent) != (earlier.state, earlier.agent)
+        if (kernel.state, kernel.agent, kernel.pull) != (earlier.state, earlier.agent, earlier.pull)
+        and not (kernel.state == earlier.state and not kernel.pull.total_bytes)
     ]
     if len(after.kernels) > _SHOWN_KERNELS:
         return [*lines, f"{name}: {kernel_counts(after)}"] if moved else lines
     for kernel in moved:
         state = words.word(words.KERNEL_STATE, kernel.state)
         place = f" on {or_dash(kernel.agent)}" if kernel.agent else ""
+        if fetched := pull_text(kernel):
+            place += f", {fetched}"
         code = f", exit code {kernel.exit_code}" if kernel.HasField("exit_code") else ""
         lines.append(f"{name}: {safe(kernel.hostname)} {state}{place}{code}")
     return lines

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--slots", multiple=True, callback=options.slots, metavar="cpu=2,mem=1g", help="Amounts for each kernel.")
 @click.option("--main-slots", multiple=True, callback=options.slots, metavar="…", help="Amounts for main1 instead.")
 @click.option("--sub-slots", multiple=True, callback=options.slots, metavar="…", help="Amounts for subs instead.")
+@click.option("--shared-memory", default="", metavar="SIZE", help="Of /dev/shm, as 1g; a part of mem.")
 @click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
 @click.option("--label", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Label of the session.")
 @click.option("--image", default="", help="Default: the root of the agent's own host, read-only.")
@@ -98,6 +99,7 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         command=command,
         environment=given["env"],
         slots=given["slots"],
+        shared_memory=given["shared_memory"],
         main_slots=given["main_slots"],
         sub_slots=given["sub_slots"],
         sub_command=given["sub_command"] or [],

@@ -1,0 +1,107 @@
+"""Image registries: which one a reference is of, credentials for it, and what went wrong there. Pure but for one file.
+
+Credentials are in a file of the node, in the format of Docker's `config.json` (`auths`), that only the agent reads. They are
+read anew for each fetch, stay in its memory for as long as that takes, and go to the engine of the same node only.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEFAULT_REGISTRY = "docker.io"
+_ALIASES = {"index.docker.io": DEFAULT_REGISTRY, "registry-1.docker.io": DEFAULT_REGISTRY}
+NOT_FOUND, DENIED, FAILED = "IMAGE_NOT_FOUND", "IMAGE_DENIED", "IMAGE_PULL_FAILED"
+# In the words of engines and registries: codes do not tell these apart.
+_DENIED = ("denied", "unauthorized", "no basic auth credentials", "authentication required", "incorrect username")
+_NOT_FOUND = (
+    "manifest unknown",
+    "name unknown",
+    "not found",
+    "does not exist",
+    "no matching manifest",
+    "invalid reference format",
+    "unsupported manifest",
+)
+
+
+class CredentialsError(Exception):
+    """The file of credentials cannot be read; the text holds none of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A reference, `[REGISTRY/]REPOSITORY[:TAG][@DIGEST]`, in parts; `repository` is as given, registry included."""
+
+    registry: str
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+    @property
+    def wanted(self) -> str:
+        """The tag or digest to ask for: a digest says more."""
+        return self.digest or self.tag or "latest"
+
+
+def parse_reference(text: str) -> Reference:
+    """The parts of a reference, which is as an engine takes it or is refused by that."""
+    name, _, digest = text.partition("@")
+    head, slash, last = name.rpartition("/")
+    last, _, tag = last.partition(":")
+    repository = f"{head}{slash}{last}"
+    first, slash, _ = repository.partition("/")
+    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
+    return Reference(_host(first) if is_host else DEFAULT_REGISTRY, repository, tag, digest)
+
+
+def _host(name: str) -> str:
+    """The host of a registry, from the ways to write it: `https://index.docker.io/v1/` is Docker's own."""
+    host = name.removeprefix("https://").removeprefix("http://").partition("/")[0]
+    return _ALIASES.get(host, host)
+
+
+def read_credentials(path: Path | None, registry: str) -> dict[str, str]:
+    """What the engine needs to log in to a registry; empty when there is nothing for it. Raises CredentialsError. Blocks."""
+    if path is None:
+        return {}
+    try:
+        content: Any = json.loads(path.read_bytes())
+        entries = {_host(name): entry for name, entry in content.get("auths", {}).items()}
+        return _login(entries[registry], registry) if registry in entries else {}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+        # The error's own words may quote the file.
+        raise CredentialsError(f"credentials in {path} cannot be read ({type(error).__name__})") from None
+
+
+def _login(entry: dict[str, str], registry: str) -> dict[str, str]:
+    if "identitytoken" in entry:
+        return {"identitytoken": entry["identitytoken"], "serveraddress": registry}
+    if "auth" in entry:
+        user, _, password = base64.b64decode(entry["auth"], validate=True).decode().partition(":")
+    else:
+        user, password = entry["username"], entry["password"]
+    return {"username": user, "password": password.rstrip("\0"), "serveraddress": registry}
+
+
+def encode_login(login: dict[str, str]) -> str:
+    """Value of the header `X-Registry-Auth` of the Docker Engine API."""
+    return base64.urlsafe_b64encode(json.dumps(login).encode()).decode()
+
+
+def judge(message: str) -> str:
+    """The reason that goes with what an engine says on a failed fetch: two are for good, the third may pass."""
+    text = message.lower()
+    if any(words in text for words in _DENIED):
+        return DENIED
+    # A name that does not resolve is "not found" in the words of resolvers.
+    if "lookup " not in text and "dial " not in text and any(words in text for words in _NOT_FOUND):
+        return NOT_FOUND
+    return FAILED

@@ -1,0 +1,38 @@
+"""Which image a session's kernels run: a reference is taken for one image from the first agent's word on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# No other try and no other agent changes these.
+PERMANENT_REASONS = frozenset({"IMAGE_NOT_FOUND", "IMAGE_DENIED", "IMAGE_INVALID", "IMAGE_NEEDS_MORE"})
+MOVED = "IMAGE_MOVED"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenImage:
+    """What an agent found: digest in its registry (empty if it came from none), the engine's id, and ports it says it serves."""
+
+    digest: str = ""
+    id: str = ""
+    service_ports: tuple[Mapping[str, Any], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.digest or self.id)
+
+    def is_same(self, other: SeenImage) -> bool:
+        """Agents of different architectures agree on the digest only, agents with and without a registry on the id only."""
+        return (self.digest != "" and self.digest == other.digest) or (self.id != "" and self.id == other.id)
+
+    @property
+    def shown(self) -> str:
+        """The one of the two that people know it by."""
+        return self.digest or self.id
+
+
+def reference(spec: Mapping[str, Any], role: str) -> str:
+    """The image that a stored request asks for, for kernels of a role."""
+    role_spec = spec["roles"].get(role)
+    return str((role_spec["image"] if role_spec is not None else "") or spec["kernel"]["image"])

@@ -1,0 +1,263 @@
+"""Images: fetched once from a registry, with progress and credentials, broken off, taken up again, refused for good, read."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+import docker.errors
+import pytest
+
+from agent.attempts import ImageIdentity, Phase, ServicePort
+from agent.backends import docker_images
+from agent.backends.docker_engine import Engine
+from agent.backends.docker_images import ImageError, Images
+from tests.integration.agent.waiting import eventually
+from tests.integration.backends.conftest import HOSTS, Contract, Kind
+from tests.integration.docker.engine import IMAGE, TestEngine
+from tests.integration.docker.registry import PASSWORD, USER, Door, Registry, make_image
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from agent.attempts import ObservedAttempt
+    from tests.integration.agent.conftest import Place
+
+BIG = "retinue-test/big:1"
+BALLAST = 8 << 20
+NOTHING = ImageIdentity()
+
+
+@pytest.fixture
+async def contract(place: Place, engine: TestEngine) -> AsyncIterator[Contract]:
+    contract = Contract(place, Kind("docker", IMAGE, "docker/attempts", engine))
+    yield contract
+    if contract.current is not None:
+        await contract.current.close()
+    engine.remove_containers(place.agent_id)
+
+
+@pytest.fixture(scope="module")
+def registry(engine: TestEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with Registry(tmp_path_factory.mktemp("registry")) as registry:
+        yield registry
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker_images, "PAUSES", (0.01, 0.01))
+
+
+@pytest.fixture
+def fetched(engine: TestEngine) -> Iterator[list[str]]:
+    """References a test has fetched: removed at its end."""
+    references: list[str] = []
+    yield references
+    client = engine.client()
+    for reference in references:
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            client.remove_image(reference, force=True)
+    client.close()
+
+
+def has(engine: TestEngine, reference: str) -> bool:
+    probe = Engine(engine.host)
+    try:
+        return probe.image(reference) is not None
+    finally:
+        probe.close()
+
+
+async def ended(contract: Contract, attempt_id: str) -> ObservedAttempt:
+    backend = contract.current
+    assert backend is not None
+    await eventually(lambda: backend.observed()[attempt_id].phase.ended)
+    return backend.observed()[attempt_id]
+
+
+async def test_image_that_is_nowhere(contract: Contract, registry: Registry, engine: TestEngine) -> None:
+    registry.push(engine, IMAGE, "known")
+    backend = await contract.open()
+    expected = {
+        # Nobody listens there: that may pass, and was tried again.
+        "k1": ("127.0.0.1:1/no/such:image", "IMAGE_PULL_FAILED"),
+        "k2": (f"{registry.address}/known:other", "IMAGE_NOT_FOUND"),
+        "k3": (f"{registry.address}/unknown:1", "IMAGE_NOT_FOUND"),
+    }
+    for name, (image, _) in expected.items():
+        await backend.create(contract.spec(name, "true", image=image), HOSTS)
+    for name, (image, reason) in expected.items():
+        observed = await ended(contract, f"{name}.1")
+        assert (observed.phase, observed.reason, observed.exit_code) == (Phase.FAILED, reason, None), observed
+        assert image in observed.message
+        await backend.remove(f"{name}.1")
+    assert not contract.left()
+
+
+async def test_fetched_and_pinned(
+    contract: Contract, engine: TestEngine, registry: Registry, fetched: list[str]
+) -> None:
+    reference = registry.push(engine, IMAGE, "some/image")
+    fetched.append(reference)
+    backend = await contract.open()
+
+    async def run(name: str, image: str, identity: ImageIdentity = NOTHING) -> ImageIdentity:
+        await backend.create(contract.spec(name, "echo", "here", image=image, image_identity=identity), HOSTS)
+        await eventually(lambda: backend.observed()[f"{name}.1"].phase is Phase.CREATED)
+        await backend.release(f"{name}.1")
+        observed = await contract.until(f"{name}.1", Phase.EXITED)
+        assert (observed.exit_code, contract.printed(f"{name}.1")) == (0, "here\n")
+        assert observed.image is not None
+        await backend.remove(f"{name}.1")
+        return observed.image.identity
+
+    first = await run("k1", reference)
+    assert first.digest.startswith("sha256:")
+    assert first.id.startswith("sha256:")
+    # The tag moves on: what was pinned is fetched and run nevertheless, by its digest.
+    client = engine.client()
+    client.remove_image(reference)
+    client.close()
+    other = make_image(engine, "retinue-test/other:1", labels={"other": "1"})
+    fetched.append(other)
+    assert registry.push(engine, other, "some/image") == reference
+    assert (await run("k2", reference, ImageIdentity(first.digest))) == first
+    fetched.append(f"{reference.rpartition(':')[0]}@{first.digest}")
+    assert (await run("k3", reference)).digest != first.digest
+    # An image from no registry is known by its id.
+    local = await run("k4", IMAGE)
+    assert local.id == first.id
+    assert await run("k5", IMAGE, ImageIdentity("", first.id))
+    await backend.create(
+        contract.spec("k6", image=other, image_identity=ImageIdentity("", "sha256:" + "0" * 64)), HOSTS
+    )
+    assert (await ended(contract, "k6.1")).reason == "IMAGE_DIFFERS"
+    await backend.remove("k6.1")
+
+
+async def test_fetched_once_for_all_who_wait_and_broken_off_with_the_last(
+    contract: Contract, engine: TestEngine, registry: Registry, fetched: list[str]
+) -> None:
+    make_image(engine, BIG, size=BALLAST)
+    fetched.append(BIG)
+    registry.push(engine, BIG, "big")
+    client = engine.client()
+    client.remove_image(BIG)
+    client.close()
+    fetched.clear()
+    async with Door(registry.port, shut_after=BALLAST // 2) as door:
+        reference = f"{door.address}/big:1"
+        backend = await contract.open()
+        for name in ("k1", "k2", "k3"):
+            await backend.create(contract.spec(name, "true", image=reference), HOSTS)
+        assert {attempt.phase for attempt in backend.observed().values()} == {Phase.PULLING}
+        await door.stalled.wait()
+        await eventually(lambda: all(attempt.layers for attempt in backend.observed().values()))
+        # One of them is not wanted any more; the others wait on. Kernels that wait hold up no others.
+        await backend.stop("k1.1", 10)
+        observed = backend.observed()["k1.1"]
+        assert (observed.phase, observed.reason) == (Phase.EXITED, "STOPPED")
+        await contract.held(contract.spec("other", "true"))
+        # An agent that starts anew goes on, asked again; what only waited for an image was never started.
+        await backend.close()
+        backend = await contract.open()
+        assert {name: backend.observed()[f"{name}.1"].phase for name in ("k2", "k3")} == {
+            "k2": Phase.WAITING,
+            "k3": Phase.WAITING,
+        }
+        await backend.stop("k3.1", 10)
+        await backend.create(contract.spec("k2", "true", image=reference), HOSTS)
+        assert backend.observed()["k2.1"].phase is Phase.PULLING
+        await backend.stop("k2.1", 10)
+        # With the last one that waits, the engine is told to stop: what comes after that is not taken.
+        door.open()
+        await eventually(lambda: door.connections == 0)
+        assert not has(engine, reference)
+        fetched.append(reference)
+        await backend.create(contract.spec("k4", "true", image=reference), HOSTS)
+        await eventually(lambda: backend.observed()["k4.1"].phase is Phase.CREATED)
+        assert not backend.observed()["k4.1"].layers
+
+
+async def test_registry_that_dies_meanwhile(contract: Contract, engine: TestEngine, registry: Registry) -> None:
+    make_image(engine, BIG, size=BALLAST)
+    registry.push(engine, BIG, "big")
+    client = engine.client()
+    client.remove_image(BIG)
+    client.close()
+    backend = await contract.open()
+    async with Door(registry.port, shut_after=BALLAST // 2) as door:
+        await backend.create(contract.spec("k", "true", image=f"{door.address}/big:1"), HOSTS)
+        await door.stalled.wait()
+    observed = await ended(contract, "k.1")
+    assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_PULL_FAILED")
+    await backend.remove("k.1")
+    assert not contract.left()
+
+
+async def test_credentials(contract: Contract, engine: TestEngine, tmp_path: Path, fetched: list[str]) -> None:
+    """They come from a file of the node, anew each time, and show up in nothing."""
+    secrets = tmp_path / "config.json"
+
+    def grant(password: str) -> None:
+        login = base64.b64encode(f"{USER}:{password}".encode()).decode()
+        secrets.write_text(json.dumps({"auths": {f"http://{closed.address}/v1/": {"auth": login}}}))
+
+    with Registry(tmp_path / "closed", closed=True) as closed:
+        reference = closed.push(engine, IMAGE, "private")
+        engine_side = Engine(engine.host)
+        images = Images(engine_side, secrets)
+        try:
+            for prepare in (lambda: None, lambda: grant("wrong")):
+                prepare()
+                with pytest.raises(ImageError) as refused:
+                    await images.fetch(reference, NOTHING, lambda _: None)
+                assert refused.value.reason == "IMAGE_DENIED"
+            grant(PASSWORD)
+            await images.fetch(reference, NOTHING, lambda _: None)
+            fetched.append(reference)
+            secrets.write_text(f'{{"auths": {{"{closed.address}": "{PASSWORD}"}}}}')
+            with pytest.raises(ImageError) as unreadable:
+                await images.fetch(f"{reference}x", NOTHING, lambda _: None)
+            assert PASSWORD not in str(unreadable.value)
+        finally:
+            await images.close()
+            engine_side.close()
+
+
+async def test_labels(contract: Contract, engine: TestEngine, fetched: list[str]) -> None:
+    labels = {
+        "ai.backend.resource.min.cpu": "1",
+        "ai.backend.resource.min.mem": "128m",
+        "ai.backend.resource.min.cuda.device": "0",
+        "ai.backend.resource.preferred.shmem": "16m",
+        "ai.backend.service-ports": "ipython:pty:3000,jupyter:http:8081,multi:tcp:[9000,9001]",
+        "ai.backend.envs.corecount": "OMP_NUM_THREADS,NPROC",
+    }
+    image = make_image(engine, "retinue-test/labelled:1", labels=labels)
+    fetched.append(image)
+    command = ("sh", "-c", "echo $OMP_NUM_THREADS $NPROC; stat -f -c '%b %S' /dev/shm")
+    backend = await contract.held(
+        contract.spec("k1", *command, image=image, slots={"cpu": 1500, "mem": 256 << 20}, environment={"NPROC": "7"})
+    )
+    await backend.release("k1.1")
+    observed = await contract.until("k1.1", Phase.EXITED)
+    first, second = contract.printed("k1.1").splitlines()
+    blocks, size = map(int, second.split())
+    assert (first, blocks * size) == ("2 7", 16 << 20)
+    assert observed.image is not None
+    assert observed.image.service_ports == (
+        ServicePort("jupyter", "http", (8081,)),
+        ServicePort("multi", "tcp", (9000, 9001)),
+    )
+    await backend.create(contract.spec("k2", image=image, slots={"cpu": 500, "mem": 64 << 20}), HOSTS)
+    observed = backend.observed()["k2.1"]
+    assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_NEEDS_MORE")
+    assert "cpu=1, mem=128m" in observed.message
+    bad = make_image(engine, "retinue-test/bad-label:1", labels={"retinue.service-ports": "nonsense"})
+    fetched.append(bad)
+    await backend.create(contract.spec("k3", image=bad), HOSTS)
+    assert backend.observed()["k3.1"].reason == "IMAGE_INVALID"
