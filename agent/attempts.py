@@ -116,11 +116,12 @@ class AttemptSpec:
 
 @dataclass(frozen=True, slots=True)
 class DesiredAttempt:
-    """An attempt that may exist; `stop_grace` is in seconds."""
+    """An attempt that may exist; `stop_grace` is in seconds, and `fence_after`, when it is not 0, the longest time without a manager."""
 
     spec: AttemptSpec
     goal: Goal
     stop_grace: float
+    fence_after: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

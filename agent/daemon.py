@@ -30,6 +30,7 @@ from agent.identity import Identity, IdentityError, IdentityStore
 from agent.network.hosts import hosts_text
 from agent.network.links import SessionNetworks
 from agent.network.underlay import find_uplink
+from agent.reconcile.fence import Fence
 from agent.reconcile.loop import PARALLEL_CREATES, Reconciler
 from agent.resources.discovery import capacity, discover
 from retinue.agent.v1 import agent_service_pb2
@@ -114,12 +115,16 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         backend = Dispatch(_processes(settings, node), await asyncio.to_thread(_containers, settings, node))
     links = SessionNetworks(settings.agent_id, uplink.address)
     generator = random.SystemRandom()
+    fence = await asyncio.to_thread(
+        Fence, settings.state_dir / "fence.json", node.boot_id, lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+    )
     reconciler: Reconciler[Network] = Reconciler(
         backend,
         links,
         hosts_text,
         clock=time.monotonic,
         random_numbers=generator,
+        fence=fence,
         # Creating one of them is no work that would have to be held back.
         parallel_creates=NULL_CREATES if settings.null_kernels else PARALLEL_CREATES,
     )

@@ -63,7 +63,8 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         shared_memory=message.shared_memory,
     )
     grace = message.stop_grace.seconds + message.stop_grace.nanos / 1e9
-    return DesiredAttempt(spec, goal, max(0.0, grace))
+    fence = message.fence_after.seconds + message.fence_after.nanos / 1e9
+    return DesiredAttempt(spec, goal, max(0.0, grace), max(0.0, fence))
 
 
 def attempt_status(

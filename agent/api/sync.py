@@ -117,6 +117,10 @@ class _Stream:
         self._sent: dict[str, _Told] = {}
         self._sent_ends: set[str] = set()
         self._sent_networks: frozenset[str] = frozenset()
+        # When the welcome and the heartbeats were sent, by the fence's clock.
+        self._welcomed: float | None = None
+        self._beats: dict[int, float] = {}
+        self._beat = 0
 
     def cut(self, error: ApiError) -> None:
         """Ends the stream; whatever the manager still says on it is not heard."""
@@ -138,10 +142,10 @@ class _Stream:
                 waits = bool(self._unacked) and now < reported + PATIENCE
                 if not waits and (report := self._report()) is not None:
                     yield agent_service_pb2.SyncResponse(report=report)
-                    spoke = reported = clock()
+                    reported = clock()
                     continue
                 if now >= spoke + self._interval:
-                    yield agent_service_pb2.SyncResponse(heartbeat=agent_service_pb2.Heartbeat())
+                    yield self._heartbeat()
                     spoke = clock()
                     continue
                 until = min(spoke + self._interval, reported + PATIENCE if waits else math.inf)
@@ -180,6 +184,8 @@ class _Stream:
         if step == "snapshot" and not self._complete:
             attempts = [desired_attempt(attempt) for attempt in request.snapshot.attempts]
             networks = [network_from_message(network) for network in request.snapshot.networks]
+            # Whoever sends it has heard the welcome.
+            self._confirm(self._welcomed)
             self._reconciler.set_desired(attempts, networks)
             self._complete = True
         elif step == "change" and self._complete:
@@ -192,7 +198,9 @@ class _Stream:
             )
         elif step == "ack" and self._complete:
             self._acknowledge(request.ack.sequence)
-        elif step != "heartbeat":
+        elif step == "heartbeat":
+            self._confirm_heartbeat(request.heartbeat.number)
+        else:
             raise invalid("step", f"{step} is out of place here")
 
     def _acknowledge(self, sequence: int) -> None:
@@ -205,11 +213,30 @@ class _Stream:
 
     def _welcome(self) -> agent_service_pb2.SyncResponse:
         welcome = self._service.welcome()
+        self._welcomed = None if self._reconciler.fence is None else self._reconciler.fence.now()
         self._sent = {key: self._look(key, attempt) for key, attempt in self._reconciler.attempts().items()}
         self._sent_networks = self._reconciler.networks()
         welcome.attempts.extend(told.status for told in self._sent.values())
         welcome.network_session_ids.extend(sorted(self._sent_networks))
         return agent_service_pb2.SyncResponse(welcome=welcome)
+
+    def _heartbeat(self) -> agent_service_pb2.SyncResponse:
+        self._beat += 1
+        if (fence := self._reconciler.fence) is not None:
+            self._beats[self._beat] = fence.now()
+        return agent_service_pb2.SyncResponse(heartbeat=agent_service_pb2.Heartbeat(number=self._beat))
+
+    def _confirm_heartbeat(self, number: int) -> None:
+        if number:
+            self._confirm(self._beats.get(number))
+            self._beats = {beat: sent for beat, sent in self._beats.items() if beat > number}
+
+    def _confirm(self, sent: float | None) -> None:
+        """The manager is known to have heard what was sent then."""
+        fence = self._reconciler.fence
+        if fence is not None and sent is not None:
+            fence.confirm(sent)
+            fence.write()
 
     def _look(self, attempt_id: str, attempt: ObservedAttempt | None) -> _Told:
         trouble = self._reconciler.trouble(attempt_id)

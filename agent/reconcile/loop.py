@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from agent.attempts import Phase
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from agent.attempts import DesiredAttempt, ObservedAttempt
     from agent.backends.backend import Backend
+    from agent.reconcile.fence import Fence
     from agent.reconcile.plan import Action
 
 log = logging.getLogger(__name__)
@@ -97,15 +98,20 @@ class Reconciler(Generic[Network]):
         *,
         clock: Callable[[], float],
         random_numbers: random.Random,
+        fence: Fence | None = None,
         parallel_creates: int = PARALLEL_CREATES,
     ) -> None:
-        """`clock` is monotonic; `hosts` gives the text of /etc/hosts in a network; so many kernels are created at once."""
+        """`clock` is monotonic; `hosts` gives the text of /etc/hosts in a network; so many kernels are created at once.
+
+        Without a `fence`, no attempt is guarded.
+        """
         self._backend = backend
         self._links = links
         self._hosts = hosts
         self._clock = clock
         self._random = random_numbers
         self._parallel_creates = parallel_creates
+        self.fence = fence
         self._attempts: dict[str, DesiredAttempt] = {}
         self._networks: dict[str, Network] = {}
         self._complete = False
@@ -120,6 +126,7 @@ class Reconciler(Generic[Network]):
     def set_desired(self, attempts: Iterable[DesiredAttempt], networks: Iterable[Network]) -> None:
         """Takes a whole desired set in place of what was known."""
         self._attempts = {attempt.spec.id: attempt for attempt in attempts}
+        self._guard()
         self._networks = {network.session_id: network for network in networks}
         self._complete = True
         self.changed()
@@ -137,8 +144,13 @@ class Reconciler(Generic[Network]):
         for session_id in removed_networks:
             self._networks.pop(session_id, None)
         self._attempts |= {attempt.spec.id: attempt for attempt in attempts}
+        self._guard()
         self._networks |= {network.session_id: network for network in networks}
         self.changed()
+
+    def _guard(self) -> None:
+        if self.fence is not None:
+            self.fence.guard(self._attempts.values())
 
     def settle(self, attempt_ids: Iterable[str]) -> None:
         """Takes note that a manager has recorded the end of these attempts."""
@@ -208,6 +220,9 @@ class Reconciler(Generic[Network]):
         """Steps to start now; they count as under way from here on."""
         observed = self._observe()
         self._settled &= observed.attempts.keys()
+        if self.fence is not None:
+            self.fence.forget(observed.attempts.keys() | self._attempts.keys())
+            observed = replace(observed, fenced=self.fence.due())
         due: list[Action] = []
         creates = sum(isinstance(action, Create) for action in self._busy.values())
         actions = plan(Desired(self._attempts, self._networks.keys(), self._complete), observed, now)
@@ -246,7 +261,10 @@ class Reconciler(Generic[Network]):
         """
         times = [trouble.again_at for trouble in self._troubles.values()]
         times += [attempt.kill_at for attempt in self._backend.observed().values() if attempt.kill_at is not None]
-        return min((time - now for time in times if time > now), default=None)
+        pauses = [time - now for time in times if time > now]
+        if self.fence is not None and (pause := self.fence.wait()) is not None:
+            pauses.append(pause)
+        return min(pauses, default=None)
 
     async def _work(self, action: Action) -> None:
         key = _key(action)

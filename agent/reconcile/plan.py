@@ -31,13 +31,14 @@ class Desired:
 class Observed:
     """What there is: attempts by id; sessions of which anything of a network exists, and those whose network is whole.
 
-    `settled` are ended attempts of which a manager has recorded the end.
+    `settled` are ended attempts of which a manager has recorded the end, `fenced` those that have been without a manager for too long.
     """
 
     attempts: Mapping[str, ObservedAttempt]
     networks: Set[str]
     ready: Set[str]
     settled: Set[str]
+    fenced: Set[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ def plan(desired: Desired, observed: Observed, now: float) -> list[Action]:
     * An attempt is created only if there is no record of it.
     * It is let go once it is to run and all attempts of its session here that are to run are held, or have been let go.
     * Nothing is stopped or removed for being absent from a desired set that is not complete.
+    * An attempt that has been without a manager for too long is stopped without grace, whatever is desired.
     * An ended attempt is forgotten when its end is settled and it is no longer desired; a network is removed when it is
       no longer desired and no attempt of its session is left.
     """
@@ -170,13 +172,17 @@ def _step(  # noqa: PLR0917 - the whole situation of one attempt
     unwanted = desired.complete if wanted is None else wanted.goal is Goal.STOPPED
     grace = DEFAULT_GRACE if wanted is None else wanted.stop_grace
     step: AttemptAction | None = None
+    if there.id in observed.fenced:
+        unwanted, grace = True, 0.0
     if there.phase.ended:
         if wanted is None and desired.complete and there.id in observed.settled:
             step = Remove(there.id)
     elif there.phase is Phase.STOPPING:
         if there.kill_at is not None and there.kill_at <= now:
             step = Kill(there.id)
-        elif wanted is not None and wanted.goal is Goal.STOPPED and there.kill_at is not None:
+        elif there.kill_at is not None and (
+            there.id in observed.fenced or (wanted is not None and wanted.goal is Goal.STOPPED)
+        ):
             # The grace may be cut short while it runs, never made longer.
             step = Stop(there.id, grace) if grace < there.stop_grace else None
     elif unwanted and there.phase in {Phase.WAITING, Phase.PULLING, Phase.CREATED, Phase.RUNNING}:

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from manager.api.etags import etag
-from manager.lifecycle.spec import DEFAULT_GRACE_SECONDS, DEFAULT_PRIORITY, KernelSpec, SessionSpec
+from manager.lifecycle.spec import DEFAULT_GRACE_SECONDS, DEFAULT_PRIORITY, KernelSpec, RetryPolicy, SessionSpec
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import format_amount
 from manager.store.journal import Event
@@ -71,6 +71,25 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         bootstrap_script=message.bootstrap_script,
         starts_at=message.starts_at.ToNanoseconds() / 1e9 if message.HasField("starts_at") else None,
         depends_on=tuple(message.depends_on),
+        retry=_retry_policy(message.retry) if message.HasField("retry") else None,
+    )
+
+
+def _retry_policy(message: pb.RetryPolicy) -> RetryPolicy:
+    given = {
+        f"{name}_seconds": _seconds(f"spec.retry.{name}", getattr(message, name))
+        for name in ("backoff", "max_backoff")
+        if message.HasField(name)
+    }
+    return RetryPolicy(message.max_attempts, message.on_failure, **given)
+
+
+def _retry_message(retry: RetryPolicy) -> pb.RetryPolicy:
+    return pb.RetryPolicy(
+        max_attempts=retry.max_attempts,
+        on_failure=retry.on_failure,
+        backoff=_duration(retry.backoff_seconds),
+        max_backoff=_duration(retry.max_backoff_seconds),
     )
 
 
@@ -115,6 +134,7 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
         bootstrap_script=spec.bootstrap_script,
         starts_at=_time(None if spec.starts_at is None else dt.datetime.fromtimestamp(spec.starts_at, dt.UTC)),
         depends_on=spec.depends_on,
+        retry=None if spec.retry is None else _retry_message(spec.retry),
     )
 
 
@@ -154,6 +174,7 @@ def session_message(
         start_time=_time(row.get("start_time")),
         end_time=_time(row.get("end_time")),
         network=_network(row.get("network") or ""),
+        retries=row.get("retries") or 0,
         dependencies=[_dependency(parent) for parent in parents],
     )
     if row.get("exit_code") is not None:
@@ -203,6 +224,7 @@ def event_message(event: Event) -> pb.SessionEvent:
         move.result = _result(payload["result"])
         move.reason, move.message = payload["reason"], payload["message"]
         move.network = _network(payload["network"])
+        move.retries = payload.get("retries", 0)
         if payload["exit_code"] is not None:
             move.exit_code = payload["exit_code"]
     elif event.kind == "KERNEL_MOVED":

@@ -115,8 +115,10 @@ def result_message(position: int, drafted: Drafted, *, shown_id: bool) -> pb.Cre
 def log_span(request: pb.StreamLogsRequest) -> Span:
     """The part of outputs that a request asks for. Raises InvalidRequest."""
     violations: list[errors.Violation] = []
-    if request.all and (request.hostname or request.offset):
-        violations.append(("all", "takes neither hostname nor offset"))
+    if request.all and (request.hostname or request.offset or request.epoch):
+        violations.append(("all", "takes neither hostname, offset nor epoch"))
+    if request.epoch < 0:
+        violations.append(("epoch", "must not be negative"))
     if request.offset < 0:
         violations.append(("offset", "must not be negative"))
     if not 0 <= request.tail_lines <= MAX_TAIL_LINES:

@@ -236,7 +236,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 raise errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
             wanted = {hostname: wanted[hostname]}
         try:
-            async for piece in self._outputs(wanted, span, request.follow):
+            async for piece in self._outputs(wanted, request.epoch, span, request.follow):
                 yield piece
         except OutputPastEndError as error:
             raise errors.OffsetPastEnd(error.size) from error
@@ -250,7 +250,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 yield response
 
     async def _outputs(
-        self, wanted: Mapping[str, uuid.UUID], span: Span, follow: bool
+        self, wanted: Mapping[str, uuid.UUID], epoch: int, span: Span, follow: bool
     ) -> AsyncIterator[pb.StreamLogsResponse]:
         """Output of several kernels as it comes."""
         # Pieces; None when one kernel is done; what went wrong.
@@ -258,8 +258,11 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
 
         async def pump(hostname: str, kernel_id: uuid.UUID) -> None:
             try:
-                async for start, data in read_output(self._database, self._forwarder, kernel_id, span, follow=follow):
-                    await arrivals.put(pb.StreamLogsResponse(hostname=hostname, offset=start, data=data))
+                async for number, start, data in read_output(
+                    self._database, self._forwarder, kernel_id, span, epoch=epoch, follow=follow
+                ):
+                    piece = pb.StreamLogsResponse(hostname=hostname, epoch=number, offset=start, data=data)
+                    await arrivals.put(piece)
             except Exception as error:  # noqa: BLE001  # raised again by the reader of the queue
                 await arrivals.put(error)
             else:

@@ -28,6 +28,8 @@ class DesiredAttempt:
     image_digest: str = ""
     image_id: str = ""
     shared_memory: int = 0
+    # Longest time without a manager; 0 means any.
+    fence_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class AgentLink:
         self.address = address
         # When the agent was last heard on this link, by the clock; None before the first time.
         self.heard: float | None = None
+        self.opened = clock()
         self._term = term
         self._dialer = dialer
         self._heartbeat = heartbeat
@@ -149,6 +150,10 @@ class AgentLink:
                 await self._listener.reported(messages.node_report(self.agent_id, message.report))
                 async with writing:
                     await call.write(messages.ack(message.report.sequence))
+            elif message.HasField("heartbeat"):
+                # The agent goes by this, and not by what it hears: it says that the other direction works too.
+                async with writing:
+                    await call.write(messages.heartbeat(message.heartbeat.number))
 
     async def _tell(
         self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], writing: asyncio.Lock, told: Told

@@ -60,9 +60,9 @@ def ack(sequence: int) -> pb.SyncRequest:
     return pb.SyncRequest(ack=pb.Ack(sequence=sequence))
 
 
-def heartbeat() -> pb.SyncRequest:
-    """The manager is there."""
-    return pb.SyncRequest(heartbeat=pb.Heartbeat())
+def heartbeat(number: int = 0) -> pb.SyncRequest:
+    """The manager is there, and has heard the agent's heartbeat of that number."""
+    return pb.SyncRequest(heartbeat=pb.Heartbeat(number=number))
 
 
 def node_facts(message: pb.Welcome) -> NodeFacts:
@@ -125,6 +125,8 @@ def _attempts(attempts: Iterable[DesiredAttempt]) -> list[pb.Attempt]:
     for attempt in attempts:
         grace = Duration()
         grace.FromTimedelta(dt.timedelta(seconds=attempt.grace_seconds))
+        fence = Duration()
+        fence.FromTimedelta(dt.timedelta(seconds=attempt.fence_seconds))
         messages.append(
             pb.Attempt(
                 id=attempt.id,
@@ -143,6 +145,7 @@ def _attempts(attempts: Iterable[DesiredAttempt]) -> list[pb.Attempt]:
                 if attempt.image_digest or attempt.image_id
                 else None,
                 shared_memory=attempt.shared_memory,
+                fence_after=fence if attempt.fence_seconds else None,
             )
         )
     return messages

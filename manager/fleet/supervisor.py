@@ -25,6 +25,11 @@ class Timers:
     suspect_after: float = 20.0
     lost_after: float = 60.0
 
+    @property
+    def fence_after(self) -> float:
+        """Seconds without contact after which an agent stops what may be run elsewhere once it is lost: it must be over by then."""
+        return self.lost_after * 0.6
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -136,7 +141,8 @@ class Supervisor:
         for agent_id, (link, _) in list(self._links.items()):
             if link.heard is None and self._states.get(agent_id) == "JOINING":
                 continue
-            silence = now - (started if link.heard is None else link.heard)
+            # One that came back at another address has not been silent for longer than it was dialled there.
+            silence = now - (max(started, link.opened) if link.heard is None else link.heard)
             if link.heard is None and silence < self._timers.suspect_after:
                 continue
             state = verdict(silence, self._timers)

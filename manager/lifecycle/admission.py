@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, ROLES, KernelSpec, SessionSpec
+from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, ROLES, KernelSpec, RetryPolicy, SessionSpec
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import MEMORY, AmountError, format_amount, parse_amount
 
@@ -21,6 +21,8 @@ MAX_AGENTS = 64
 SHORTEST_TIME_LIMIT, LONGEST_TIME_LIMIT = 1.0, 365 * 86400.0
 MAX_SCRIPT_BYTES = 64 * 1024
 MAX_DEPENDENCIES = 1000
+MAX_ATTEMPTS = 100
+MAX_BACKOFF_SECONDS, MAX_MAX_BACKOFF_SECONDS = 3600.0, 86_400.0
 RESERVED_PREFIXES = ("BACKENDAI_", "RETINUE_")
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -55,6 +57,8 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
         violations.append(("spec.time_limit", "must be from 1 s to 365 days"))
     _check_script(spec.bootstrap_script, violations)
     _check_dependencies(spec, violations)
+    if spec.retry is not None:
+        _check_retry(spec.retry, violations)
     kernel = _admit_kernel(
         replace(spec.kernel, slots={**DEFAULT_SLOTS, **spec.kernel.slots}), "spec.kernel", violations
     )
@@ -75,6 +79,15 @@ def _check_script(script: str, violations: Violations) -> None:
         violations.append(("spec.bootstrap_script", f"must be at most {MAX_SCRIPT_BYTES} bytes"))
     elif "\0" in script:
         violations.append(("spec.bootstrap_script", "must not hold NUL"))
+
+
+def _check_retry(retry: RetryPolicy, violations: Violations) -> None:
+    if not 1 <= retry.max_attempts <= MAX_ATTEMPTS:
+        violations.append(("spec.retry.max_attempts", f"must be from 1 to {MAX_ATTEMPTS}"))
+    if not 0 <= retry.backoff_seconds <= MAX_BACKOFF_SECONDS:
+        violations.append(("spec.retry.backoff", "must be from 0 to 1 hour"))
+    if not 0 <= retry.max_backoff_seconds <= MAX_MAX_BACKOFF_SECONDS:
+        violations.append(("spec.retry.max_backoff", "must be from 0 to 24 hours"))
 
 
 def _check_dependencies(spec: SessionSpec, violations: Violations) -> None:

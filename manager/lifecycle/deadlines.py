@@ -52,6 +52,7 @@ async def _move(
             if machine is None:
                 continue
             machine.roll_back("AGENT_LOST", f"agent {attempt.agent_id} was lost", failed_agent=attempt.agent_id)
+            machine.lose_running(attempt.kernel_id, attempt.epoch)
             kernel = next((kernel for kernel in machine.session.kernels if kernel.id == attempt.kernel_id), None)
             if kernel is not None and kernel.epoch == attempt.epoch and kernel.goal == "STOPPED":
                 machine.lose(attempt.kernel_id, attempt.epoch)

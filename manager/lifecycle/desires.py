@@ -23,8 +23,17 @@ def attempt_id(kernel_id: object, epoch: int) -> str:
     return f"{kernel_id}.{epoch}"
 
 
-async def read_desired(database: Database, agent_id: str, session_ids: Collection[uuid.UUID] | None = None) -> Desired:
-    """All that an agent should have now; with `session_ids`, all of these sessions."""
+async def read_desired(
+    database: Database,
+    agent_id: str,
+    session_ids: Collection[uuid.UUID] | None = None,
+    *,
+    fence_seconds: float = 0.0,
+) -> Desired:
+    """All that an agent should have now; with `session_ids`, all of these sessions.
+
+    What may be run elsewhere once the agent is lost is to be stopped by it after so many seconds without a manager.
+    """
     async with database.transaction() as tx:
         wanted = await attempts.read_desired(tx, agent_id, session_ids)
         members = await attempts.read_desired_networks(tx, agent_id, session_ids)
@@ -32,11 +41,11 @@ async def read_desired(database: Database, agent_id: str, session_ids: Collectio
     for row in wanted:
         if row["session_id"] not in specs:
             specs[row["session_id"]] = SessionSpec.from_json(row["spec"])
-    built = [_attempt(row, specs[row["session_id"]]) for row in wanted]
+    built = [_attempt(row, specs[row["session_id"]], fence_seconds) for row in wanted]
     return Desired({attempt.id: attempt for attempt in built}, _networks(agent_id, members))
 
 
-def _attempt(row: Mapping[str, Any], spec: SessionSpec) -> DesiredAttempt:
+def _attempt(row: Mapping[str, Any], spec: SessionSpec, fence_seconds: float) -> DesiredAttempt:
     plan = KernelPlan(row["kernel_id"], row["role"], row["role_index"], row["local_rank"], row["hostname"])
     kernel = spec.of_role(plan.role)
     command, environment = with_bootstrap(kernel.command, kernel.environment, spec.bootstrap_script)
@@ -50,12 +59,18 @@ def _attempt(row: Mapping[str, Any], spec: SessionSpec) -> DesiredAttempt:
         hostname=row["hostname"],
         image=kernel.image,
         command=command,
-        environment={**environment, **cluster_environment(row["session_id"], spec, plan)},
+        environment={
+            **environment,
+            **cluster_environment(row["session_id"], spec, plan),
+            # Grows with each try: what a kernel writes elsewhere can be told from what an earlier one wrote.
+            "RETINUE_EPOCH": str(row["epoch"]),
+        },
         slots=row["slots"],
         networked=row["cluster_size"] > 1,
         image_digest=row["image_digest"],
         image_id=row["image_id"],
         shared_memory=parse_amount("mem", kernel.shared_memory) if kernel.shared_memory else 0,
+        fence_seconds=fence_seconds if spec.retry is not None and spec.retry.max_attempts > 1 else 0.0,
     )
 
 

@@ -18,13 +18,14 @@ class Feature(StrEnum):
     RESULT = "a result"
     DEPENDENCIES = "dependencies"
     START_TIME = "a start time"
+    RETRIES = "retries"
 
 
 _ALL = frozenset({Feature.SERVICE_PORTS, Feature.CLUSTERING, Feature.BOOTSTRAP})
 
 FEATURES: Mapping[SessionType, frozenset[Feature]] = {
     SessionType.INTERACTIVE: _ALL | {Feature.CODE_EXECUTION},
-    SessionType.BATCH: _ALL | {Feature.RESULT, Feature.DEPENDENCIES, Feature.START_TIME},
+    SessionType.BATCH: _ALL | {Feature.RESULT, Feature.DEPENDENCIES, Feature.START_TIME, Feature.RETRIES},
     SessionType.INFERENCE: _ALL,
     SessionType.SYSTEM: _ALL,
 }

@@ -47,6 +47,7 @@ class Leader:
         self._database = database
         self._tail = tail
         self._term = term
+        self._fence_seconds = timers.fence_after
         self._reports = Reports(database, term, self._committed)
         self._outputs = OutputCollector(database, term, Forwarder(dialer), self._committed)
         self._scheduler = Scheduler(database, term, self._committed)
@@ -140,4 +141,4 @@ class Leader:
             return {row["id"]: Target(row["address"], row["state"]) for row in await nodes.read_targets(tx)}
 
     async def _desired(self, agent_id: str, session_ids: Collection[uuid.UUID] | None) -> Desired:
-        return await read_desired(self._database, agent_id, session_ids)
+        return await read_desired(self._database, agent_id, session_ids, fence_seconds=self._fence_seconds)

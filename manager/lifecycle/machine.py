@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from manager.lifecycle import bootstrap
 from manager.lifecycle.images import MOVED, PERMANENT_REASONS, SeenImage
+from manager.lifecycle.spec import RetryPolicy
 from manager.lifecycle.states import (
     ENDED_KERNEL_STATES,
     ENDED_OBSERVATIONS,
@@ -72,6 +73,10 @@ class SessionRecord:
     failed_agents: list[str] = field(default_factory=list)
     # Whether its kernels run a script before their command.
     bootstraps: bool = False
+    retry: RetryPolicy | None = None
+    retries: int = 0
+    # Seconds to wait before it is placed again; set by a retry.
+    pause: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,7 @@ _OBSERVED_KERNEL_STATE = {
     Observed.HELD: KernelState.CREATING,
     Observed.RUNNING: KernelState.RUNNING,
 }
+_OVER_KERNEL_STATES = (KernelState.TERMINATING, KernelState.TERMINATED)
 _KERNEL_PROGRESS = {state: rank for rank, state in enumerate(KernelState)}
 
 
@@ -190,6 +196,9 @@ class SessionMachine:
         if failed_agent is not None and failed_agent not in session.failed_agents:
             session.failed_agents.append(failed_agent)
         let_go = any(k.goal is Goal.RUNNING or k.state not in STARTING_KERNEL_STATES for k in session.kernels)
+        if let_go and session.failed_starts < MAX_FAILED_STARTS and self._may_retry():
+            self._run_again(reason, message)
+            return
         if let_go or session.failed_starts >= MAX_FAILED_STARTS:
             # User code of some kernel may have run: another try would not be the first.
             if session.type is SessionType.BATCH:
@@ -216,9 +225,44 @@ class SessionMachine:
             there = f"{image.shown} on agent {kernel.agent_id}, and {kernel.found_image.shown} elsewhere in the session"
             self.roll_back(MOVED, f"image {kernel.image} is {there}")
 
+    def lose_running(self, kernel_id: uuid.UUID, epoch: int) -> None:
+        """Gives up a running attempt whose agent is lost, when the session may be run again: by now the agent has stopped it by itself."""
+        kernel = next((kernel for kernel in self.session.kernels if kernel.id == kernel_id), None)
+        if kernel is None or kernel.epoch != epoch or self.session.state is not SessionState.RUNNING:
+            return
+        if self._may_retry():
+            kernel.goal = Goal.STOPPED
+            if kernel.agent_id is not None and kernel.agent_id not in self.session.failed_agents:
+                self.session.failed_agents.append(kernel.agent_id)
+            self.lose(kernel_id, epoch)
+
+    def _may_retry(self) -> bool:
+        """Whether a try that was lost may be followed by another."""
+        session = self.session
+        return session.retry is not None and session.retries + 1 < session.retry.max_attempts
+
+    def _run_again(self, reason: str, message: str) -> None:
+        """Puts the session back into the queue as a whole, to be run from its beginning after a pause."""
+        session = self.session
+        assert session.retry is not None  # noqa: S101  # asked by `_may_retry`
+        session.retries += 1
+        session.failed_starts = 0
+        session.pause = session.retry.pause(session.retries)
+        for kernel in session.kernels:
+            if not kernel.attempt_ended:
+                kernel.goal = Goal.STOPPED
+            kernel.exit_code = None
+            self._move_kernel(kernel, KernelState.PENDING, reason)
+        session.exit_code = None
+        message = f"{message}; try {session.retries + 1} of {session.retry.max_attempts} follows"
+        self._move_session(SessionState.PENDING, reason, message)
+
     def _attempt_ended(self, kernel: KernelRecord, observation: Observation) -> None:
         session = self.session
         kernel.attempt_ended = True
+        if observation.reason == "STOPPED" and kernel.goal is not Goal.STOPPED and session.retry is not None:
+            # Nobody here asked for that: its agent was cut off, and stopped what may be run elsewhere.
+            observation = Observation(observation.state, None, "FENCED", "its agent was cut off, and stopped it")
         if kernel.state in ENDED_KERNEL_STATES or kernel.state is KernelState.PENDING:
             return
         if session.state in STARTING_SESSION_STATES and observation.exit_code is None:
@@ -232,7 +276,11 @@ class SessionMachine:
             self._move_kernel(
                 kernel, KernelState.RUNNING if observation.exit_code is not None else KernelState.TERMINATING, ""
             )
-        self._move_kernel(kernel, KernelState.TERMINATED, observation.reason)
+        if session.state is not SessionState.TERMINATING and self._may_retry():
+            if kernel.state is not KernelState.TERMINATING:
+                self._move_kernel(kernel, KernelState.TERMINATING, observation.reason)
+        else:
+            self._move_kernel(kernel, KernelState.TERMINATED, observation.reason)
         if kernel is session.kernels[0] and observation.exit_code is not None:
             session.exit_code = observation.exit_code
 
@@ -264,8 +312,17 @@ class SessionMachine:
     def _settle_running(self) -> None:
         session = self.session
         main = session.kernels[0]
-        failed = [k for k in session.kernels if k.state is KernelState.TERMINATED and k.exit_code != 0]
-        if main.state is KernelState.TERMINATED:
+        over = [k for k in session.kernels if k.attempt_ended and k.state in _OVER_KERNEL_STATES]
+        failed = [k for k in over if k.exit_code != 0]
+        first = main if main in failed else next(iter(failed), None)
+        # Once main is over with success, it does not matter how the others end.
+        if first is not None and (first is main or main not in over) and self._may_retry():
+            lost = any(kernel.exit_code is None for kernel in failed)
+            if lost or (session.retry is not None and session.retry.on_failure):
+                reason = self._bootstrap_failed(first) or (first.reason if lost else "COMMAND_FAILED")
+                self._run_again(reason, f"{first.hostname} {_how_it_ended(first)}")
+                return
+        if main in over:
             if session.type is SessionType.BATCH:
                 session.result = Result.SUCCESS if main.exit_code == 0 else Result.FAILURE
             reason = main.reason if main.reason not in ("", "EXITED") else "COMMAND_ENDED"
@@ -285,14 +342,15 @@ class SessionMachine:
         for kernel in self.session.kernels:
             if kernel.state in ENDED_KERNEL_STATES:
                 continue
-            if kernel.state is KernelState.PENDING or kernel.attempt_ended:
-                self._move_kernel(
-                    kernel,
-                    KernelState.CANCELLED if kernel.state is KernelState.PENDING else KernelState.TERMINATING,
-                    reason,
-                )
-                if kernel.state is KernelState.TERMINATING:
-                    self._move_kernel(kernel, KernelState.TERMINATED, reason)
+            if kernel.state is KernelState.PENDING:
+                self._move_kernel(kernel, KernelState.CANCELLED, reason)
+                continue
+            if kernel.attempt_ended:
+                # One that waited for what becomes of the session keeps its own reason.
+                why = kernel.reason if kernel.state is KernelState.TERMINATING else reason
+                if kernel.state is not KernelState.TERMINATING:
+                    self._move_kernel(kernel, KernelState.TERMINATING, why)
+                self._move_kernel(kernel, KernelState.TERMINATED, why)
                 continue
             kernel.goal = Goal.STOPPED
             if kernel.state is not KernelState.TERMINATING:

@@ -88,43 +88,54 @@ class OutputCollector:
 
 
 async def read_output(
-    database: Database, forwarder: Forwarder, kernel_id: uuid.UUID, span: Span, *, follow: bool
-) -> AsyncIterator[tuple[int, bytes]]:
-    """A span of a kernel's output, as (offset, data) pieces of at most 32 KiB.
+    database: Database, forwarder: Forwarder, kernel_id: uuid.UUID, span: Span, *, epoch: int = 0, follow: bool
+) -> AsyncIterator[tuple[int, int, bytes]]:
+    """A span of the output of a kernel's attempt, by default the newest, as (epoch, offset, data) pieces of at most 32 KiB.
 
-    With `follow`, goes on until the kernel is over. Raises OutputPastEndError and AgentUnavailableError.
+    With `follow`, goes on until the kernel is over, with later attempts too, each from its beginning. An attempt that is not known, or whose
+    output is no longer kept, has none. Raises OutputPastEndError and AgentUnavailableError.
     """
+    current = epoch
     while True:
         async with database.transaction() as tx:
-            source = await outputs.read_source(tx, kernel_id)
+            source = await outputs.read_source(tx, kernel_id, current)
         if source is None:
             return
+        current = source["epoch"]
+        finished = not source["on_agent"]
         if source["on_agent"]:
-            place = Place(source["agent_id"], source["address"], attempt_id(kernel_id, source["epoch"]))
+            place = Place(source["agent_id"], source["address"], attempt_id(kernel_id, current))
             try:
                 async for start, data in stream_output(forwarder, place, span, follow=follow):
-                    yield start, data
+                    yield current, start, data
                     span = Span(start + len(data))
+                finished = True
             except OutputGoneError:
                 # Not created yet, or collected and forgotten in this moment.
                 async with database.transaction() as tx:
-                    source = await outputs.read_source(tx, kernel_id)
+                    source = await outputs.read_source(tx, kernel_id, current)
                 if not follow and source is not None and source["on_agent"]:
                     return
-            else:
+        elif current:
+            async for start, data in _kept(database, kernel_id, current, span):
+                yield current, start, data
+                span = Span(start + len(data))
+        if finished:
+            if not follow:
                 return
-        elif not source["live"]:
-            async for start, data in _kept(database, kernel_id, span):
-                yield start, data
-            return
-        elif not follow:
-            return
+            async with database.transaction() as tx:
+                source = await outputs.read_source(tx, kernel_id)
+            if source is not None and source["newest"] > current:
+                current, span = current + 1 if current else source["newest"], Span()
+                continue
+            if source is None or not source["live"]:
+                return
         await asyncio.sleep(0.2)
 
 
-async def _kept(database: Database, kernel_id: uuid.UUID, span: Span) -> AsyncIterator[tuple[int, bytes]]:
+async def _kept(database: Database, kernel_id: uuid.UUID, epoch: int, span: Span) -> AsyncIterator[tuple[int, bytes]]:
     async with database.transaction() as tx:
-        start, data, end_time = await outputs.read_kept(tx, kernel_id)
+        start, data, end_time = await outputs.read_kept(tx, kernel_id, epoch)
     if span.offset > start + len(data):
         raise OutputPastEndError(start + len(data))
     if span.since is not None and end_time is not None and end_time < span.since:

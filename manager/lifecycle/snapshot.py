@@ -281,21 +281,28 @@ def _wishes(row: Mapping[str, Any], agent_row: Mapping[str, int], endpoints: Map
 
 
 def _held_back(row: Mapping[str, Any], agent_row: Mapping[str, int]) -> Explanation | None:
+    if (policy := _held_by_policy(row)) is not None:
+        return policy
+    if row["clearing"]:
+        return Explanation(Tier.SYSTEM, "CLEARING", "what an earlier start left on its agents is being cleared away")
+    if row["delay"] > 0:
+        again = row.get("retries") and not row.get("failed_starts")
+        code, what = ("RETRY_BACKOFF", "try") if again else ("START_BACKOFF", "start")
+        why = f"its last {what} failed ({row['last_failure']}); it waits before the next try"
+        return Explanation(Tier.SYSTEM, code, why)
+    if row.get("agents_strict") and not any(agent in agent_row for agent in row["agents"]):
+        named = ", ".join(row["agents"])
+        return Explanation(
+            Tier.SYSTEM, "NO_AGENT_AVAILABLE", f"none of the agents that it must run on is here: {named}"
+        )
+    return None
+
+
+def _held_by_policy(row: Mapping[str, Any]) -> Explanation | None:
     if row.get("open_dependencies"):
         names, number = list(row["waits_for"]), row["open_dependencies"]
         more = f" and {number - len(names)} more" if number > len(names) else ""
         return Explanation(Tier.POLICY, "DEPENDENCY", f"it waits for the success of {', '.join(names)}{more}")
     if row.get("until_start"):
         return Explanation(Tier.POLICY, "START_TIME", "its start time has not come")
-    if row["clearing"]:
-        return Explanation(Tier.SYSTEM, "CLEARING", "what an earlier start left on its agents is being cleared away")
-    if row["delay"] > 0:
-        return Explanation(
-            Tier.SYSTEM, "START_BACKOFF", f"its last start failed ({row['last_failure']}); it waits before the next try"
-        )
-    if row.get("agents_strict") and not any(agent in agent_row for agent in row["agents"]):
-        named = ", ".join(row["agents"])
-        return Explanation(
-            Tier.SYSTEM, "NO_AGENT_AVAILABLE", f"none of the agents that it must run on is here: {named}"
-        )
     return None

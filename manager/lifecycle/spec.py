@@ -40,6 +40,20 @@ class KernelSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a session is run again: tries in all, whether after failures too, and the pauses between them."""
+
+    max_attempts: int = 1
+    on_failure: bool = False
+    backoff_seconds: float = 10.0
+    max_backoff_seconds: float = 600.0
+
+    def pause(self, retries: int) -> float:
+        """Seconds before the try that is so many-th of those after the first."""
+        return min(self.max_backoff_seconds, self.backoff_seconds * 2.0 ** min(retries - 1, 32))
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSpec:
     """A session request with nothing left open: what a session remembers of what it was asked."""
 
@@ -68,6 +82,7 @@ class SessionSpec:
     starts_at: float | None = None
     # Ids or names as asked for, ids once accepted.
     depends_on: tuple[str, ...] = ()
+    retry: RetryPolicy | None = None
 
     def of_role(self, role: str) -> KernelSpec:
         """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
@@ -82,6 +97,7 @@ class SessionSpec:
             Feature.BOOTSTRAP: bool(self.bootstrap_script),
             Feature.START_TIME: self.starts_at is not None,
             Feature.DEPENDENCIES: bool(self.depends_on),
+            Feature.RETRIES: self.retry is not None,
             Feature.CLUSTERING: self.cluster_size > 1,
         }
         return frozenset(feature for feature, wanted in asked.items() if wanted)
@@ -94,6 +110,7 @@ class SessionSpec:
             "kernel": _stored_kernel(self.kernel),
             "roles": {role: _stored_kernel(kernel) for role, kernel in self.roles.items()},
             "labels": dict(self.labels),
+            "retry": None if self.retry is None else {name: getattr(self.retry, name) for name in _RETRY},
         }
 
     @classmethod
@@ -105,10 +122,12 @@ class SessionSpec:
         values["kernel"] = _kernel_spec(values["kernel"])
         values["roles"] = {role: _kernel_spec(kernel) for role, kernel in values["roles"].items()}
         values["depends_on"] = tuple(values.get("depends_on", ()))
+        values["retry"] = RetryPolicy(**values["retry"]) if values.get("retry") else None
         return cls(**values)
 
 
-_PLAIN = tuple(field.name for field in fields(SessionSpec) if field.name not in ("kernel", "roles", "labels"))
+_PLAIN = tuple(field.name for field in fields(SessionSpec) if field.name not in ("kernel", "roles", "labels", "retry"))
+_RETRY = tuple(field.name for field in fields(RetryPolicy))
 
 
 def _stored_kernel(kernel: KernelSpec) -> dict[str, Any]:

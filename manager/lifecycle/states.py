@@ -93,7 +93,8 @@ KERNEL_MOVES: Mapping[KernelState, frozenset[KernelState]] = {
     _K.PULLING: frozenset({_K.CREATING, _K.RUNNING, _K.PENDING, _K.TERMINATING, _K.CANCELLED}),
     _K.CREATING: frozenset({_K.RUNNING, _K.PENDING, _K.TERMINATING, _K.CANCELLED}),
     _K.RUNNING: frozenset({_K.TERMINATING, _K.TERMINATED, _K.PENDING}),
-    _K.TERMINATING: frozenset({_K.TERMINATED}),
+    # One that is over before its session is waits here while the session may be run again.
+    _K.TERMINATING: frozenset({_K.TERMINATED, _K.PENDING}),
     _K.TERMINATED: frozenset(),
     _K.CANCELLED: frozenset(),
 }

@@ -13,6 +13,7 @@ from manager.fleet.desired import LayerReport
 from manager.lifecycle import images
 from manager.lifecycle.images import SeenImage
 from manager.lifecycle.machine import KernelMoved, KernelRecord, SessionMachine, SessionMoved, SessionRecord
+from manager.lifecycle.spec import RetryPolicy
 from manager.lifecycle.states import Goal, KernelState, Observed, Result, SessionState, SessionType
 from manager.store import attempts, journal, sessions, shares
 
@@ -77,6 +78,8 @@ async def take_out(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> Work
                 failed_starts=row["failed_starts"],
                 failed_agents=list(row["failed_agents"]),
                 bootstraps=bool(row["spec"].get("bootstrap_script")),
+                retry=RetryPolicy(**retry) if (retry := row["spec"].get("retry")) else None,
+                retries=row["retries"],
             )
         )
     return taken
@@ -101,10 +104,11 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
                     "reason": session.reason,
                     "message": session.message,
                     "failed_starts": session.failed_starts,
+                    "retries": session.retries,
                     "failed_agents": session.failed_agents,
                     "delay": _BACKOFF_SECONDS[min(session.failed_starts, len(_BACKOFF_SECONDS)) - 1]
                     if failed
-                    else None,
+                    else session.pause,
                     "force": session_id in taken.forced,
                 }
             )
@@ -136,7 +140,7 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
                         "log_size": taken.output_sizes.get((kernel.id, kernel.epoch), 0) if kernel.attempt_ended else 0,
                     }
                 )
-        entries.extend(_entry(session_id, row, move, taken.addresses) for move in machine.moves)
+        entries.extend(_entry(session_id, row, move, taken.addresses, session.retries) for move in machine.moves)
         if told := _pulls(session_id, row, session, taken.pulls):
             entries.extend(told)
             pulling.append(session_id)
@@ -182,7 +186,11 @@ def _progress(layers: Iterable[LayerReport]) -> dict[str, int]:
 
 
 def _entry(
-    session_id: uuid.UUID, row: Mapping[str, Any], move: SessionMoved | KernelMoved, addresses: Mapping[uuid.UUID, str]
+    session_id: uuid.UUID,
+    row: Mapping[str, Any],
+    move: SessionMoved | KernelMoved,
+    addresses: Mapping[uuid.UUID, str],
+    retries: int,
 ) -> journal.Entry:
     if isinstance(move, SessionMoved):
         kind = "SESSION_MOVED"
@@ -193,6 +201,7 @@ def _entry(
             "exit_code": move.exit_code,
             "reason": move.reason,
             "message": move.message,
+            "retries": retries,
             "network": "" if move.to_state is SessionState.PENDING else row["network"],
         }
     else:

@@ -38,12 +38,13 @@ async def read_expired(tx: AsyncSession) -> list[uuid.UUID]:
 
 
 async def read_stranded(tx: AsyncSession) -> list[Stranded]:
-    """Live attempts on lost agents whose session is still starting, or that are to be stopped."""
+    """Live attempts on lost agents whose session is still starting or may be run again, or that are to be stopped."""
     rows = await tx.execute(
         text("""
             SELECT a.session_id, a.kernel_id, a.epoch, a.agent_id
             FROM agent g JOIN attempt a ON a.agent_id = g.id AND a.end_time IS NULL JOIN session s ON s.id = a.session_id
-            WHERE g.state = 'LOST' AND (a.goal = 'STOPPED' OR s.state IN ('SCHEDULED', 'PREPARING'))
+            WHERE g.state = 'LOST' AND (a.goal = 'STOPPED' OR s.state IN ('SCHEDULED', 'PREPARING')
+                OR (s.state = 'RUNNING' AND (s.spec->'retry'->>'max_attempts')::int > s.retries + 1))
         """)
     )
     return [Stranded(*row) for row in rows]

@@ -23,15 +23,26 @@ async def read_pending(tx: AsyncSession, limit: int) -> list[Row]:
     return fetched(rows)
 
 
+# Attempts of a kernel whose output is kept: the newest that printed anything.
+KEPT_ATTEMPTS = 3
+
+
 async def keep(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int, start_offset: int, data: bytes) -> None:
     """Keeps the tail of an ended attempt's output; its agent may forget it from then on. No data keeps nothing."""
     if data:
         await tx.execute(
             text("""
-                INSERT INTO kernel_log (kernel_id, start_offset, data) VALUES (:kernel, :offset, :data)
-                ON CONFLICT (kernel_id) DO UPDATE SET start_offset = excluded.start_offset, data = excluded.data
+                INSERT INTO kernel_log (kernel_id, epoch, start_offset, data) VALUES (:kernel, :epoch, :offset, :data)
+                ON CONFLICT (kernel_id, epoch) DO UPDATE SET start_offset = excluded.start_offset, data = excluded.data
             """),
-            {"kernel": kernel_id, "offset": start_offset, "data": data},
+            {"kernel": kernel_id, "epoch": epoch, "offset": start_offset, "data": data},
+        )
+        await tx.execute(
+            text("""
+                DELETE FROM kernel_log WHERE kernel_id = :kernel AND epoch <=
+                    (SELECT epoch FROM kernel_log WHERE kernel_id = :kernel ORDER BY epoch DESC OFFSET :kept LIMIT 1)
+            """),
+            {"kernel": kernel_id, "kept": KEPT_ATTEMPTS},
         )
     await tx.execute(
         text("UPDATE attempt SET log_pending = FALSE WHERE kernel_id = :kernel AND epoch = :epoch"),
@@ -39,30 +50,34 @@ async def keep(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int, start_offset:
     )
 
 
-async def read_kept(tx: AsyncSession, kernel_id: uuid.UUID) -> tuple[int, bytes, dt.datetime | None]:
-    """Where the kept output of a kernel starts, the output, and when its newest attempt ended."""
+async def read_kept(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int) -> tuple[int, bytes, dt.datetime | None]:
+    """Where the kept output of an attempt starts, the output, and when the attempt ended."""
     row = (
         await tx.execute(
             text("""
-                SELECT l.start_offset, l.data, a.end_time FROM kernel_log l JOIN kernel k ON k.id = l.kernel_id
-                LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch WHERE l.kernel_id = :kernel
+                SELECT l.start_offset, l.data, a.end_time FROM kernel_log l
+                LEFT JOIN attempt a ON a.kernel_id = l.kernel_id AND a.epoch = l.epoch WHERE l.kernel_id = :kernel AND l.epoch = :epoch
             """),
-            {"kernel": kernel_id},
+            {"kernel": kernel_id, "epoch": epoch},
         )
     ).one_or_none()
     return (0, b"", None) if row is None else (row[0], bytes(row[1]), row[2])
 
 
-async def read_source(tx: AsyncSession, kernel_id: uuid.UUID) -> Row | None:
-    """The newest attempt of a kernel, with its agent's address: whether it is still on its agent is `on_agent`."""
+async def read_source(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int = 0) -> Row | None:
+    """An attempt of a kernel, by default its newest, with its agent's address: whether it is still on its agent is `on_agent`, whether it or
+    a later one may print more is `live`. None when there is no such kernel, or attempt.
+    """
     rows = await tx.execute(
         text("""
-            SELECT a.epoch, a.agent_id, g.address, a.kernel_id IS NOT NULL AND (a.end_time IS NULL OR a.log_pending) AS on_agent,
+            SELECT k.epoch AS newest, coalesce(a.epoch, k.epoch) AS epoch, a.agent_id, g.address,
+                a.kernel_id IS NOT NULL AND (a.end_time IS NULL OR a.log_pending) AS on_agent,
                 k.state NOT IN ('TERMINATED', 'CANCELLED') AS live
-            FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
-            WHERE k.id = :kernel
+            FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = CASE WHEN :epoch = 0 THEN k.epoch ELSE :epoch END
+            LEFT JOIN agent g ON g.id = a.agent_id
+            WHERE k.id = :kernel AND (:epoch = 0 OR a.epoch IS NOT NULL)
         """),
-        {"kernel": kernel_id},
+        {"kernel": kernel_id, "epoch": epoch},
     )
     found = fetched(rows)
     return found[0] if found else None

@@ -65,7 +65,8 @@ async def read_queue(tx: AsyncSession, group: str) -> list[Row]:
     """
     rows = await tx.execute(
         text("""
-            SELECT s.id, s.owner, s.project, s.priority, s.sequence, s.cluster_mode, s.tries, s.failed_agents, s.last_failure, s.reason, s.message,
+            SELECT s.id, s.owner, s.project, s.priority, s.sequence, s.cluster_mode, s.tries, s.retries, s.failed_starts,
+                s.failed_agents, s.last_failure, s.reason, s.message,
                 s.spec->'agents' AS agents, s.spec->'agents_strict' AS agents_strict, s.spec->>'architecture' AS architecture, s.endpoint,
                 s.spec->>'replica_placement' AS replica_placement,
                 (s.spec->>'time_limit_seconds')::float8 AS time_limit, extract(epoch FROM now() - s.create_time)::bigint AS waited,

@@ -14,7 +14,7 @@ from manager.store.recordset import Row, fetched, recordset
 
 _SESSION_COLUMNS = """
     s.id, s.sequence, s.name, s.owner, s.project, s.resource_group, s.type, s.cluster_mode, s.cluster_size, s.priority, s.spec, s.state,
-    s.result, s.exit_code, s.reason, s.message, s.explanation, s.conditions, s.network, s.tries, s.failed_starts, s.failed_agents, s.force,
+    s.result, s.exit_code, s.reason, s.message, s.explanation, s.conditions, s.network, s.tries, s.failed_starts, s.retries, s.failed_agents, s.force,
     s.version, s.create_time, s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.state_time, s.end_time,
     s.expire_time, s.promise
 """
@@ -217,14 +217,14 @@ async def list_page(
 
 
 async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> None:
-    """Writes back sessions and kernels that moved; `sessions` are rows of id, state, result, exit_code, reason, message, failed_starts,
+    """Writes back sessions and kernels that moved; `sessions` are rows of id, state, result, exit_code, reason, message, failed_starts, retries,
     failed_agents, moved, delay (seconds until the next try) and force, `kernels` of id, state, agent_id, exit_code, reason, image_digest,
     image_id, service_ports and pull (None: as it was, while it is PULLING).
     """
     await tx.execute(
         text("""
             UPDATE session SET state = r.state, result = r.result, exit_code = r.exit_code, reason = r.reason, message = r.message,
-                failed_starts = r.failed_starts, failed_agents = r.failed_agents, force = session.force OR r.force,
+                failed_starts = r.failed_starts, retries = r.retries, failed_agents = r.failed_agents, force = session.force OR r.force,
                 version = version + 1,
                 state_time = CASE WHEN r.state <> session.state THEN now() ELSE state_time END,
                 start_time = CASE r.state WHEN 'RUNNING' THEN coalesce(start_time, now()) WHEN 'PENDING' THEN NULL ELSE start_time END,
@@ -238,7 +238,7 @@ async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels
                 conditions = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED', 'PENDING') THEN '[]' ELSE conditions END,
                 next_try_time = CASE WHEN r.delay IS NULL THEN next_try_time ELSE now() + make_interval(secs => r.delay) END
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, result text, exit_code int, reason text, message text,
-                failed_starts int, failed_agents jsonb, delay double precision, force boolean)
+                failed_starts int, retries int, failed_agents jsonb, delay double precision, force boolean)
             WHERE session.id = r.id
         """),
         {"rows": recordset(sessions)},

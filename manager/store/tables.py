@@ -214,6 +214,8 @@ class Session(SQLModel, table=True):
     # Passes that tried to place it, and starts that failed after placement.
     tries: int = 0
     failed_starts: int = 0
+    # How often it was run again.
+    retries: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     failed_agents: list[str] = _json("[]")
     last_failure: str = ""
     # Endpoint that it is a replica of; empty for none.
@@ -395,11 +397,12 @@ class NetworkSite(SQLModel, table=True):
 
 
 class KernelLog(SQLModel, table=True):
-    """The kept tail of an ended kernel's output."""
+    """The kept tail of an ended attempt's output; of each kernel, that of the newest attempts."""
 
     __tablename__ = "kernel_log"
 
     kernel_id: uuid.UUID = Field(primary_key=True, foreign_key="kernel.id", ondelete="CASCADE")
+    epoch: int = Field(primary_key=True)
     start_offset: int = Field(sa_column=Column(BigInteger, nullable=False))
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 

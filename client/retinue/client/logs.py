@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A piece of a kernel's output. `offset` is its first byte's; `dropped` bytes before it fell to the size limit."""
+    """A piece of the output of a kernel's try number `epoch`. `offset` is its first byte's; `dropped` bytes before it fell to the size limit."""
 
     hostname: str
     offset: int
     data: bytes
     dropped: int = 0
+    epoch: int = 0
 
 
 async def stream_logs(  # the fields of the request
@@ -37,21 +38,23 @@ async def stream_logs(  # the fields of the request
     follow: bool,
     since: dt.datetime | None = None,
     tail: int = 0,
+    epoch: int = 0,
     patience: Patience,
 ) -> AsyncGenerator[LogChunk, None]:
     """Output from `offset` on, every byte exactly once; of `hostname` (empty: `main1`) or of all kernels, interleaved.
 
-    With `follow` it goes on until the kernels are over. `since` leaves out what was printed before, more or less, and `tail` all but so many last
-    lines. Raises CallError.
+    Of the try number `epoch` (0: the newest). With `follow` it goes on until the kernels are over, with their later tries. `since` leaves out
+    what was printed before, more or less, and `tail` all but so many last lines. Raises CallError.
     """
-    positions: dict[str, int] = {}
+    # By hostname, the try that is read, and all before which is known.
+    positions: dict[str, tuple[int, int]] = {}
 
     def request() -> session_service_pb2.StreamLogsRequest:
         # All kernels together cannot be had from an offset: after a break they come from the start, and what is known
         # is left out.
-        start = 0 if all_kernels else max(positions.values(), default=offset)
+        number, start = (0, 0) if all_kernels else max(positions.values(), default=(epoch, offset))
         made = session_service_pb2.StreamLogsRequest(
-            session=session, hostname=hostname, all=all_kernels, offset=start, follow=follow
+            session=session, hostname=hostname, all=all_kernels, offset=start, follow=follow, epoch=number
         )
         if since is not None and (all_kernels or not positions):
             made.since_time.FromDatetime(since)
@@ -62,10 +65,13 @@ async def stream_logs(  # the fields of the request
     async with aclosing(resumed(stub.StreamLogs, request, endless=False, patience=patience)) as responses:
         async for response in responses:
             # Where a span by time or by lines begins, the server says.
-            start = response.offset if since is not None or tail else 0 if all_kernels else offset
-            chunk = continuation(positions.get(response.hostname, start), response)
+            first = response.offset if since is not None or tail else 0 if all_kernels else offset
+            number, start = positions.get(response.hostname, (response.epoch, first))
+            if response.epoch < number:
+                continue
+            chunk = continuation(start if response.epoch == number else 0, response)
             if chunk is not None:
-                positions[response.hostname] = chunk.offset + len(chunk.data)
+                positions[response.hostname] = (response.epoch, chunk.offset + len(chunk.data))
                 yield chunk
 
 
@@ -75,4 +81,4 @@ def continuation(position: int, response: session_service_pb2.StreamLogsResponse
     if known >= len(response.data):
         return None
     start = response.offset + known
-    return LogChunk(response.hostname, start, response.data[known:], dropped=start - position)
+    return LogChunk(response.hostname, start, response.data[known:], start - position, response.epoch)

@@ -46,6 +46,7 @@ def _move_session(session: session_pb2.Session, event: session_pb2.SessionEvent)
     session.reason, session.message = move.reason, move.message
     if move.HasField("exit_code"):
         session.exit_code = move.exit_code
+    session.retries = max(session.retries, move.retries)
     session.etag = ""
     if move.to_state == session_pb2.SESSION_STATE_SCHEDULED:
         session.schedule_time.CopyFrom(event.create_time)

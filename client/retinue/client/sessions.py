@@ -134,10 +134,12 @@ class Sessions:
         follow: bool = False,
         since: dt.datetime | None = None,
         tail: int = 0,
+        epoch: int = 0,
     ) -> AsyncGenerator[LogChunk, None]:
         """Output of one kernel (default `main1`) from `offset`, or of all; `follow` goes on until they are over.
 
         `since` (with a time zone) leaves out what was printed before, up to a few seconds; `tail` all but so many last lines of each kernel.
+        `epoch` is the number of the try, by default the newest.
         """
         return stream_logs(
             self._stub,
@@ -148,6 +150,7 @@ class Sessions:
             follow=follow,
             since=since,
             tail=tail,
+            epoch=epoch,
             patience=self._patience,
         )
 

@@ -23,7 +23,8 @@ class SessionOptions(TypedDict, total=False):
     `architecture`: that the agents must have. `endpoint`: that it is a replica of,
     `replica_placement`: `spread` or `pack`. `preemptible`: may make way for sessions of higher priority.
     `bootstrap_script`: what every kernel runs before its command. Batch only: `starts_at`, not before then, in seconds
-    since 1970; `depends_on`, ids or names of sessions that must succeed first.
+    since 1970; `depends_on`, ids or names of sessions that must succeed first;
+    `max_attempts`, `retry_on_failure` and `retry_backoff` in seconds, to run it again.
     """
 
     type: str
@@ -57,6 +58,9 @@ class SessionOptions(TypedDict, total=False):
     bootstrap_script: str
     starts_at: float
     depends_on: Sequence[str]
+    max_attempts: int
+    retry_on_failure: bool
+    retry_backoff: float
 
 
 def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
@@ -81,6 +85,10 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         depends_on=options.get("depends_on", ()),
     )
     spec.kernel.shared_memory = options.get("shared_memory", "")
+    if (tries := options.get("max_attempts")) is not None:
+        spec.retry.max_attempts, spec.retry.on_failure = tries, options.get("retry_on_failure", False)
+        if (pause := options.get("retry_backoff")) is not None:
+            spec.retry.backoff.FromNanoseconds(round(pause * 1e9))
     if (begin := options.get("starts_at")) is not None:
         spec.starts_at.FromNanoseconds(round(begin * 1e9))
     spec.type = session_pb2.SessionType.ValueType(words.number(words.SESSION_TYPE, options.get("type", "")))

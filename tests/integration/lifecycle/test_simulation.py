@@ -16,7 +16,7 @@ from manager.lifecycle import commands, deadlines
 from manager.lifecycle.admission import admit
 from manager.lifecycle.reports import Reports
 from manager.lifecycle.scheduler import Scheduler
-from manager.lifecycle.spec import KernelSpec, SessionSpec
+from manager.lifecycle.spec import KernelSpec, RetryPolicy, SessionSpec
 from manager.lifecycle.states import SessionType
 from manager.store import journal, shares
 from manager.store.database import Database
@@ -58,6 +58,7 @@ class World:
             "type": self.random.choice([SessionType.BATCH, SessionType.INTERACTIVE]),
             "single_node": self.random.random() < 0.5,
             "cluster_size": self.random.choice([1, 1, 2, 3]),
+            "retry": self.random.choice([None, RetryPolicy(3, on_failure=True, backoff_seconds=0.0), RetryPolicy(2)]),
             "kernel": KernelSpec(command=("x",), slots={"cpu": self.random.choice(["0.5", "1", "3"]), "mem": "256m"}),
         }
         spec, violations = admit(SessionSpec(**{**values, **changes}))

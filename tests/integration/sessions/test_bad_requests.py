@@ -99,6 +99,13 @@ CREATE = [
     (spec(depends_on=["nobody"]), "spec.depends_on[0]"),
     (spec(depends_on=["$(x)"]), "spec.depends_on[0]"),
     (spec(depends_on=["x"] * 1001), "spec.depends_on"),
+    (spec(retry=session_pb2.RetryPolicy()), "spec.retry.max_attempts"),
+    (spec(retry=session_pb2.RetryPolicy(max_attempts=101)), "spec.retry.max_attempts"),
+    (spec(retry=session_pb2.RetryPolicy(max_attempts=2, backoff=Duration(seconds=-1))), "spec.retry.backoff"),
+    (
+        spec(retry=session_pb2.RetryPolicy(max_attempts=2, max_backoff=Duration(seconds=86_401))),
+        "spec.retry.max_backoff",
+    ),
     (session_pb2.SessionSpec(type=session_pb2.SESSION_TYPE_BATCH), "spec.kernel.command"),
 ]
 
@@ -208,6 +215,7 @@ async def test_unary(stub: Any, method: str, request_message: Any, code: str, re
         ),
         ("StreamLogs", pb.StreamLogsRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
         ("StreamLogs", pb.StreamLogsRequest(session="x", offset=-1), "INVALID_ARGUMENT", "INVALID_FIELD", ["offset"]),
+        ("StreamLogs", pb.StreamLogsRequest(session="x", epoch=-1), "INVALID_ARGUMENT", "INVALID_FIELD", ["epoch"]),
         (
             "StreamLogs",
             pb.StreamLogsRequest(session="x", all=True, offset=3),

@@ -17,7 +17,7 @@ from manager.lifecycle.machine import (
     SessionMoved,
     SessionRecord,
 )
-from manager.lifecycle.spec import kernel_plans
+from manager.lifecycle.spec import RetryPolicy, kernel_plans
 from manager.lifecycle.states import (
     ENDED_SESSION_STATES,
     KERNEL_MOVES,
@@ -38,25 +38,30 @@ observations = st.builds(
 )
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("observe"), st.integers(0, 3), st.integers(0, 1), observations),
+        st.tuples(st.just("observe"), st.integers(0, 3), st.integers(0, 3), observations),
         st.just(("terminate",)),
         st.just(("roll_back",)),
         st.just(("exceed_time_limit",)),
         st.tuples(st.just("preempt"), st.booleans()),
         st.tuples(st.just("lose"), st.integers(0, 3)),
+        st.tuples(st.just("lose_running"), st.integers(0, 3)),
+        st.just(("place",)),
     ),
     max_size=25,
 )
 
 
-def gang(size: int, session_type: SessionType) -> SessionMachine:
+retries = st.one_of(st.none(), st.builds(RetryPolicy, st.integers(1, 3), st.booleans()))
+
+
+def gang(size: int, session_type: SessionType, retry: RetryPolicy | None = None) -> SessionMachine:
     kernels = [
         KernelRecord(
             plan.id, plan.role, plan.hostname, KernelState.SCHEDULED, agent_id="n", epoch=1, attempt_ended=False
         )
         for plan in kernel_plans(uuid.UUID(int=7), size)
     ]
-    return SessionMachine(SessionRecord(uuid.UUID(int=7), session_type, SessionState.SCHEDULED, kernels))
+    return SessionMachine(SessionRecord(uuid.UUID(int=7), session_type, SessionState.SCHEDULED, kernels, retry=retry))
 
 
 def apply(machine: SessionMachine, step: tuple[object, ...]) -> None:
@@ -68,6 +73,11 @@ def apply(machine: SessionMachine, step: tuple[object, ...]) -> None:
             kernel = machine.session.kernels[rank % len(machine.session.kernels)]
             if kernel.goal is Goal.STOPPED:
                 machine.lose(kernel.id, kernel.epoch)
+        case ("lose_running", int(rank)):
+            kernel = machine.session.kernels[rank % len(machine.session.kernels)]
+            machine.lose_running(kernel.id, kernel.epoch)
+        case ("place",):
+            place(machine)
         case ("terminate",):
             machine.terminate("TERMINATED_BY_USER")
         case ("roll_back",):
@@ -78,10 +88,40 @@ def apply(machine: SessionMachine, step: tuple[object, ...]) -> None:
             machine.preempt("another", requeue=requeue)
 
 
+def place(machine: SessionMachine) -> None:
+    """As the scheduler does it: only what waits, once nothing of an earlier try is left."""
+    session = machine.session
+    if session.state is not SessionState.PENDING or not all(kernel.attempt_ended for kernel in session.kernels):
+        return
+    for kernel in session.kernels:
+        kernel.epoch += 1
+        kernel.state, kernel.goal, kernel.observed = KernelState.SCHEDULED, Goal.HELD, Observed.UNKNOWN
+        kernel.attempt_ended, kernel.exit_code, kernel.agent_id = False, None, "n"
+        machine.moves.append(
+            KernelMoved(
+                kernel.id,
+                "",
+                KernelState.PENDING,
+                KernelState.SCHEDULED,
+                "n",
+                kernel.epoch,
+                None,
+                "",
+                kernel.found_image,
+            )
+        )
+    session.state = SessionState.SCHEDULED
+    machine.moves.append(
+        SessionMoved(SessionState.PENDING, SessionState.SCHEDULED, session.result, session.exit_code, "", "")
+    )
+
+
 @settings(max_examples=600, deadline=None, derandomize=True)
-@given(st.integers(1, 4), st.sampled_from([SessionType.BATCH, SessionType.INTERACTIVE]), steps)
-def test_any_history(size: int, session_type: SessionType, history: list[tuple[object, ...]]) -> None:
-    machine = gang(size, session_type)
+@given(st.integers(1, 4), st.sampled_from([SessionType.BATCH, SessionType.INTERACTIVE]), retries, steps)
+def test_any_history(
+    size: int, session_type: SessionType, retry: RetryPolicy | None, history: list[tuple[object, ...]]
+) -> None:
+    machine = gang(size, session_type, retry if session_type is SessionType.BATCH else None)
     for step in history:
         before = copy.deepcopy(machine.session)
         apply(machine, step)
@@ -90,6 +130,7 @@ def test_any_history(size: int, session_type: SessionType, history: list[tuple[o
             assert (session.state, session.result, session.reason) == (before.state, before.result, before.reason)
         if before.result is not Result.UNDEFINED:
             assert session.result is before.result
+        assert session.retries < (session.retry.max_attempts if session.retry is not None else 1)
         # Nothing is let go before all are held, and nothing is left going on in a session that is over.
         let_go = {kernel.id for kernel in session.kernels if kernel.goal is Goal.RUNNING}
         if let_go - {kernel.id for kernel in before.kernels if kernel.goal is Goal.RUNNING}:

@@ -35,6 +35,18 @@ EXITED = replace(RUNNING, phase=Phase.EXITED)
 FAILED = replace(CREATED, phase=Phase.FAILED)
 
 
+@pytest.mark.parametrize("wanted", [RUN, HOLD, None])
+def test_what_was_without_a_manager_for_too_long_is_stopped_at_once(wanted: DesiredAttempt | None) -> None:
+    def steps(there: ObservedAttempt) -> list[Action]:
+        desired = Desired({} if wanted is None else {"k.1": wanted}, set(), complete=False)
+        return plan(desired, Observed({"k.1": there}, set(), set(), set(), {"k.1"}), 50.0)
+
+    assert steps(RUNNING) == steps(CREATED) == [Stop("k.1", 0.0)]
+    assert steps(STOPPING) == [Stop("k.1", 0.0)]
+    assert steps(replace(STOPPING, stop_grace=0.0, kill_at=50.0)) == [Kill("k.1")]
+    assert steps(EXITED) == []
+
+
 @pytest.mark.parametrize(
     ("wanted", "there", "actions"),
     [

@@ -56,7 +56,7 @@ def test_no_script_changes_nothing() -> None:
 
 def test_the_table_of_features() -> None:
     assert FEATURES.keys() == set(SessionType)
-    only_batch = {Feature.RESULT, Feature.DEPENDENCIES, Feature.START_TIME}
+    only_batch = {Feature.RESULT, Feature.DEPENDENCIES, Feature.START_TIME, Feature.RETRIES}
     for kind, features in FEATURES.items():
         assert bool(only_batch & features) == (kind is SessionType.BATCH)
         assert (Feature.CODE_EXECUTION in features) == (kind is SessionType.INTERACTIVE)

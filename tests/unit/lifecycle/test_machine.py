@@ -8,7 +8,7 @@ import pytest
 
 from manager.lifecycle.images import PERMANENT_REASONS, SeenImage
 from manager.lifecycle.machine import MAX_FAILED_STARTS, KernelRecord, Observation, SessionMachine, SessionRecord
-from manager.lifecycle.spec import kernel_plans
+from manager.lifecycle.spec import RetryPolicy, kernel_plans
 from manager.lifecycle.states import Goal, KernelState, Observed, Result, SessionState, SessionType
 
 
@@ -280,3 +280,76 @@ def test_trouble_that_may_pass_is_tried_again() -> None:
     machine = placed()
     tell(machine, 0, Observed.FAILED, None, "IMAGE_PULL_FAILED")
     assert machine.session.state is SessionState.PENDING
+
+
+def repeated(size: int, **policy: object) -> SessionMachine:
+    machine = running(size)
+    machine.session.retry = RetryPolicy(**{"max_attempts": 3, "backoff_seconds": 4.0, **policy})  # type: ignore[arg-type]
+    return machine
+
+
+def test_a_lost_try_is_followed_by_another_as_a_whole() -> None:
+    machine = repeated(3)
+    tell(machine, 1, Observed.EXITED, 0, "EXITED")
+    assert machine.session.kernels[1].state is KernelState.TERMINATING
+    machine.lose_running(machine.session.kernels[2].id, 1)
+    session = machine.session
+    assert (session.state, session.result, session.retries, session.pause) == (
+        SessionState.PENDING,
+        Result.UNDEFINED,
+        1,
+        4.0,
+    )
+    assert (session.reason, session.failed_agents) == ("AGENT_LOST", ["n0"])
+    assert {kernel.state for kernel in session.kernels} == {KernelState.PENDING}
+    assert goals(machine)[0] is Goal.STOPPED
+    assert session.kernels[2].attempt_ended
+    # What is still heard of the first try changes nothing but its own end.
+    tell(machine, 0, Observed.EXITED, 143, "STOPPED")
+    assert (session.state, session.kernels[0].attempt_ended) == (SessionState.PENDING, True)
+
+
+def test_a_failure_is_final_unless_asked_otherwise() -> None:
+    machine = repeated(1)
+    tell(machine, 0, Observed.EXITED, 3, "EXITED")
+    assert (machine.session.state, machine.session.result) == (SessionState.TERMINATED, Result.FAILURE)
+    machine = repeated(1, on_failure=True)
+    tell(machine, 0, Observed.EXITED, 3, "EXITED")
+    session = machine.session
+    assert (session.state, session.reason, session.exit_code) == (SessionState.PENDING, "COMMAND_FAILED", None)
+    assert session.message == "main1 exited with 3; try 2 of 3 follows"
+
+
+def test_the_last_try_decides() -> None:
+    machine = repeated(1, on_failure=True)
+    machine.session.retries = 2
+    tell(machine, 0, Observed.EXITED, 3, "EXITED")
+    session = machine.session
+    assert (session.state, session.result, session.exit_code) == (SessionState.TERMINATED, Result.FAILURE, 3)
+
+
+def test_what_an_agent_stopped_by_itself_was_lost() -> None:
+    machine = repeated(1)
+    tell(machine, 0, Observed.EXITED, 137, "STOPPED")
+    assert (machine.session.state, machine.session.reason) == (SessionState.PENDING, "FENCED")
+
+
+def test_what_its_owner_ends_is_not_run_again() -> None:
+    machine = repeated(2, on_failure=True)
+    tell(machine, 1, Observed.EXITED, 0, "EXITED")
+    machine.terminate("TERMINATED_BY_USER")
+    tell(machine, 0, Observed.EXITED, 143, "STOPPED")
+    assert (machine.session.state, machine.session.retries) == (SessionState.TERMINATED, 0)
+    assert [kernel.state for kernel in machine.session.kernels] == [KernelState.TERMINATED] * 2
+
+
+def test_success_of_main_counts_whatever_the_others_did() -> None:
+    machine = repeated(2, on_failure=True)
+    tell(machine, 0, Observed.EXITED, 0, "EXITED")
+    tell(machine, 1, Observed.EXITED, 143, "STOPPED")
+    assert (machine.session.state, machine.session.result) == (SessionState.TERMINATED, Result.SUCCESS)
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    policy = RetryPolicy(10, backoff_seconds=10.0, max_backoff_seconds=60.0)
+    assert [policy.pause(number) for number in range(1, 6)] == [10.0, 20.0, 40.0, 60.0, 60.0]

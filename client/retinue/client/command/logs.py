@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     "--since", callback=options.moment, metavar="TIME", help="Printed after: 30s, 10m, 2h ago, or 2026-01-31T12:00:00Z."
 )
 @click.option("--tail", type=click.IntRange(0, 100_000), default=0, metavar="LINES", help="Only so many last lines.")
+@click.option(
+    "--try", "epoch", type=click.IntRange(1), default=None, metavar="N", help="Which try.  [default: the newest]"
+)
 @click.argument("session")
 @pass_connection
 @asynchronous
@@ -41,14 +44,22 @@ async def logs_command(
     since_offset: int,
     since: dt.datetime | None,
     tail: int,
+    epoch: int | None,
 ) -> None:
     """Prints the output of a session's kernels, standard output and error as they came."""
-    if all_kernels and (kernel or since_offset):
-        raise click.UsageError("--all goes with neither --kernel nor --since-offset")
+    if all_kernels and (kernel or since_offset or epoch):
+        raise click.UsageError("--all goes with none of --kernel, --since-offset and --try")
     lines = HostLines()
     async with connection.client() as client:
         chunks = client.sessions.logs(
-            session, kernel, all_kernels=all_kernels, offset=since_offset, follow=follow, since=since, tail=tail
+            session,
+            kernel,
+            all_kernels=all_kernels,
+            offset=since_offset,
+            follow=follow,
+            since=since,
+            tail=tail,
+            epoch=epoch or 0,
         )
         async with aclosing(chunks):
             async for chunk in chunks:

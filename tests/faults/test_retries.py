@@ -1,0 +1,115 @@
+"""Batch sessions that are run again: after failures, across restarts, and without ever running twice when a node is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from retinue.client import Client
+from retinue.client.local.cluster import Cluster, LocalAgent
+from retinue.manager.v1 import session_pb2
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_each_try_has_an_epoch_and_an_output_of_its_own(client: Client) -> None:
+    command = 'echo "try $RETINUE_EPOCH"; sleep 0.2; [ "$RETINUE_EPOCH" = 3 ]'
+    session = await client.sessions.create(
+        type="batch", command=["sh", "-c", command], max_attempts=3, retry_on_failure=True, retry_backoff=0.1
+    )
+    accepted = session.revision
+    followed = b"".join([chunk.data async for chunk in client.sessions.logs(session.id, follow=True)])
+    await session.wait_ended(30)
+    assert (session.state, session.result, session.exit_code, session.view.retries) == ("TERMINATED", "SUCCESS", 0, 2)
+    assert followed == b"try 1\ntry 2\ntry 3\n"
+    for epoch in (1, 2, 3, 0):
+        chunks = [chunk async for chunk in client.sessions.logs(session.id, epoch=epoch)]
+        assert b"".join(chunk.data for chunk in chunks) == f"try {epoch or 3}\n".encode()
+    events = client.sessions.watch(after_revision=accepted, session_id=session.id, until_ended=True)
+    moves = [event.session_moved async for event in events if event.HasField("session_moved")]
+    assert [move.retries for move in moves if move.to_state == session_pb2.SESSION_STATE_PENDING] == [1, 2]
+    decided = [move.to_state for move in moves if move.result != session_pb2.SESSION_RESULT_UNDEFINED]
+    assert decided == [session_pb2.SESSION_STATE_TERMINATING, session_pb2.SESSION_STATE_TERMINATED]
+
+
+async def test_restarts_in_the_middle_of_tries(client: Client, cluster: Cluster) -> None:
+    session = await client.sessions.create(
+        type="batch",
+        command=["sh", "-c", 'sleep 1; [ "$RETINUE_EPOCH" -ge 2 ]'],
+        max_attempts=20,
+        retry_on_failure=True,
+        retry_backoff=0.5,
+    )
+    await session.wait("RUNNING", timeout=30)
+    await cluster.kill_manager()
+    await cluster.start_manager()
+    await session.wait("PENDING", timeout=30)
+    index = next(n for n, agent in enumerate(cluster.agents))
+    await cluster.kill_agent(index)
+    await cluster.start_agent(index)
+    await session.wait_ended(60)
+    assert (session.state, session.result) == ("TERMINATED", "SUCCESS")
+    assert session.view.retries >= 1
+    assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())
+
+
+@contextlib.asynccontextmanager
+async def cut_off(agent: LocalAgent) -> AsyncIterator[None]:
+    """Unplugs an agent's node at the switch."""
+    assert agent.node is not None
+    underlay, _, port = agent.node.namespace.rpartition("-")
+
+    async def plug(state: str) -> None:
+        command = ["ip", "-n", f"{underlay}-switch", "link", "set", port, state]
+        await asyncio.to_thread(subprocess.run, command, check=True, timeout=10)
+
+    await plug("down")
+    try:
+        yield
+    finally:
+        await plug("up")
+
+
+def processes(marker: str) -> set[int]:
+    """Processes of kernels, on whatever node, whose arguments hold a text."""
+    found = set()
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal():
+            try:
+                arguments = (place / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if arguments[0] == b"sh" and marker.encode() in b" ".join(arguments):
+                found.add(int(place.name))
+    return found
+
+
+async def test_a_try_on_a_node_that_is_cut_off_is_over_before_the_next_begins(client: Client, cluster: Cluster) -> None:
+    marker = f"fenced-{uuid.uuid4().hex[:12]}"
+    session = await client.sessions.create(
+        type="batch", command=["sh", "-c", f"sleep 1000; : {marker}"], max_attempts=2, retry_backoff=0.0
+    )
+    await session.wait("RUNNING", timeout=30)
+    first = await asyncio.to_thread(processes, marker)
+    assert len(first) == 1
+    agent = next(agent for agent in cluster.agents if agent.id == session.kernels[0].agent)
+    seen: list[set[int]] = []
+    async with cut_off(agent), asyncio.timeout(60):
+        while not seen or seen[-1] <= first:
+            seen.append(await asyncio.to_thread(processes, marker))
+            assert len(seen[-1]) <= 1
+            await asyncio.sleep(0.05)
+    assert set() in seen
+    await session.wait("RUNNING", timeout=30)
+    await session.refresh()
+    assert (session.view.retries, session.kernels[0].epoch) == (1, 2)
+    assert session.kernels[0].agent != agent.id
+    await session.terminate(force=True)
+    await session.wait_ended(30)
+    assert all(left.is_clean for left in (await cluster.wait_clean(30)).values())
