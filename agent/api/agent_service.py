@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from agent.api.convert import attempt_stats
 from agent.api.errors import ApiError, invalid
 from agent.backends.backend import UnknownAttemptError
 from agent.backends.output import OffsetPastEndError
+from agent.resources.sampler import Sampler
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from agent.backends.output import Output
 
 
+MOST_ATTEMPTS = 10_000
+
+
 class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
     """What a manager asks of this node."""
 
@@ -30,6 +35,11 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         self._sync = sync
         self._attach = attach
         self._backend = backend
+        self._sampler = Sampler(self._first_pid)
+
+    def _first_pid(self, attempt_id: str) -> int | None:
+        process = self._backend.first_process(attempt_id)
+        return None if process is None else process.pid
 
     async def Sync(self, request_iterator: Any, context: Any) -> AsyncGenerator[agent_service_pb2.SyncResponse, None]:
         """Keeps what runs on the node as the manager wants it."""
@@ -58,6 +68,18 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
             size = str(error.size)
             message = f"the output ends at {size}"
             raise ApiError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", message, size=size) from error
+
+    async def ReadStats(
+        self, request: agent_service_pb2.ReadStatsRequest, context: Any
+    ) -> agent_service_pb2.ReadStatsResponse:
+        """Tells what attempts have used so far."""
+        del context
+        if len(request.attempt_ids) > MOST_ATTEMPTS:
+            raise invalid("attempt_ids", f"must be at most {MOST_ATTEMPTS}")
+        samples = await self._sampler.sample(request.attempt_ids)
+        return agent_service_pb2.ReadStatsResponse(
+            attempts=[attempt_stats(attempt_id, sample) for attempt_id, sample in samples.items()]
+        )
 
     async def Attach(
         self, request_iterator: Any, context: Any

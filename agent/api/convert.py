@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
 
-from google.protobuf import timestamp_pb2
+from google.protobuf import duration_pb2, timestamp_pb2
 
 from agent.api.errors import invalid
 from agent.attempts import (
@@ -19,6 +20,9 @@ from agent.attempts import (
     Phase,
 )
 from retinue.agent.v1 import agent_service_pb2
+
+if TYPE_CHECKING:
+    from agent.resources.sampler import Sample
 
 GOALS = {
     agent_service_pb2.GOAL_HELD: Goal.HELD,
@@ -110,6 +114,28 @@ def same_but_size(one: agent_service_pb2.AttemptStatus, other: agent_service_pb2
     second.CopyFrom(other)
     first.log_size = second.log_size = 0
     return first == second
+
+
+def attempt_stats(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptStats:
+    """What an attempt has used; what is missing is left out."""
+    usage = sample.usage
+    cpu = None
+    if usage.cpu is not None:
+        cpu = duration_pb2.Duration()
+        cpu.FromNanoseconds(usage.cpu)
+    return agent_service_pb2.AttemptStats(
+        attempt_id=attempt_id,
+        sample_time=_timestamp(sample.time),
+        cpu_time=cpu,
+        memory_bytes=usage.memory,
+        memory_peak_bytes=usage.memory_peak,
+        memory_limit_bytes=usage.memory_limit,
+        read_bytes=usage.read,
+        written_bytes=usage.written,
+        received_bytes=usage.received,
+        sent_bytes=usage.sent,
+        tasks=usage.tasks,
+    )
 
 
 def _timestamp(seconds: float | None) -> timestamp_pb2.Timestamp | None:

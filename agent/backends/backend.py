@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from agent.attempts import AttemptSpec, ObservedAttempt, Phase
     from agent.backends.attachment import Wire
     from agent.backends.output import Output
+    from agent.backends.processes import Process
 
 
 class BackendError(Exception):
@@ -57,6 +58,10 @@ class Backend(Protocol):
 
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created."""
+        ...
+
+    def first_process(self, attempt_id: str) -> Process | None:
+        """The process of the node that an attempt lives and ends with; None when it does not run, or is unknown."""
         ...
 
     async def mark_attached(self, attempt_id: str) -> None:

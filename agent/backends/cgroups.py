@@ -28,7 +28,8 @@ CPU_PERIOD = 100_000
 """Length of the period in which a quota of processor time counts, in microseconds."""
 SMALLEST_QUOTA = 1_000
 """The least quota the kernel takes, in microseconds."""
-WANTED = ("memory", "cpu", "cpuacct", "pids")
+WANTED = ("memory", "cpu", "cpuacct", "pids", "blkio")
+"""Controllers of version 1; the last one, and cpuacct, only count."""
 
 
 class CgroupError(Exception):
@@ -138,6 +139,9 @@ class Cgroups:
             for parent in (root, root / FAMILY, root / self._family):
                 parent.mkdir(exist_ok=True)
                 _write(parent / "cgroup.subtree_control", "+memory +cpu +pids")
+                with contextlib.suppress(OSError):
+                    # It only counts.
+                    _write(parent / "cgroup.subtree_control", "+io")
         (root / self._family / MONITORS).mkdir(parents=True, exist_ok=True)
 
     def close(self, timeout: float) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agent.backends.backend import Backend
     from agent.backends.docker import DockerBackend
     from agent.backends.output import Output
+    from agent.backends.processes import Process
 
 
 class Dispatch:
@@ -64,6 +65,10 @@ class Dispatch:
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created."""
         return self._owner(attempt_id).namespace_path(attempt_id)
+
+    def first_process(self, attempt_id: str) -> Process | None:
+        """The process of the node that an attempt lives and ends with."""
+        return self._owner(attempt_id).first_process(attempt_id)
 
     async def mark_attached(self, attempt_id: str) -> None:
         """Records that the attempt has its place in the network."""

@@ -157,6 +157,12 @@ class DockerBackend:
             raise BackendError(f"attempt {attempt_id} does not run")
         return f"/proc/{init.pid}/ns/net"
 
+    def first_process(self, attempt_id: str) -> Process | None:
+        """The process of the node that an attempt lives and ends with."""
+        if attempt_id not in self._book or (record := self._book.record(attempt_id)).phase.ended:
+            return None
+        return record.init
+
     async def create(self, spec: AttemptSpec, hosts: str) -> None:
         """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED.
 

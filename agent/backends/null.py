@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from agent.attempts import AttemptSpec
     from agent.backends.attachment import Wire
+    from agent.backends.processes import Process
 
 NAME = "null"
 _NOWHERE = Path("/nonexistent/output")
@@ -68,6 +69,11 @@ class NullBackend:
     def namespace_path(self, attempt_id: str) -> str:
         """There is no namespace: sessions of null kernels have no network."""
         raise UnknownAttemptError(f"the null kernel {attempt_id} has no network namespace")
+
+    def first_process(self, attempt_id: str) -> Process | None:
+        """There is none."""
+        del attempt_id
+        return None
 
     async def mark_attached(self, attempt_id: str) -> None:
         """Notes a place in the network."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from agent.attempts import AttemptSpec
     from agent.backends.attachment import Wire
+    from agent.backends.processes import Process
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +129,11 @@ class ProcessBackend:
         if init is None:
             raise BackendError(f"attempt {attempt_id} does not run")
         return f"/proc/{init.pid}/ns/net"
+
+    def first_process(self, attempt_id: str) -> Process | None:
+        """The process of the node that an attempt lives and ends with."""
+        record = self._records.get(attempt_id)
+        return None if record is None or record.phase.ended else record.init
 
     async def create(self, spec: AttemptSpec, hosts: str) -> None:
         """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED."""

@@ -37,6 +37,7 @@ METHODS: Mapping[str, Access] = {
             "WatchSessions": Access.USER,
             "ExplainSession": Access.USER,
             "StreamLogs": Access.USER,
+            "StreamStats": Access.USER,
             "Attach": Access.USER,
         },
     ),

@@ -20,6 +20,7 @@ from manager.api.session_convert import event_message, explanation_message, sess
 from manager.api.session_dependencies import Links
 from manager.api.session_requests import Drafted, admitted, draft_all, log_span, result_message, wrong_number
 from manager.api.sight import find_session, sight
+from manager.api.stats import serve_stats
 from manager.fleet.forwarding import Forwarder
 from manager.fleet.output import OutputPastEndError, Span
 from manager.lifecycle import commands, quotas
@@ -240,6 +241,14 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 yield piece
         except OutputPastEndError as error:
             raise errors.OffsetPastEnd(error.size) from error
+
+    async def StreamStats(
+        self, request: pb.StreamStatsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.StreamStatsResponse]:
+        """See the proto."""
+        async with aclosing(serve_stats(self._database, self._forwarder, request)) as responses:
+            async for response in responses:
+                yield response
 
     async def Attach(
         self, request_iterator: AsyncIterator[pb.AttachRequest], context: grpc.aio.ServicerContext[Any, Any]

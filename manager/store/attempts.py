@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store.recordset import Row, fetched, recordset
+from manager.store.sessions import Sight
 from manager.store.usage import LONGEST_LOOK_BACK_DAYS
 
 
@@ -68,6 +69,27 @@ async def read_newest(tx: AsyncSession, session_id: uuid.UUID, hostname: str) ->
     )
     found = fetched(rows)
     return found[0] if found else None
+
+
+async def read_running(
+    tx: AsyncSession, sight: Sight, session_id: uuid.UUID | None, hostname: str, limit: int
+) -> list[Row]:
+    """Kernels that run, in sight, of one session or of all, by session in order of creation.
+
+    Each with session_id, session_name, hostname, kernel_id, epoch, agent_id and the agent's address.
+    """
+    rows = await tx.execute(
+        text(f"""
+            SELECT s.id AS session_id, s.name AS session_name, k.hostname, k.id AS kernel_id, a.epoch, a.agent_id, g.address
+            FROM kernel k JOIN session s ON s.id = k.session_id
+            JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch JOIN agent g ON g.id = a.agent_id
+            WHERE k.state = 'RUNNING' AND a.end_time IS NULL AND {sight.condition("s")}
+              AND (CAST(:session AS uuid) IS NULL OR s.id = :session) AND (:hostname = '' OR k.hostname = :hostname)
+            ORDER BY s.create_time, s.id, k.local_rank LIMIT :limit
+        """),  # noqa: S608  # the condition is ours
+        {"session": session_id, "hostname": hostname, "limit": limit, **sight.parameters()},
+    )
+    return fetched(rows)
 
 
 async def read_live(tx: AsyncSession, agent_id: str) -> list[Row]:

@@ -37,6 +37,7 @@ RETRIED_METHODS = {
         "WatchSessions",
         "ExplainSession",
         "StreamLogs",
+        "StreamStats",
     ),
     "retinue.manager.v1.FleetService": (
         "GetAgent",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from retinue.client import words
 from retinue.client.attachment import Attachment, attach_start
 from retinue.client.backoff import Patience
-from retinue.client.calls import call
+from retinue.client.calls import call, resumed
 from retinue.client.errors import OutOfRange
 from retinue.client.logs import LogChunk, stream_logs
 from retinue.client.pages import paged
@@ -153,6 +153,17 @@ class Sessions:
             epoch=epoch,
             patience=self._patience,
         )
+
+    async def stats(
+        self, session: str = "", hostname: str = "", *, interval: float = 2.0
+    ) -> AsyncGenerator[session_service_pb2.StreamStatsResponse, None]:
+        """What kernels that run use, of one session until it is over, or of all that the caller may read; every `interval` seconds."""
+        request = session_service_pb2.StreamStatsRequest(session=session, hostname=hostname)
+        request.interval.FromNanoseconds(round(interval * 1e9))
+        responses = resumed(self._stub.StreamStats, lambda: request, endless=not session, patience=self._patience)
+        async with aclosing(responses):
+            async for response in responses:
+                yield response
 
     def attach(
         self,

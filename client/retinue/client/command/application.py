@@ -28,6 +28,7 @@ _COMMANDS = {
     "wait": "following",
     "logs": "logs",
     "exec": "exec",
+    "top": "top",
     "agents": "agents",
     "groups": "groups",
     "shares": "groups",

@@ -1,0 +1,134 @@
+"""`retinue top`: what running kernels use, now."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from retinue.client.command import options
+from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.output import Column, output_option, print_list, table
+from retinue.client.command.text import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.manager.v1 import session_service_pb2 as pb
+
+MISSING = "-"
+_UNITS = ("", "k", "m", "g", "t", "p")
+_KILO = 1024
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A kernel now and one look before, if there was one."""
+
+    now: pb.KernelStats
+    before: pb.KernelStats | None
+
+    def rate(self, name: str) -> float | None:
+        """What a counter grew by in a second; None when that is not known, or the counter started anew."""
+        if self.before is None or not self.now.HasField(name) or not self.before.HasField(name):  # type: ignore[arg-type]
+            return None
+        seconds = (self.now.sample_time.ToNanoseconds() - self.before.sample_time.ToNanoseconds()) / 1e9
+        grown = _number(self.now, name) - _number(self.before, name)
+        return grown / seconds if seconds > 0 and grown >= 0 else None
+
+
+def _number(stats: pb.KernelStats, name: str) -> float:
+    return stats.cpu_time.ToNanoseconds() / 1e9 if name == "cpu_time" else float(getattr(stats, name))
+
+
+@click.command("top")
+@click.option("-k", "--kernel", default="", help="Hostname of one kernel of SESSION.  [default: all]")
+@click.option("--interval", callback=options.span, default="2s", show_default=True, metavar="TIME", help="1s to 1h.")
+@click.option("--once", is_flag=True, help="Look, look again after the interval, print, and end.")
+@output_option
+@click.argument("session", default="")
+@pass_connection
+@asynchronous
+async def top_command(
+    connection: Connection, *, session: str, kernel: str, interval: float, once: bool, output: str
+) -> None:
+    """Shows what the kernels of SESSION use, or those of all running sessions, again and again.
+
+    CPU is in percent of one processor. What is not counted on a node, or not known yet, is shown as `-`. With -o json, each look is
+    one message of the API; --once needs no second look then.
+    """
+    if kernel and not session:
+        raise click.UsageError("--kernel needs SESSION")
+    live = output in ("table", "wide") and not once and sys.stdout.isatty()
+    before: dict[tuple[str, str], pb.KernelStats] = {}
+    async with connection.client() as client:
+        looks = client.sessions.stats(session, kernel, interval=interval)
+        async with aclosing(looks):
+            first = True
+            async for look in looks:
+                lines = [Line(now, before.get((now.session_id, now.hostname))) for now in look.kernels]
+                before = {(now.session_id, now.hostname): now for now in look.kernels}
+                # Rates take two looks.
+                if not (first and once and look.kernels and output in ("table", "wide")):
+                    _show(output, look, lines, live=live)
+                    if once:
+                        return
+                first = False
+
+
+def _show(output: str, look: pb.StreamStatsResponse, lines: Sequence[Line], *, live: bool) -> None:
+    if live:
+        columns = [column for column in COLUMNS if output == "wide" or not column.wide]
+        rows = [[column.value(line) for column in columns] for line in lines]
+        text = "\n".join(table([column.title for column in columns], rows, colour=True))
+        click.echo(f"{_CLEAR}{text}")
+    else:
+        print_list(output, look, lines, COLUMNS, lambda line: f"{line.now.session_name}/{line.now.hostname}")
+
+
+def size(count: float | None) -> str:
+    """A number of bytes for people: `512`, `1.5m`, `12g`."""
+    if count is None:
+        return MISSING
+    unit = 0
+    while count >= _KILO and unit < len(_UNITS) - 1:
+        count /= _KILO
+        unit += 1
+    return f"{count:.0f}{_UNITS[unit]}" if count >= 10 or unit == 0 else f"{count:.1f}{_UNITS[unit]}"  # noqa: PLR2004
+
+
+def _percent(rate: float | None) -> str:
+    return MISSING if rate is None else f"{100 * rate:.1f}%"
+
+
+def _held(line: Line, name: str) -> float | None:
+    return float(getattr(line.now, name)) if line.now.HasField(name) else None  # type: ignore[arg-type]
+
+
+def _memory(line: Line) -> str:
+    used, limit = _held(line, "memory_bytes"), _held(line, "memory_limit_bytes")
+    return size(used) if used is None or limit is None else f"{size(used)}/{size(limit)}"
+
+
+def _tasks(line: Line) -> str:
+    return str(line.now.tasks) if line.now.HasField("tasks") else MISSING
+
+
+COLUMNS: Sequence[Column[Line]] = (
+    Column("SESSION", lambda line: safe(line.now.session_name)),
+    Column("KERNEL", lambda line: safe(line.now.hostname)),
+    Column("CPU", lambda line: _percent(line.rate("cpu_time"))),
+    Column("MEMORY", _memory),
+    Column("PEAK", lambda line: size(_held(line, "memory_peak_bytes")), wide=True),
+    Column("DISK R/s", lambda line: size(line.rate("read_bytes"))),
+    Column("DISK W/s", lambda line: size(line.rate("written_bytes"))),
+    Column("NET IN/s", lambda line: size(line.rate("received_bytes"))),
+    Column("NET OUT/s", lambda line: size(line.rate("sent_bytes"))),
+    Column("TASKS", _tasks),
+    Column("AGENT", lambda line: safe(line.now.agent), wide=True),
+    Column("ID", lambda line: safe(line.now.session_id), wide=True),
+)

@@ -1,0 +1,101 @@
+"""What kernels use, from their nodes through the manager to a client and its table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from retinue.client import Client
+from retinue.client.errors import InvalidRequest, NotFound
+from retinue.client.local.cluster import Cluster
+from retinue.manager.v1 import session_service_pb2 as pb
+from tests.integration.cli.conftest import Program, environment, retinue
+
+__all__ = ["environment", "retinue"]
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+BUSY = "while :; do :; done"
+
+
+async def test_a_sessions_kernels_until_it_is_over(client: Client, retinue: Program) -> None:
+    session = await client.sessions.create(
+        type="interactive", name="for-stats", command=["sh", "-c", BUSY], sub_command=["sleep", "1000"], cluster_size=2,
+        cluster_mode="multi-node", slots={"cpu": "0.5", "mem": "64m"}, termination_grace=0,
+    )  # fmt: skip
+    await session.wait("RUNNING", timeout=30)
+    looks: list[dict[str, pb.KernelStats]] = []
+    async with asyncio.timeout(60), aclosing(client.sessions.stats(session.id, interval=1)) as responses:
+        async for response in responses:
+            looks.append({kernel.hostname: kernel for kernel in response.kernels})
+            if len(looks) == 2:
+                # Some traffic between them.
+                send = "import socket; socket.socket(2, 2).sendto(b'x' * 1000, ('sub1', 9))"
+                async with session.attach(["python3", "-c", send]) as command:
+                    async for _ in command:
+                        pass
+            if len(looks) == 4:
+                top = await retinue("top", "--once", "--interval", "1s", session.name)
+                as_json = await retinue("top", "--once", "-o", "json", "-k", "sub1", session.name)
+                await session.terminate(force=True)
+    assert looks[-1] == {}, "it ends with the session, after a last look"
+    first, last = looks[0], looks[3]
+    assert set(first) == set(last) == {"main1", "sub1"}
+    assert {kernel.agent for kernel in first.values()} == {agent.agent for agent in session.kernels}
+    seconds = (last["main1"].sample_time.ToNanoseconds() - first["main1"].sample_time.ToNanoseconds()) / 1e9
+    used = (last["main1"].cpu_time.ToNanoseconds() - first["main1"].cpu_time.ToNanoseconds()) / 1e9
+    assert 2 < seconds < 30
+    assert 0 < used < seconds, "half a processor is its limit"
+    assert last["sub1"].cpu_time.ToNanoseconds() - first["sub1"].cpu_time.ToNanoseconds() < used * 1e9
+    for kernel in last.values():
+        assert kernel.memory_limit_bytes == 64 << 20
+        assert 0 < kernel.memory_bytes < 64 << 20
+        assert kernel.HasField("read_bytes")
+        assert kernel.HasField("received_bytes")
+        assert kernel.tasks >= 1
+    assert last["main1"].sent_bytes >= first["main1"].sent_bytes + 1000
+    assert last["sub1"].received_bytes >= first["sub1"].received_bytes + 1000
+    lines = top.out.splitlines()
+    assert lines[0].split()[:4] == ["SESSION", "KERNEL", "CPU", "MEMORY"]
+    assert [line.split()[:2] for line in lines[1:]] == [["for-stats", "main1"], ["for-stats", "sub1"]]
+    assert lines[1].split()[2].endswith("%")
+    assert [kernel["hostname"] for kernel in json.loads(as_json.out)["kernels"]] == ["sub1"]
+
+
+async def test_all_of_the_callers_and_of_nobody_else(client: Client, cluster: Cluster) -> None:
+    session = await client.sessions.create(type="interactive", slots={"cpu": "0.2", "mem": "32m"}, termination_grace=0)
+    await session.wait("RUNNING", timeout=30)
+    user = await client.users.create("stats-user", projects={"default": "member"})
+    token = await client.tokens.create(user=user.name, description="stats")
+    settings = cluster.settings
+    try:
+        async with aclosing(client.sessions.stats()) as responses:
+            assert session.id in {kernel.session_id for kernel in (await anext(responses)).kernels}
+        async with Client.connect(settings.endpoint, token=token.secret, ca=settings.ca) as other:
+            async with aclosing(other.sessions.stats()) as responses:
+                assert list((await anext(responses)).kernels) == []
+            with pytest.raises(NotFound):
+                await anext(other.sessions.stats(session.id))
+    finally:
+        await client.users.delete(user.name)
+        await session.terminate(force=True)
+        await session.wait_ended(30)
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"hostname": "main1"}, "hostname"),
+        ({"interval": 0.5}, "interval"),
+        ({"interval": timedelta(days=1).total_seconds()}, "interval"),
+    ],
+)
+async def test_bad_requests(client: Client, values: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await anext(client.sessions.stats(**values))
+    assert [violation.field for violation in caught.value.violations] == [field]
