@@ -97,7 +97,8 @@ class AttemptSpec:
     """What an attempt is made of; never changes, but for `image_identity`, which is known better with every try.
 
     `slots` are in the smallest unit: bytes for `mem`, thousandths for all others. An empty `image` means the host's
-    root, an empty `command` means idle until stopped. `shared_memory` is in bytes, 0 for the default.
+    root, an empty `command` means idle until stopped. `shared_memory` is in bytes, 0 for the default. `networked` is a place in
+    the session's network, `egress` a way out.
     """
 
     id: str
@@ -112,6 +113,7 @@ class AttemptSpec:
     networked: bool = False
     image_identity: ImageIdentity = field(default_factory=ImageIdentity)
     shared_memory: int = 0
+    egress: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +130,9 @@ class DesiredAttempt:
 class ObservedAttempt:
     """What a backend knows of an attempt.
 
-    `attached` says that it has its place in the network. `start_time` and `end_time` are seconds since the epoch, for
-    display. `stop_grace` is in seconds; `kill_at` is on the monotonic clock, and set from the time it is asked to end
-    to the time it is killed.
+    `attached` says that it has its place in the network, and its way out, as far as it is to have them. `start_time` and
+    `end_time` are seconds since the epoch, for display. `stop_grace` is in seconds; `kill_at` is on the monotonic clock, and
+    set from the time it is asked to end to the time it is killed.
     """
 
     id: str
@@ -138,6 +140,7 @@ class ObservedAttempt:
     kernel_id: str
     networked: bool
     phase: Phase
+    egress: bool = False
     attached: bool = False
     exit_code: int | None = None
     reason: str = ""
@@ -152,5 +155,5 @@ class ObservedAttempt:
 
     @property
     def held(self) -> bool:
-        """Whether it is created, has its place in the network if it needs one, and waits at its gate."""
-        return self.phase is Phase.CREATED and (self.attached or not self.networked)
+        """Whether it is created, has its place in the network and its way out if it needs them, and waits at its gate."""
+        return self.phase is Phase.CREATED and (self.attached or not (self.networked or self.egress))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import ipaddress
 import logging
 import random
 import secrets
@@ -28,7 +30,9 @@ from agent.backends.process import ProcessBackend
 from agent.enrollment import enroll, split_address
 from agent.identity import Identity, IdentityError, IdentityStore
 from agent.network.hosts import hosts_text
-from agent.network.links import SessionNetworks
+from agent.network.name_servers import read
+from agent.network.name_servers import text as resolver_text
+from agent.network.node import NodeNetworks, addresses_of
 from agent.network.underlay import find_uplink
 from agent.reconcile.fence import Fence
 from agent.reconcile.loop import PARALLEL_CREATES, Reconciler
@@ -58,6 +62,8 @@ class Settings:
     nothing runs at all: for tests and benches.
     `registry_config` holds credentials for registries, as Docker's `config.json` does; without it, images are fetched as
     anybody can.
+    `name_servers` are for kernels with a way out, by default the node's own; `egress_allow` are networks those may reach
+    although they are not public.
     """
 
     agent_id: str
@@ -79,6 +85,8 @@ class Settings:
     docker_host: str = ""
     null_kernels: bool = False
     registry_config: Path | None = None
+    name_servers: tuple[str, ...] = ()
+    egress_allow: tuple[str, ...] = ()
 
 
 def version() -> str:
@@ -105,6 +113,8 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     await _identify(settings, identities)
     node = await asyncio.to_thread(discover)
     uplink = await asyncio.to_thread(find_uplink, settings.underlay_address or None)
+    name_servers, search = (settings.name_servers, ()) if settings.name_servers else await asyncio.to_thread(read)
+    resolver = resolver_text(name_servers, search)
     backend: Dispatch | NullBackend
     if settings.null_kernels:
         log.warning(
@@ -112,15 +122,23 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         )
         backend = NullBackend()
     else:
-        backend = Dispatch(_processes(settings, node), await asyncio.to_thread(_containers, settings, node))
-    links = SessionNetworks(settings.agent_id, uplink.address)
+        processes = _processes(settings, node, resolver)
+        backend = Dispatch(processes, await asyncio.to_thread(_containers, settings, node, resolver))
+    networks = NodeNetworks(
+        settings.agent_id,
+        uplink,
+        name_servers=name_servers,
+        allowed=settings.egress_allow,
+        always=await asyncio.to_thread(addresses_of, split_address(settings.manager)[0]),
+    )
     generator = random.SystemRandom()
     fence = await asyncio.to_thread(
         Fence, settings.state_dir / "fence.json", node.boot_id, lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
     )
     reconciler: Reconciler[Network] = Reconciler(
         backend,
-        links,
+        networks.links,
+        networks.egress,
         hosts_text,
         clock=time.monotonic,
         random_numbers=generator,
@@ -130,10 +148,12 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     )
     instance = secrets.token_hex(8)
     terms = await asyncio.to_thread(Terms, settings.state_dir / "term")
-    sync = SyncService(reconciler, terms, lambda: _welcome(settings, node, uplink, instance, backend.names))
+    welcome = functools.partial(_welcome, settings, node, uplink, instance)
+    sync = SyncService(reconciler, terms, lambda: welcome(backend.names), networks.protect)
     server = Server(sync, backend, identities.current)
     try:
         await backend.open(reconciler.changed)
+        await networks.open(backend.observed().keys())
         port = await server.start(settings.listen)
         address = settings.advertise or f"{_bracketed(uplink.address)}:{port}"
         log.info("agent %s listens at %s and is dialled at %s", settings.agent_id, settings.listen, address)
@@ -144,6 +164,7 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
             background = [
                 group.create_task(announcer.announce_always(sync), name="announce"),
                 group.create_task(announcer.renew_always(), name="renew"),
+                group.create_task(networks.guard.watch(), name="guard"),
             ]
             await stopping.wait()
             log.info("stopping; kernels run on")
@@ -153,10 +174,11 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
             await reconciling
     finally:
         await server.stop()
+        await networks.close()
         await backend.close()
 
 
-def _processes(settings: Settings, node: Node) -> ProcessBackend:
+def _processes(settings: Settings, node: Node, resolver: str) -> ProcessBackend:
     return ProcessBackend(
         ProcessOptions(
             agent_id=settings.agent_id,
@@ -168,11 +190,12 @@ def _processes(settings: Settings, node: Node) -> ProcessBackend:
             hidden=settings.hidden,
             tasks=settings.tasks,
             output_limit=settings.output_limit,
+            resolver=resolver,
         )
     )
 
 
-def _containers(settings: Settings, node: Node) -> DockerBackend | None:
+def _containers(settings: Settings, node: Node, resolver: str) -> DockerBackend | None:
     """The backend for kernels with an image; None where there is no engine and never was. Blocks."""
     host = find_host(settings.docker_host, has_records(settings.state_dir))
     if host is None:
@@ -189,6 +212,7 @@ def _containers(settings: Settings, node: Node) -> DockerBackend | None:
             tasks=settings.tasks,
             output_limit=settings.output_limit,
             registry_config=settings.registry_config,
+            resolver=resolver,
         )
     )
 
@@ -228,8 +252,13 @@ def _bracketed(address: str) -> str:
 
 
 def check(settings: Settings) -> None:
-    """Raises ValueError on addresses that are none, and on an engine that is not on this node."""
+    """Raises ValueError on addresses and networks that are none, and on an engine that is not on this node."""
     if settings.docker_host and not settings.docker_host.startswith("unix:///"):
         raise ValueError(f"{settings.docker_host!r} is not a Docker engine of this node: unix:///PATH is needed")
+    for network in settings.egress_allow:
+        ipaddress.IPv4Network(network)
+    for server in settings.name_servers:
+        if ipaddress.IPv4Address(server).is_loopback:
+            raise ValueError(f"{server} is this node's own, and no kernel reaches it")
     for address in filter(None, (settings.manager, settings.listen, settings.advertise)):
         split_address(address)

@@ -71,6 +71,18 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--tasks", type=click.IntRange(16), default=4096, show_default=True, help="Per kernel."),
             click.option("--output-limit", type=click.IntRange(1 << 16), default=64 << 20, show_default=True),
             click.option(
+                "--name-server",
+                multiple=True,
+                metavar="ADDRESS",
+                help="For kernels with a way out.  [default: those of /etc/resolv.conf]",
+            ),
+            click.option(
+                "--egress-allow",
+                multiple=True,
+                metavar="CIDR",
+                help="A network that kernels may reach although its addresses are not public.",
+            ),
+            click.option(
                 "--docker-host",
                 default="",
                 metavar="unix://PATH",
@@ -115,6 +127,8 @@ def run(  # noqa: PLR0917 - one per option
     docker_host: str,
     null_kernels: bool,
     registry_config: Path | None,
+    name_server: tuple[str, ...],
+    egress_allow: tuple[str, ...],
 ) -> None:
     """Runs the agent until it is told to end; kernels run on then."""
     from agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
@@ -142,6 +156,8 @@ def run(  # noqa: PLR0917 - one per option
         docker_host=docker_host,
         null_kernels=null_kernels,
         registry_config=registry_config,
+        name_servers=name_server,
+        egress_allow=egress_allow,
     )
     try:
         daemon.check(settings)

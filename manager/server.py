@@ -26,6 +26,7 @@ from manager.api import pages
 from manager.api.authentication import Authenticator
 from manager.api.ports import Ports, serving
 from manager.fleet.dialer import Dialer
+from manager.fleet.protected import control_plane_hosts, resolve
 from manager.identity.authority import Authority
 from manager.lifecycle.leader import Leader
 from manager.settings import Settings
@@ -73,13 +74,16 @@ class Leading:
             self._leader.retarget()
 
     async def _term(self, term: int) -> None:
+        settings = self._settings
+        hosts = control_plane_hosts((settings.listen, settings.agent_listen), settings.advertise, settings.database_url)
         self._leader = Leader(
             self._database,
             self._tail,
             self._dialer,
-            self._settings.timers,
+            settings.timers,
             term,
-            null_kernels=self._settings.development,
+            null_kernels=settings.development,
+            control_plane=await asyncio.to_thread(resolve, hosts),
         )
         try:
             await self._leader.run()

@@ -65,6 +65,7 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         networked=message.networked,
         image_identity=ImageIdentity(message.image_identity.digest, message.image_identity.id),
         shared_memory=message.shared_memory,
+        egress=message.egress,
     )
     grace = message.stop_grace.seconds + message.stop_grace.nanos / 1e9
     fence = message.fence_after.seconds + message.fence_after.nanos / 1e9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import math
 from collections import deque
@@ -45,12 +46,20 @@ class SyncService:
     """All Sync streams of an agent: at most one is open, the newest."""
 
     def __init__(
-        self, reconciler: Reconciler[Network], terms: Terms, welcome: Callable[[], agent_service_pb2.Welcome]
+        self,
+        reconciler: Reconciler[Network],
+        terms: Terms,
+        welcome: Callable[[], agent_service_pb2.Welcome],
+        protect: Callable[[frozenset[str]], None],
     ) -> None:
-        """`welcome` gives a Welcome with all that is known of the node, less attempts and networks."""
+        """`welcome` gives a Welcome with all that is known of the node, less attempts and networks.
+
+        `protect` is told all addresses that no kernel may reach, each time they change.
+        """
         self.reconciler = reconciler
         self.terms = terms
         self.welcome = welcome
+        self.protect = protect
         self._current: _Stream | None = None
         self._stopping = False
         self._idle = asyncio.Event()
@@ -121,6 +130,7 @@ class _Stream:
         self._welcomed: float | None = None
         self._beats: dict[int, float] = {}
         self._beat = 0
+        self._protected: frozenset[str] = frozenset()
 
     def cut(self, error: ApiError) -> None:
         """Ends the stream; whatever the manager still says on it is not heard."""
@@ -186,10 +196,15 @@ class _Stream:
             networks = [network_from_message(network) for network in request.snapshot.networks]
             # Whoever sends it has heard the welcome.
             self._confirm(self._welcomed)
+            self._protect(frozenset(request.snapshot.protected_addresses), frozenset())
             self._reconciler.set_desired(attempts, networks)
             self._complete = True
         elif step == "change" and self._complete:
             change = request.change
+            if change.added_protected_addresses or change.removed_protected_addresses:
+                self._protect(
+                    frozenset(change.added_protected_addresses), frozenset(change.removed_protected_addresses)
+                )
             self._reconciler.change_desired(
                 [desired_attempt(attempt) for attempt in change.attempts],
                 change.removed_attempt_ids,
@@ -202,6 +217,15 @@ class _Stream:
             self._confirm_heartbeat(request.heartbeat.number)
         else:
             raise invalid("step", f"{step} is out of place here")
+
+    def _protect(self, added: frozenset[str], removed: frozenset[str]) -> None:
+        for address in added:
+            try:
+                ipaddress.ip_address(address)
+            except ValueError as error:
+                raise invalid("protected_addresses", str(error)) from error
+        self._protected = (self._protected - removed) | added
+        self._service.protect(self._protected)
 
     def _acknowledge(self, sequence: int) -> None:
         if sequence > self._sequence:

@@ -117,6 +117,7 @@ class Book:
             session_id=record.session_id,
             kernel_id=record.kernel_id,
             networked=record.networked,
+            egress=record.egress,
             phase=record.phase,
             attached=record.attached,
             exit_code=record.exit_code,

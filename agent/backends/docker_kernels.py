@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from agent.backends.docker_container import INSIDE, Container, Files, body, container_name, runs_as_root
 from agent.backends.docker_engine import EngineError, EngineUnavailableError
-from agent.backends.kernels import GATE, OUTPUT, KernelError
+from agent.backends.kernels import GATE, OUTPUT, WITHOUT_RESOLVER, KernelError
 from agent.backends.processes import Process, alive, identify, wait_end
 from agent.kernel.build import ATTACH, CACHE, build
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from agent.backends.docker_images import Image
 
 HOSTS, RESOLVER = "hosts", "resolv.conf"
-RESOLVER_TEXT = "# Names of the session are in /etc/hosts; there is no name server.\n"
 READY_TIMEOUT = 30.0
 """Seconds that a started container may take to be at its gate."""
 READY_POLL = 0.001
@@ -49,6 +48,7 @@ class DockerOptions:
 
     `uid` and `gid` are used where an image names no user, or root. `cache_dir` is for what is built once.
     `registry_config` holds credentials for registries, as Docker's `config.json` does.
+    `resolver` is the resolv.conf of kernels that have a way out.
     """
 
     agent_id: str
@@ -62,6 +62,7 @@ class DockerOptions:
     output_limit: int = 64 << 20
     cache_dir: Path = CACHE
     registry_config: Path | None = None
+    resolver: str = WITHOUT_RESOLVER
 
 
 class DockerKernels:
@@ -137,7 +138,8 @@ class DockerKernels:
         (place / OUTPUT).touch()
         for name in (GATE, OUTPUT):
             (place / name).chmod(0o666)
-        for name, text in ((HOSTS, hosts), (RESOLVER, RESOLVER_TEXT)):
+        resolver = self._options.resolver if spec.egress else WITHOUT_RESOLVER
+        for name, text in ((HOSTS, hosts), (RESOLVER, resolver)):
             (place / name).write_text(text)
             (place / name).chmod(0o644)
         return Files(self._init, self._attach, place / GATE, place / OUTPUT, place / HOSTS, place / RESOLVER, home)

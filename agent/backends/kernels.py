@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from agent.attempts import AttemptSpec
 
 GATE, STATUS, OUTPUT = "gate", "status", "output.log"
+WITHOUT_RESOLVER = "# Names of the session are in /etc/hosts; there is no name server.\n"
+"""The resolv.conf of kernels without a way out."""
 CLOSE_TIMEOUT = 1.0
 """Seconds to wait for processes that are ending when the agent stops."""
 SPARES = 4
@@ -46,6 +48,7 @@ class ProcessOptions:
     """How kernels are run; `tasks` bounds their processes and threads, `output_limit` is in bytes.
 
     `cache_dir` is for what is built once.
+    `resolver` is the resolv.conf of kernels that have a way out.
     """
 
     agent_id: str
@@ -58,6 +61,7 @@ class ProcessOptions:
     tasks: int = 4096
     output_limit: int = 64 << 20
     cache_dir: Path = CACHE
+    resolver: str = WITHOUT_RESOLVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class Kernels:
             hostname=spec.hostname,
             command=spec.command,
             environment=spec.environment,
-            files=self._files(spec.hostname, hosts),
+            files=self._files(spec.hostname, hosts, egress=spec.egress),
             control_groups={str(MOUNT / name): str(path) for name, path in places.items()},
             work=work,
         )
@@ -158,7 +162,7 @@ class Kernels:
             raise sandbox.SandboxError("it ended as soon as it was ready")
         return Started(child, monitor, init)
 
-    def _files(self, hostname: str, hosts: str) -> dict[str, str]:
+    def _files(self, hostname: str, hosts: str, *, egress: bool) -> dict[str, str]:
         """Files of the kernel's own under /etc: its names, and a user beside those of the host."""
         uid, gid = self._settings.uid, self._settings.gid
         user = f"{sandbox.USER_NAME}:x:{uid}:{gid}::{sandbox.HOME}:/bin/sh\n"
@@ -166,7 +170,7 @@ class Kernels:
         return {
             "etc/hostname": f"{hostname}\n",
             "etc/hosts": hosts,
-            "etc/resolv.conf": "# Names of the session are in /etc/hosts; there is no name server.\n",
+            "etc/resolv.conf": self._options.resolver if egress else WITHOUT_RESOLVER,
             "etc/passwd": user + Path("/etc/passwd").read_text(),
             "etc/group": group + Path("/etc/group").read_text(),
         }

@@ -42,6 +42,7 @@ class Record:
     kernel_id: str
     boot_id: str
     networked: bool = False
+    egress: bool = False
     phase: Phase = Phase.CREATING
     attached: bool = False
     monitor: Process | None = None
@@ -58,7 +59,7 @@ class Record:
     @classmethod
     def of(cls, spec: AttemptSpec, boot_id: str) -> Record:
         """The first record of an attempt."""
-        return cls(spec.id, spec.session_id, spec.kernel_id, boot_id, spec.networked)
+        return cls(spec.id, spec.session_id, spec.kernel_id, boot_id, spec.networked, spec.egress)
 
 
 def encode(record: Record) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import itertools
 import logging
 import re
@@ -19,6 +18,8 @@ from weakref import WeakValueDictionary
 
 from agent.network import namespaces, netlink
 from agent.network.errors import InvalidNetworkError, NetworkError
+from agent.network.guard import Carried
+from agent.network.labels import agent_label
 from agent.network.observation import observe_kernel, observe_port, observe_session
 from agent.network.operations import BringUp, CreateTunnel, CreateVeth, DeleteLink, DropEntry, Place
 from agent.network.plan import BRIDGE, TUNNEL, plan_attachment, plan_network, port_name
@@ -29,15 +30,13 @@ from agent.network.underlay import find_uplink
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from agent.network.guard import Guard
     from agent.network.operations import Operation, Step
     from agent.network.topology import Network
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
-_AGENT_ID = re.compile(r"[a-z0-9-]+")
-_LABEL_LENGTH = 20
-_DIGEST_LENGTH = 8
 _PROCESS_NAMESPACE = "/proc/self/ns/net"
 # In place of a descriptor, where no step may name one.
 _NO_KERNEL = -1
@@ -59,12 +58,16 @@ _ALREADY_GONE = {errno.ENODEV, errno.ENOENT, errno.EADDRNOTAVAIL, errno.ESRCH}
 class SessionNetworks:
     """All session networks of one agent; agents of other names on the same host are not touched."""
 
-    def __init__(self, agent_id: str, underlay_address: str | None) -> None:
-        """`underlay_address` is where other nodes send VXLAN to; None leaves the choice to `find_uplink`."""
+    def __init__(self, agent_id: str, underlay_address: str | None, guard: Guard) -> None:
+        """`underlay_address` is where other nodes send VXLAN to; None leaves the choice to `find_uplink`.
+
+        `guard` is told from which nodes each network takes VXLAN.
+        """
         label = agent_label(agent_id)
         self._prefix = f"rt-{label}-"
         self._pattern = re.compile(rf"rt-{re.escape(label)}-([0-9a-f]{{32}})")
         self._underlay_address = underlay_address
+        self._guard = guard
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def namespace(self, session_id: str) -> str:
@@ -106,6 +109,11 @@ class SessionNetworks:
         found = await asyncio.to_thread(namespaces.names)
         return {str(uuid.UUID(match[1])) for name in found if (match := self._pattern.fullmatch(name))}
 
+    async def carried(self) -> dict[str, Carried]:
+        """What the networks that exist here carry to other nodes, by session. Raises NetworkError."""
+        sessions = await self.observed()
+        return await asyncio.to_thread(lambda: {session_id: self._carried(session_id) for session_id in sessions})
+
     async def _exclusively(self, session_id: str, function: Callable[[], _Result]) -> _Result:
         lock = self._locks.setdefault(session_id, asyncio.Lock())
         async with lock:
@@ -127,6 +135,9 @@ class SessionNetworks:
         name = self.namespace(network.session_id)
         uplink = find_uplink(self._underlay_address) if network.vni else None
         namespaces.create(name, _SESSION_SETTINGS)
+        if network.vni:
+            remote = frozenset(member.underlay_address for member in network.members if not member.local)
+            self._guard.admit(network.session_id, Carried(network.vni, remote))
         with namespaces.opened_name(name) as session, netlink.connected(session) as connection:
             assert session is not None  # noqa: S101 - it has just been made, and nobody else may remove it
             steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
@@ -169,19 +180,19 @@ class SessionNetworks:
                 with netlink.connected(session) as connection:
                     connection.send([delete_named(TUNNEL)], _tolerate_absence)
         namespaces.delete(name)
+        self._guard.dismiss(session_id)
 
-
-def agent_label(agent_id: str) -> str:
-    """The agent's part of the names it gives, of 20 characters at most; what is longer ends in a digest of the whole.
-
-    Raises InvalidNetworkError unless the id is made of a-z, 0-9 and dashes.
-    """
-    if not _AGENT_ID.fullmatch(agent_id):
-        raise InvalidNetworkError(f"agent id {agent_id!r} is not made of a-z, 0-9 and dashes")
-    if len(agent_id) <= _LABEL_LENGTH:
-        return agent_id
-    digest = hashlib.sha256(agent_id.encode()).hexdigest()[:_DIGEST_LENGTH]
-    return f"{agent_id[: _LABEL_LENGTH - _DIGEST_LENGTH - 1]}-{digest}"
+    def _carried(self, session_id: str) -> Carried:
+        with namespaces.opened_name(self.namespace(session_id)) as session:
+            if session is None:
+                return Carried(0, frozenset())
+            with netlink.connected(session) as connection:
+                observed = observe_session(connection, BRIDGE)
+        tunnel = observed.links.get(TUNNEL)
+        settings = None if tunnel is None else tunnel.tunnel
+        return Carried(
+            0 if settings is None else settings.vni, frozenset(entry.destination for entry in observed.tunnels)
+        )
 
 
 def _apply(steps: Iterable[Step], sockets: Mapping[Place, netlink.Netlink], session: int, kernel: int) -> None:

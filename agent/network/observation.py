@@ -12,6 +12,7 @@ from pyroute2.netlink.rtnl import ndmsg as neighbour_flags
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from agent.network.netlink import RequestError
 from agent.network.observed import (
@@ -21,6 +22,7 @@ from agent.network.observed import (
     NeighbourEntry,
     Observed,
     PortSettings,
+    RouteEntry,
     StationEntry,
     TunnelEntry,
     TunnelSettings,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from agent.network.netlink import Message, Netlink
 
 _SKIP_STATISTICS = 8
+_MAIN_TABLE = 254
 _SELF = neighbour_flags.flags["self"]
 _PERMANENT, _NO_ARP = neighbour_flags.states["permanent"], neighbour_flags.states["noarp"]
 
@@ -58,6 +61,30 @@ def observe_kernel(netlink: Netlink) -> Observed:
     """A kernel's namespace: its links and their IPv4 addresses. Raises NetworkError."""
     links = _links(netlink)
     return Observed(links, addresses=observe_addresses(netlink))
+
+
+def observe_outside(netlink: Netlink, name: str) -> Observed:
+    """Of a node's namespace only one link, and the permanent neighbours and routes on it. Raises NetworkError."""
+    link = _find(netlink, name)
+    if link is None:
+        return Observed()
+    return Observed({name: link}, neighbours=_neighbours(netlink, link), routes=_routes(netlink, link))
+
+
+def observe_inside(netlink: Netlink, name: str) -> Observed:
+    """A kernel's namespace, and the permanent neighbours and routes on the link of that name. Raises NetworkError."""
+    whole = observe_kernel(netlink)
+    link = whole.links.get(name)
+    if link is None:
+        return whole
+    neighbours, routes = _neighbours(netlink, link), _routes(netlink, link)
+    return Observed(whole.links, addresses=whole.addresses, neighbours=neighbours, routes=routes)
+
+
+def observe_connected(netlink: Netlink) -> frozenset[str]:
+    """The IPv4 networks that the namespace's interfaces are on. Raises NetworkError."""
+    interfaces = (ipaddress.IPv4Interface((entry.address, entry.prefix_length)) for entry in observe_addresses(netlink))
+    return frozenset(str(interface.network) for interface in interfaces if not interface.is_loopback)
 
 
 def observe_addresses(netlink: Netlink, family: socket.AddressFamily = socket.AF_INET) -> frozenset[AddressEntry]:
@@ -121,6 +148,20 @@ def _neighbours(netlink: Netlink, bridge: Link | None) -> frozenset[NeighbourEnt
         for found in netlink.dump(question)
         if found["ifindex"] == bridge.index and found["state"] & _PERMANENT
     )
+
+
+def _routes(netlink: Netlink, link: Link) -> frozenset[RouteEntry]:
+    question = _question(rtmsg, rtnl.RTM_GETROUTE, family=socket.AF_INET, table=_MAIN_TABLE)
+    question["attrs"] = [("RTA_OIF", link.index)]
+    return frozenset(
+        RouteEntry(link.index, _destination(found), _text(found, "RTA_GATEWAY"))
+        for found in netlink.dump(question)
+        if found.get_attr("RTA_OIF") == link.index and found["table"] == _MAIN_TABLE
+    )
+
+
+def _destination(route: Any) -> str:
+    return str(ipaddress.IPv4Network((_text(route, "RTA_DST") or 0, route["dst_len"])))
 
 
 def _question(message_class: Any, kind: int, **fields: int) -> Message:

@@ -92,6 +92,15 @@ class AddressEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteEntry:
+    """An IPv4 route of the main table; without a gateway, what it leads to is on the link itself."""
+
+    link: int
+    destination: str
+    gateway: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """One network namespace: interfaces by name, and entries of the tables that matter here."""
 
@@ -100,6 +109,7 @@ class Observed:
     stations: frozenset[StationEntry] = frozenset()
     neighbours: frozenset[NeighbourEntry] = frozenset()
     addresses: frozenset[AddressEntry] = frozenset()
+    routes: frozenset[RouteEntry] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

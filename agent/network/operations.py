@@ -12,12 +12,13 @@ if TYPE_CHECKING:
         BridgeSettings,
         NeighbourEntry,
         PortSettings,
+        RouteEntry,
         StationEntry,
         TunnelEntry,
         TunnelSettings,
     )
 
-Entry: TypeAlias = "TunnelEntry | StationEntry | NeighbourEntry | AddressEntry"
+Entry: TypeAlias = "TunnelEntry | StationEntry | NeighbourEntry | AddressEntry | RouteEntry"
 """A row of one of the tables that belong to an interface."""
 
 
@@ -52,7 +53,10 @@ class CreateTunnel:
 
 @dataclass(frozen=True, slots=True)
 class CreateVeth:
-    """A pair of interfaces: one end a port of the bridge, up from birth, the other born in the kernel's namespace."""
+    """A pair of interfaces: one end up from birth, a port of the bridge unless `master` is 0, the other in the kernel's namespace.
+
+    An empty `mac` leaves the choice to Linux.
+    """
 
     index: int
     name: str
@@ -61,6 +65,7 @@ class CreateVeth:
     peer_index: int
     peer_name: str
     peer_mac: str
+    mac: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,25 @@ from __future__ import annotations
 import ipaddress
 import socket
 from functools import singledispatch
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyroute2.netlink import rtnl
 from pyroute2.netlink.rtnl import ndmsg as neighbour_flags
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from agent.network.netlink import Message
-from agent.network.observed import AddressEntry, BridgeSettings, NeighbourEntry, PortSettings, StationEntry, TunnelEntry
+from agent.network.observed import (
+    AddressEntry,
+    BridgeSettings,
+    NeighbourEntry,
+    PortSettings,
+    RouteEntry,
+    StationEntry,
+    TunnelEntry,
+)
 from agent.network.operations import (
     BringUp,
     CreateBridge,
@@ -30,6 +39,7 @@ from agent.network.operations import (
 )
 
 _CREATE, _REPLACE, _EXCLUSIVE = 0x400, 0x100, 0x200
+_MAIN_TABLE, _STATIC, _UNICAST, _SCOPE_LINK, _ON_LINK = 254, 4, 1, 253, 4
 _SELF, _MASTER = neighbour_flags.flags["self"], neighbour_flags.flags["master"]
 _PERMANENT, _NO_ARP, _REACHABLE = (neighbour_flags.states[name] for name in ("permanent", "noarp", "reachable"))
 # In a bridge's table "permanent" means the bridge's own address, and frames to it would be swallowed.
@@ -104,6 +114,8 @@ def _(operation: CreateVeth, *, session: int, kernel: int) -> Message:
         ("IFLA_MASTER", operation.master),
         _kind("veth", [("VETH_INFO_PEER", inner)]),
     ]
+    if operation.mac:
+        attributes.append(("IFLA_ADDRESS", operation.mac))
     return _link(rtnl.RTM_NEWLINK, operation.index, up=True, flags=_CREATE | _EXCLUSIVE, attributes=attributes)
 
 
@@ -132,15 +144,24 @@ def _(operation: DeleteLink, *, session: int, kernel: int) -> Message:
 
 @encode.register
 def _(operation: PutEntry, *, session: int, kernel: int) -> Message:
-    return _entry(operation, rtnl.RTM_NEWADDR, rtnl.RTM_NEWNEIGH, _CREATE | _REPLACE)
+    kinds = _Kinds(rtnl.RTM_NEWADDR, rtnl.RTM_NEWNEIGH, rtnl.RTM_NEWROUTE)
+    return _entry(operation, kinds, _CREATE | _REPLACE)
 
 
 @encode.register
 def _(operation: DropEntry, *, session: int, kernel: int) -> Message:
-    return _entry(operation, rtnl.RTM_DELADDR, rtnl.RTM_DELNEIGH, 0)
+    return _entry(operation, _Kinds(rtnl.RTM_DELADDR, rtnl.RTM_DELNEIGH, rtnl.RTM_DELROUTE), 0)
 
 
-def _entry(operation: PutEntry | DropEntry, address_kind: int, neighbour_kind: int, flags: int) -> Message:
+class _Kinds(NamedTuple):
+    """Types of the messages for an entry, by what it is."""
+
+    address: int
+    neighbour: int
+    route: int
+
+
+def _entry(operation: PutEntry | DropEntry, kinds: _Kinds, flags: int) -> Message:
     message = ndmsg()
     message["ifindex"] = operation.link
     match operation.entry:
@@ -158,8 +179,27 @@ def _entry(operation: PutEntry | DropEntry, address_kind: int, neighbour_kind: i
             message["family"], message["index"], message["prefixlen"] = socket.AF_INET, link, prefix_length
             broadcast = ipaddress.IPv4Network((address, prefix_length), strict=False).broadcast_address
             message["attrs"] = [("IFA_LOCAL", address), ("IFA_ADDRESS", address), ("IFA_BROADCAST", str(broadcast))]
-            return _typed(message, address_kind, flags)
-    return _typed(message, neighbour_kind, flags)
+            return _typed(message, kinds.address, flags)
+        case RouteEntry() as route:
+            return _typed(_route(route), kinds.route, flags)
+    return _typed(message, kinds.neighbour, flags)
+
+
+def _route(entry: RouteEntry) -> Message:
+    destination = ipaddress.IPv4Network(entry.destination)
+    message = rtmsg()
+    message["family"], message["dst_len"], message["table"] = socket.AF_INET, destination.prefixlen, _MAIN_TABLE
+    message["proto"], message["type"] = _STATIC, _UNICAST
+    message["attrs"] = [("RTA_OIF", entry.link)]
+    if destination.prefixlen:
+        message["attrs"].append(("RTA_DST", str(destination.network_address)))
+    if entry.gateway:
+        # The gateway has no address of the link's network, and is reached over it all the same.
+        message["flags"] = _ON_LINK
+        message["attrs"].append(("RTA_GATEWAY", entry.gateway))
+    else:
+        message["scope"] = _SCOPE_LINK
+    return message
 
 
 def _link(

@@ -75,6 +75,14 @@ class Links(Protocol[Network_contra]):
         ...
 
 
+class WaysOut(Protocol):
+    """The ways out of kernels on this node. Every method may be repeated after a crash at any point."""
+
+    async def attach(self, attempt_id: str, netns_path: str) -> object:
+        """Gives an attempt its way out, by the path of its network namespace; it goes with that."""
+        ...
+
+
 @dataclass(slots=True)
 class _Trouble:
     """What failed last, how often in a row, and when it may be tried again (monotonic)."""
@@ -94,6 +102,7 @@ class Reconciler(Generic[Network]):
         self,
         backend: Backend,
         links: Links[Network],
+        ways_out: WaysOut,
         hosts: Callable[[Network], str],
         *,
         clock: Callable[[], float],
@@ -107,6 +116,7 @@ class Reconciler(Generic[Network]):
         """
         self._backend = backend
         self._links = links
+        self._ways_out = ways_out
         self._hosts = hosts
         self._clock = clock
         self._random = random_numbers
@@ -302,9 +312,11 @@ class Reconciler(Generic[Network]):
                     await self._backend.decline(wanted.spec, Phase.EXITED, "STOPPED", message)
             case Attach(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
-                    network = self._networks[wanted.spec.session_id]
                     path = self._backend.namespace_path(attempt_id)
-                    await self._links.attach(network, wanted.spec.kernel_id, path)
+                    if wanted.spec.networked:
+                        await self._links.attach(self._networks[wanted.spec.session_id], wanted.spec.kernel_id, path)
+                    if wanted.spec.egress:
+                        await self._ways_out.attach(attempt_id, path)
                     await self._backend.mark_attached(attempt_id)
             case Release(attempt_id):
                 await self._backend.release(attempt_id)

@@ -64,7 +64,7 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Give an attempt its place in its session's network."""
+    """Give an attempt its place in its session's network, and its way out."""
 
     attempt_id: str
 

@@ -45,6 +45,7 @@ def group_message(group: ResourceGroup) -> pb.ResourceGroup:
         owner_weights=group.owner_weights,
         start_timeout=Duration(seconds=group.start_timeout_seconds),
         etag=etag(group.version) if group.version else "",
+        egress=pb.EgressPolicy.Value(f"EGRESS_POLICY_{group.egress}"),
         create_time=timestamp(group.create_time),
     )
 

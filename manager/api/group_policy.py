@@ -18,7 +18,8 @@ DEFAULT_SESSION_STRATEGY, DEFAULT_AGENT_STRATEGY = "drf", "concentrated"
 DEFAULT_START_TIMEOUT = dt.timedelta(minutes=10)
 SHORTEST_START_TIMEOUT, LONGEST_START_TIMEOUT = dt.timedelta(seconds=1), dt.timedelta(days=1)
 MAX_OPTIONS, MAX_WEIGHTS, MAX_WEIGHT = 32, 10_000, 1_000_000
-MUTABLE = ("session_strategy", "agent_strategy", "options", "owner_weights", "start_timeout")
+MUTABLE = ("session_strategy", "agent_strategy", "options", "owner_weights", "start_timeout", "egress")
+_EGRESS_PREFIX = "EGRESS_POLICY_"
 
 
 def new_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def new_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, A
         "options": dict(message.options),
         "owner_weights": dict(message.owner_weights),
         "start_timeout_seconds": _start_timeout(message, violations),
+        "egress": _egress(message, violations),
     }
     _check(policy, violations)
     return policy
@@ -53,6 +55,8 @@ def changed_policy(
                 policy[path] = message.agent_strategy or DEFAULT_AGENT_STRATEGY
             case "start_timeout":
                 policy["start_timeout_seconds"] = _start_timeout(message, violations)
+            case "egress":
+                policy[path] = _egress(message, violations)
             case "options":
                 policy[path] = dict(message.options)
             case "owner_weights":
@@ -72,6 +76,14 @@ def _start_timeout(message: pb.ResourceGroup, violations: Violations) -> int:
     if value.microseconds:
         violations.add(path, "must be whole seconds")
     return int(value.total_seconds())
+
+
+def _egress(message: pb.ResourceGroup, violations: Violations) -> str:
+    value = message.egress or pb.EGRESS_POLICY_ALLOW
+    if value not in pb.EgressPolicy.values():
+        violations.add("resource_group.egress", "is not a policy that is known here")
+        return "ALLOW"
+    return pb.EgressPolicy.Name(value).removeprefix(_EGRESS_PREFIX)
 
 
 def _check(policy: Mapping[str, Any], violations: Violations) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -30,6 +30,7 @@ class DesiredAttempt:
     shared_memory: int = 0
     # Longest time without a manager; 0 means any.
     fence_seconds: float = 0.0
+    egress: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,12 @@ class Difference:
     removed_attempts: tuple[str, ...]
     networks: tuple[DesiredNetwork, ...]
     removed_networks: tuple[str, ...]
+    added_protected: tuple[str, ...] = ()
+    removed_protected: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.attempts or self.removed_attempts or self.networks or self.removed_networks)
+        attempts, networks = (self.attempts, self.removed_attempts), (self.networks, self.removed_networks)
+        return any((*attempts, *networks, self.added_protected, self.removed_protected))
 
 
 def difference(before: Desired, after: Desired) -> Difference:
@@ -89,13 +93,16 @@ def difference(before: Desired, after: Desired) -> Difference:
 class Told:
     """What an agent was told, by session, so that a change of some sessions costs no look at the others."""
 
-    def __init__(self, desired: Desired) -> None:
-        """Nothing is known but what the agent was told whole."""
+    def __init__(self, desired: Desired, protected: frozenset[str] = frozenset()) -> None:
+        """Nothing is known but what the agent was told whole; `protected` are addresses that no kernel may reach."""
+        self._protected = protected
         self._attempts: dict[str, dict[str, DesiredAttempt]] = {}
         self._networks: dict[str, DesiredNetwork] = {}
         self._take(desired)
 
-    def advance(self, wanted: Desired, session_ids: Iterable[str] | None) -> Difference:
+    def advance(
+        self, wanted: Desired, session_ids: Iterable[str] | None, protected: frozenset[str] = frozenset()
+    ) -> Difference:
         """What has to be said so that the agent knows `wanted`, and takes it for said. `wanted` is all there is of these sessions on
         the agent; None means of all sessions.
         """
@@ -108,7 +115,11 @@ class Told:
             self._attempts.pop(id_, None)
             self._networks.pop(id_, None)
         self._take(wanted)
-        return difference(before, wanted)
+        added, removed = protected - self._protected, self._protected - protected
+        self._protected = protected
+        return replace(
+            difference(before, wanted), added_protected=tuple(sorted(added)), removed_protected=tuple(sorted(removed))
+        )
 
     def _take(self, desired: Desired) -> None:
         for key, attempt in desired.attempts.items():

@@ -51,6 +51,7 @@ class AgentLink:
         dialer: Dialer,
         heartbeat: float,
         desired: ReadDesired,
+        protected: Callable[[], frozenset[str]],
         listener: Listener,
         clock: Callable[[], float],
         null_kernels: bool = False,
@@ -65,6 +66,7 @@ class AgentLink:
         self._dialer = dialer
         self._heartbeat = heartbeat
         self._desired = desired
+        self._protected = protected
         self._listener = listener
         self._clock = clock
         self._null_kernels = null_kernels
@@ -121,9 +123,9 @@ class AgentLink:
         await self._listener.welcomed(messages.node_facts(welcome))
         self._wanted.clear()
         self._changed = set()
-        desired = await self._desired(self.agent_id, None)
-        await call.write(messages.snapshot(desired))
-        told = Told(desired)
+        desired, protected = await self._desired(self.agent_id, None), self._protected()
+        await call.write(messages.snapshot(desired, protected))
+        told = Told(desired, protected)
         # One writer at a time: acks come from the reader, changes and heartbeats from the teller.
         writing = asyncio.Lock()
         reader = asyncio.create_task(self._listen(call, writing), name=f"listen {self.agent_id}")
@@ -163,12 +165,15 @@ class AgentLink:
                 async with asyncio.timeout(self._heartbeat):
                     await self._wanted.wait()
             except TimeoutError:
+                # A change of the fleet concerns every agent: it travels with what would be sent anyway, and costs no query.
+                step = told.advance(Desired(), (), self._protected())
                 async with writing:
-                    await call.write(messages.heartbeat())
+                    await call.write(messages.change(step) if step else messages.heartbeat())
                 continue
             self._wanted.clear()
             changed, self._changed = self._changed, set()
             wanted = await self._desired(self.agent_id, changed)
-            if step := told.advance(wanted, None if changed is None else map(str, changed)):
+            sessions = None if changed is None else map(str, changed)
+            if step := told.advance(wanted, sessions, self._protected()):
                 async with writing:
                     await call.write(messages.change(step))

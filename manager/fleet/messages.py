@@ -34,11 +34,13 @@ def hello(term: int, agent_id: str, heartbeat_seconds: float) -> pb.SyncRequest:
     return pb.SyncRequest(hello=pb.Hello(term=term, agent_id=agent_id, heartbeat_interval=interval))
 
 
-def snapshot(desired: Desired) -> pb.SyncRequest:
-    """The whole desired set."""
+def snapshot(desired: Desired, protected: Iterable[str] = ()) -> pb.SyncRequest:
+    """The whole desired set, and the addresses that no kernel may reach."""
     return pb.SyncRequest(
         snapshot=pb.Snapshot(
-            attempts=_attempts(desired.attempts.values()), networks=_networks(desired.networks.values())
+            attempts=_attempts(desired.attempts.values()),
+            networks=_networks(desired.networks.values()),
+            protected_addresses=sorted(protected),
         )
     )
 
@@ -51,6 +53,8 @@ def change(difference: Difference) -> pb.SyncRequest:
             removed_attempt_ids=difference.removed_attempts,
             networks=_networks(difference.networks),
             removed_network_session_ids=difference.removed_networks,
+            added_protected_addresses=difference.added_protected,
+            removed_protected_addresses=difference.removed_protected,
         )
     )
 
@@ -146,6 +150,7 @@ def _attempts(attempts: Iterable[DesiredAttempt]) -> list[pb.Attempt]:
                 else None,
                 shared_memory=attempt.shared_memory,
                 fence_after=fence if attempt.fence_seconds else None,
+                egress=attempt.egress,
             )
         )
     return messages

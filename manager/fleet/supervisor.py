@@ -11,6 +11,7 @@ from typing import Protocol
 
 from manager.fleet.dialer import Dialer
 from manager.fleet.link import AgentLink, Listener, ReadDesired
+from manager.fleet.protected import node_addresses
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Target:
 
     address: str
     state: str
+    underlay_address: str = ""
 
 
 class LivenessListener(Listener, Protocol):
@@ -67,8 +69,11 @@ class Supervisor:
         listener: LivenessListener,
         clock: Callable[[], float],
         null_kernels: bool = False,
+        control_plane: frozenset[str] = frozenset(),
     ) -> None:
-        """Agents whose kernels do nothing are refused unless `null_kernels` are wanted."""
+        """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the addresses of
+        managers and database, which kernels are kept from like those of nodes.
+        """
         self._term = term
         self._dialer = dialer
         self._timers = timers
@@ -79,6 +84,8 @@ class Supervisor:
         self._null_kernels = null_kernels
         self._links: dict[str, tuple[AgentLink, asyncio.Task[None]]] = {}
         self._states: dict[str, str] = {}
+        self._control_plane = control_plane
+        self._protected = control_plane
         self._changed = asyncio.Event()
 
     def wake(self, concerned: Mapping[str, Collection[uuid.UUID] | None]) -> None:
@@ -115,6 +122,8 @@ class Supervisor:
 
     async def _aim(self, group: asyncio.TaskGroup) -> None:
         targets = await self._targets()
+        places = [place for target in targets.values() for place in (target.address, target.underlay_address)]
+        self._protected = self._control_plane | node_addresses(places)
         for agent_id, (link, task) in list(self._links.items()):
             target = targets.get(agent_id)
             if target is None or target.address != link.address:
@@ -130,6 +139,7 @@ class Supervisor:
                     dialer=self._dialer,
                     heartbeat=self._timers.heartbeat,
                     desired=self._desired,
+                    protected=lambda: self._protected,
                     listener=self._listener,
                     clock=self._clock,
                     null_kernels=self._null_kernels,

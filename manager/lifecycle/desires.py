@@ -71,6 +71,7 @@ def _attempt(row: Mapping[str, Any], spec: SessionSpec, fence_seconds: float) ->
         image_id=row["image_id"],
         shared_memory=parse_amount("mem", kernel.shared_memory) if kernel.shared_memory else 0,
         fence_seconds=fence_seconds if spec.retry is not None and spec.retry.max_attempts > 1 else 0.0,
+        egress=row["egress"] == "ALLOW",
     )
 
 

@@ -42,8 +42,11 @@ class Leader:
         term: int,
         *,
         null_kernels: bool = False,
+        control_plane: frozenset[str] = frozenset(),
     ) -> None:
-        """Agents whose kernels do nothing are refused unless `null_kernels` are wanted."""
+        """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the addresses of
+        managers and database: kernels are kept from them.
+        """
         self._database = database
         self._tail = tail
         self._term = term
@@ -61,6 +64,7 @@ class Leader:
             listener=self._reports,
             clock=time.monotonic,
             null_kernels=null_kernels,
+            control_plane=control_plane,
         )
 
     async def run(self) -> None:
@@ -138,7 +142,10 @@ class Leader:
 
     async def _targets(self) -> Mapping[str, Target]:
         async with self._database.transaction() as tx:
-            return {row["id"]: Target(row["address"], row["state"]) for row in await nodes.read_targets(tx)}
+            return {
+                row["id"]: Target(row["address"], row["state"], row["underlay_address"])
+                for row in await nodes.read_targets(tx)
+            }
 
     async def _desired(self, agent_id: str, session_ids: Collection[uuid.UUID] | None) -> Desired:
         return await read_desired(self._database, agent_id, session_ids, fence_seconds=self._fence_seconds)

@@ -20,8 +20,10 @@ async def read_desired(tx: AsyncSession, agent_id: str, session_ids: Collection[
     rows = await tx.execute(
         text(f"""
             SELECT a.kernel_id, a.epoch, a.session_id, CASE WHEN a.end_time IS NULL THEN a.goal ELSE 'STOPPED' END AS goal,
-                k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.image_digest, k.image_id, s.spec, s.cluster_size, s.force
+                k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.image_digest, k.image_id, s.spec, s.cluster_size, s.force,
+                COALESCE(g.egress, 'DENY') AS egress
             FROM attempt a JOIN kernel k ON k.id = a.kernel_id JOIN session s ON s.id = a.session_id
+            LEFT JOIN resource_group g ON g.name = s.resource_group
             WHERE a.agent_id = :agent AND (a.end_time IS NULL OR a.log_pending) {only} ORDER BY a.kernel_id, a.epoch
         """),  # noqa: S608  # the condition is ours
         {"agent": agent_id, **({} if session_ids is None else {"sessions": list(session_ids)})},

@@ -12,9 +12,9 @@ from manager.store.recordset import Row, fetched
 
 
 async def read_targets(tx: AsyncSession) -> list[Row]:
-    """Agents to keep a link to: id, address and state."""
+    """Agents to keep a link to: id, address, state and underlay address."""
     rows = await tx.execute(
-        text("SELECT id, address, state FROM agent WHERE address <> '' AND NOT revoked ORDER BY id")
+        text("SELECT id, address, state, underlay_address FROM agent WHERE address <> '' AND NOT revoked ORDER BY id")
     )
     return fetched(rows)
 

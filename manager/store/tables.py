@@ -130,6 +130,8 @@ class ResourceGroup(SQLModel, table=True):
     options: dict[str, str] = _json()
     owner_weights: dict[str, int] = _json()
     start_timeout_seconds: int = 600
+    # ALLOW or DENY: whether kernels started in the group have a way out.
+    egress: str = Field(default="ALLOW", sa_column_kwargs={"server_default": text("'ALLOW'")})
     # The agent that `round-robin` chose last.
     rotation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     version: int = 1

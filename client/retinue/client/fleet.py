@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 class GroupPolicy(TypedDict, total=False):
-    """How a group schedules; see ResourceGroup in the contract."""
+    """How a group schedules; see ResourceGroup in the contract. `egress` is `allow` or `deny`."""
 
     session_strategy: str
     agent_strategy: str
     options: Mapping[str, str]
     owner_weights: Mapping[str, int]
     start_timeout: timedelta
+    egress: str
 
 
 class Agents:
@@ -135,6 +136,8 @@ def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
         options=policy.get("options", {}),
         owner_weights=policy.get("owner_weights", {}),
     )
+    if egress := policy.get("egress"):
+        group.egress = pb.EgressPolicy.Value(f"EGRESS_POLICY_{egress.upper()}")
     if (start_timeout := policy.get("start_timeout")) is not None:
         group.start_timeout.FromTimedelta(start_timeout)
     return group

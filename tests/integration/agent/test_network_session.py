@@ -85,7 +85,9 @@ async def test_network_survives_a_restart_of_the_agent(agent: Agent) -> None:
         "def ok():\n"
         "    with socket.create_connection(('sub1', 7000), timeout=5) as c: return c.recv(1) == b'x'\n"
         "while not os.path.exists('/home/work/go'): time.sleep(0.02)\n"
-        "print(ok())"
+        "for _ in range(200):\n"
+        "    try: print(ok()); break\n"
+        "    except ConnectionRefusedError: time.sleep(0.05)"
     )
     attempts = [
         attempt(KERNELS["main1"], "/usr/bin/python3", "-c", ask, session_id=SESSION, hostname="main1", networked=True),

@@ -68,6 +68,7 @@ async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
         options={"max-tries-before-skip": "3"},
         owner_weights={"ada": 2},
         start_timeout=Duration(seconds=30),
+        egress=pb.EGRESS_POLICY_DENY,
     )
     shown = await stub.CreateResourceGroup(
         pb.CreateResourceGroupRequest(resource_group=wanted, validate_only=True), metadata=admin
@@ -76,7 +77,7 @@ async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
     made = (
         await stub.CreateResourceGroup(pb.CreateResourceGroupRequest(resource_group=wanted), metadata=admin)
     ).resource_group
-    for field in ("name", "session_strategy", "agent_strategy", "options", "owner_weights", "start_timeout"):
+    for field in ("name", "session_strategy", "agent_strategy", "options", "owner_weights", "start_timeout", "egress"):
         assert getattr(made, field) == getattr(wanted, field) == getattr(shown.resource_group, field)
     taken = await failure(
         stub.CreateResourceGroup(pb.CreateResourceGroupRequest(resource_group=wanted), metadata=admin)

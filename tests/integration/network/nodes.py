@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -84,7 +84,9 @@ class Node:
 
 
 @asynccontextmanager
-async def worker(name: str, address: str, agent_id: str) -> AsyncIterator[Node]:
+async def worker(
+    name: str, address: str, agent_id: str, allowed: Sequence[str] = (), name_servers: Sequence[str] = ()
+) -> AsyncIterator[Node]:
     """A node's side of the network code in the named namespace; the caller has made it and removes it."""
     process = await asyncio.create_subprocess_exec(
         "nsenter",
@@ -93,6 +95,8 @@ async def worker(name: str, address: str, agent_id: str) -> AsyncIterator[Node]:
         str(Path(__file__).with_name("worker.py")),
         agent_id,
         address,
+        ",".join(allowed),
+        *name_servers,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=REPOSITORY,

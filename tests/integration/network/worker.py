@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from agent.network.errors import NetworkError
-from agent.network.links import SessionNetworks
+from agent.network.node import NodeNetworks
 from agent.network.topology import Member, Network
 from agent.network.underlay import find_uplink
 
@@ -19,8 +19,22 @@ def to_network(value: dict[str, Any]) -> Network:
     return Network(**{**value, "members": tuple(Member(**member) for member in value["members"])})
 
 
-async def perform(networks: SessionNetworks, method: str, *arguments: Any) -> Any:  # noqa: PLR0911 - a table of methods
+async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # noqa: PLR0911, PLR0912 - a table of methods
+    networks = node.links
     match method:
+        case "give_way_out":
+            return await node.egress.attach(*arguments)
+        case "ways_out":
+            return sorted(await node.egress.observed())
+        case "protect":
+            node.protect(frozenset(arguments[0]))
+            return await asyncio.to_thread(node.guard.look)
+        case "look":
+            return await asyncio.to_thread(node.guard.look)
+        case "open":
+            return await node.open(arguments[0])
+        case "close":
+            return await node.close()
         case "ensure":
             return await networks.ensure(to_network(arguments[0]))
         case "attach":
@@ -40,10 +54,10 @@ async def perform(networks: SessionNetworks, method: str, *arguments: Any) -> An
     raise LookupError(method)
 
 
-async def answer(networks: SessionNetworks, line: str) -> None:
+async def answer(node: NodeNetworks, line: str) -> None:
     number, method, *arguments = json.loads(line)
     try:
-        result = {"number": number, "result": await perform(networks, method, *arguments)}
+        result = {"number": number, "result": await perform(node, method, *arguments)}
     except NetworkError as error:
         result = {"number": number, "error": type(error).__name__, "text": str(error)}
     sys.stdout.write(json.dumps(result) + "\n")
@@ -58,10 +72,15 @@ def refuse_children(event: str, _: tuple[object, ...]) -> None:
 
 
 async def main() -> None:
-    networks = SessionNetworks(sys.argv[1], sys.argv[2] or None)
+    agent_id, address, allowed = sys.argv[1:4]
+    uplink = await asyncio.to_thread(find_uplink, address)
+    servers = tuple(sys.argv[4:])
+    node = NodeNetworks(agent_id, uplink, name_servers=servers, allowed=tuple(filter(None, allowed.split(","))))
+    await node.open([])
     async with asyncio.TaskGroup() as tasks:
         while line := await asyncio.to_thread(sys.stdin.readline):
-            tasks.create_task(answer(networks, line))
+            tasks.create_task(answer(node, line))
+    await node.close()
 
 
 sys.addaudithook(refuse_children)

@@ -117,10 +117,21 @@ class MemoryLinks:
         return set(self.there)
 
 
+class MemoryWays:
+    """Ways out that are names only."""
+
+    def __init__(self) -> None:
+        self.attached: list[tuple[str, str]] = []
+
+    async def attach(self, attempt_id: str, netns_path: str) -> None:
+        self.attached.append((attempt_id, netns_path))
+
+
 @dataclass
 class Bench:
     backend: MemoryBackend
     links: MemoryLinks
+    ways: MemoryWays
     loop: Reconciler[Net]
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -135,10 +146,11 @@ class Bench:
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    backend, links = MemoryBackend(), MemoryLinks()
+    backend, links, ways = MemoryBackend(), MemoryLinks(), MemoryWays()
     loop: Reconciler[Net] = Reconciler(
         backend,
         links,
+        ways,
         lambda network: f"hosts of {network.session_id}",
         clock=time.monotonic,
         random_numbers=random.SystemRandom(),
@@ -146,7 +158,7 @@ async def bench() -> AsyncIterator[Bench]:
     await backend.open(loop.changed)
     stopping = asyncio.Event()
     task = asyncio.create_task(loop.run(stopping))
-    yield Bench(backend, links, loop)
+    yield Bench(backend, links, ways, loop)
     stopping.set()
     for gate in backend.gates.values():
         gate.set()

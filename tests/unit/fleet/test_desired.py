@@ -9,7 +9,9 @@ import pytest
 from manager.fleet.desired import Desired, DesiredAttempt, DesiredNetwork, difference
 from manager.fleet.supervisor import Timers, verdict
 
-ATTEMPT = DesiredAttempt("k.1", "s", "k", 1, "HELD", 10.0, "main1", "", (), {}, {"cpu": 1000}, networked=True)
+ATTEMPT = DesiredAttempt(
+    "k.1", "s", "k", 1, "HELD", 10.0, "main1", "", (), {}, {"cpu": 1000}, networked=True, egress=False
+)
 NETWORK = DesiredNetwork("s", 7, "10.128.0.0/28", 1450, ())
 
 

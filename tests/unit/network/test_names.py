@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 
 from agent.network.errors import InvalidNetworkError
-from agent.network.links import SessionNetworks, agent_label
+from agent.network.guard import Guard
+from agent.network.labels import agent_label
+from agent.network.links import SessionNetworks
 from tests.unit.network.test_topology import SESSION
 
 
 def test_a_short_agent_id_is_readable() -> None:
-    assert SessionNetworks("node-1", None).namespace(SESSION) == "rt-node-1-0190c8f47d2e7c3a9b1f2a5d8e4c6f01"
+    assert (
+        SessionNetworks("node-1", None, Guard("test")).namespace(SESSION)
+        == "rt-node-1-0190c8f47d2e7c3a9b1f2a5d8e4c6f01"
+    )
     assert agent_label("exactly-twenty-chars") == "exactly-twenty-chars"
     assert agent_label("-a-") == "-a-"
 
@@ -24,10 +29,10 @@ def test_long_agent_ids_stay_apart() -> None:
 @pytest.mark.parametrize("agent_id", ["", "A", "a/b", "a.b", "a\n", "..", "ä"])
 def test_other_agent_ids_are_refused(agent_id: str) -> None:
     with pytest.raises(InvalidNetworkError, match="agent id"):
-        SessionNetworks(agent_id, None)
+        SessionNetworks(agent_id, None, Guard("test"))
 
 
 @pytest.mark.parametrize("session_id", ["", "..", "x", SESSION + "\n", SESSION.upper()])
 def test_other_session_ids_are_refused(session_id: str) -> None:
     with pytest.raises(InvalidNetworkError, match="session id"):
-        SessionNetworks("a", None).namespace(session_id)
+        SessionNetworks("a", None, Guard("test")).namespace(session_id)

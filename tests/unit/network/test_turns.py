@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from agent.network import namespaces
+from agent.network.guard import Guard
 from agent.network.links import SessionNetworks
 from tests.unit.network.test_topology import SESSION
 
@@ -38,7 +39,7 @@ class Gate:
 async def test_the_next_call_waits_for_a_cancelled_one(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
     monkeypatch.setattr(namespaces, "delete", gate)
-    networks = SessionNetworks("unit-turns", None)
+    networks = SessionNetworks("unit-turns", None, Guard("unit-turns"))
     try:
         first = asyncio.create_task(networks.remove(SESSION))
         await gate.wait(1)

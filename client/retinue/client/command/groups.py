@@ -35,6 +35,9 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--option", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="For strategies."
             ),
             click.option("--weight", multiple=True, callback=options.pairs, metavar="OWNER=N", help="In drf."),
+            click.option(
+                "--egress", type=click.Choice(["allow", "deny"]), help="Whether kernels reach the outside world."
+            ),
             click.option("--start-timeout", callback=options.span, metavar="TIME", help="From placement to running."),
         )
     ):
@@ -55,6 +58,8 @@ def _policy(given: dict[str, Any]) -> GroupPolicy:
             policy["owner_weights"] = {owner: int(weight) for owner, weight in given["weight"].items()}
         except ValueError as error:
             raise UsageError(f"a weight is a whole number: {error}") from error
+    if given["egress"] is not None:
+        policy["egress"] = given["egress"]
     if given["start_timeout"] is not None:
         policy["start_timeout"] = dt.timedelta(seconds=given["start_timeout"])
     return policy
@@ -67,9 +72,14 @@ def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
         Column("AGENTS", lambda group: or_dash(group.agent_strategy)),
         Column("OPTIONS", lambda group: amounts(group.options), wide=True),
         Column("WEIGHTS", _weights, wide=True),
+        Column("EGRESS", _egress, wide=True),
         Column("START TIMEOUT", lambda group: span(group.start_timeout.seconds), wide=True),
         Column("AGE", lambda group: since(group, "create_time", now)),
     )
+
+
+def _egress(group: pb.ResourceGroup) -> str:
+    return pb.EgressPolicy.Name(group.egress).removeprefix("EGRESS_POLICY_").lower()
 
 
 def _weights(group: pb.ResourceGroup) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import signal
+import subprocess
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -78,11 +79,14 @@ def find(agent_id: str, node: nodes.Node | None, state_directory: Path, docker_h
 
 def network_namespaces(agent_id: str) -> list[str]:
     """The namespaces of an agent's session networks."""
-    label = agent_id
-    if len(label) > _LABEL_LENGTH:
-        digest = hashlib.sha256(agent_id.encode()).hexdigest()[:_DIGEST_LENGTH]
-        label = f"{agent_id[: _LABEL_LENGTH - _DIGEST_LENGTH - 1]}-{digest}"
-    return namespaces.names(f"rt-{label}-")
+    return namespaces.names(f"rt-{_label(agent_id)}-")
+
+
+def _label(agent_id: str) -> str:
+    if len(agent_id) <= _LABEL_LENGTH:
+        return agent_id
+    digest = hashlib.sha256(agent_id.encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{agent_id[: _LABEL_LENGTH - _DIGEST_LENGTH - 1]}-{digest}"
 
 
 def remove(agent_id: str, docker_host: str = "", seconds: float = 5.0) -> None:
@@ -107,6 +111,10 @@ def remove(agent_id: str, docker_host: str = "", seconds: float = 5.0) -> None:
                 place.rmdir()
     for name in network_namespaces(agent_id):
         namespaces.delete(name)
+    # An agent on a node of its own has its rules there, and they go with the node.
+    table = ("nft", "delete", "table", "inet", f"retinue-{_label(agent_id)}")
+    with contextlib.suppress(FileNotFoundError):
+        subprocess.run(table, check=False, capture_output=True)  # noqa: S603  # ours
     for name in engine.containers(docker_host, f"{_LABEL}={agent_id}"):
         engine.remove(docker_host, name)
 

@@ -1,0 +1,123 @@
+"""The ways out of this agent's kernels on its node. What is asked for is compared with what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.network import namespaces, netlink
+from agent.network.errors import InvalidNetworkError, NetworkError
+from agent.network.labels import agent_label
+from agent.network.observation import observe_inside, observe_kernel, observe_outside
+from agent.network.operations import CreateVeth, DeleteLink, Place
+from agent.network.requests import encode
+from agent.network.ways import OUT_LINK, SLOTS, Way, link_name, link_prefix, plan_way, slot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from agent.network.observed import Link, Observed
+    from agent.network.operations import Operation, Step
+
+_TRIES = 8
+_PROCESS_NAMESPACE = "/proc/self/ns/net"
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+# A kernel is no router: what comes to it from its session does not go on to the outside, nor the other way round.
+_KERNEL_SETTINGS = {"ipv6/conf/default/disable_ipv6": "1", "ipv4/ip_forward": "0"}
+
+
+class Egress:
+    """All ways out of one agent's kernels. Whoever uses it has put the agent's rules in place before."""
+
+    def __init__(self, agent_id: str, mtu: int, source: random.Random | None = None) -> None:
+        """`mtu` is that of the underlay, in bytes; `source` chooses addresses."""
+        self._label = agent_label(agent_id)
+        self._mtu = mtu
+        self._source = source or random.SystemRandom()
+
+    async def open(self, attempt_ids: Collection[str]) -> None:
+        """Removes ways out of attempts other than these. Raises NetworkError."""
+        await asyncio.to_thread(self._open, attempt_ids)
+
+    async def attach(self, attempt_id: str, netns_path: str) -> int:
+        """Gives an attempt its way out; `netns_path` is its network namespace, /proc/PID/ns/net.
+
+        The answer is how many steps that took, 0 when it had one. It goes with the namespace. Raises NetworkError, also
+        when the kernel is gone already.
+        """
+        return await asyncio.to_thread(self._attach, attempt_id, netns_path)
+
+    async def observed(self) -> set[str]:
+        """Names of the node's ends of ways out. Raises NetworkError."""
+        return {link.name for link in await asyncio.to_thread(self._links)}
+
+    def _open(self, attempt_ids: Collection[str]) -> None:
+        wanted = {link_name(self._label, attempt_id) for attempt_id in attempt_ids}
+        with netlink.connected() as node:
+            strangers = [DeleteLink(link.index) for link in self._links() if link.name not in wanted]
+            _send(strangers, node, -1)
+
+    def _links(self) -> list[Link]:
+        prefix = link_prefix(self._label)
+        with netlink.connected() as node:
+            return [link for name, link in observe_kernel(node).links.items() if name.startswith(prefix)]
+
+    def _attach(self, attempt_id: str, netns_path: str) -> int:
+        name = link_name(self._label, attempt_id)
+        _forward()
+        with namespaces.opened(netns_path) as kernel:
+            if namespaces.same(kernel, _PROCESS_NAMESPACE):
+                raise InvalidNetworkError(f"{netns_path} is not a namespace of a kernel's own")
+            namespaces.run_inside(kernel, lambda: namespaces.write_settings(_KERNEL_SETTINGS))
+            with netlink.connected() as outside, netlink.connected(kernel) as inside:
+                for _ in range(_TRIES):
+                    steps = self._plan(name, observe_outside(outside, name), observe_inside(inside, OUT_LINK))
+                    try:
+                        _apply(steps, outside, inside, kernel)
+                    except _TakenError:
+                        continue
+                    return len(steps)
+        raise NetworkError("no free address for the kernel's way out was found")
+
+    def _plan(self, name: str, node: Observed, kernel: Observed) -> tuple[Step, ...]:
+        outer = node.links.get(name)
+        slot = None if outer is None else slot_of(outer)
+        return plan_way(Way(name, self._source.randrange(SLOTS) if slot is None else slot, self._mtu), node, kernel)
+
+
+def _forward() -> None:
+    """Has the node forward, as every router does. It is never ended: somebody else may have come to rely on it."""
+    try:
+        if _FORWARDING.read_text().strip() != "1":
+            _FORWARDING.write_text("1")
+    except OSError as error:
+        raise NetworkError(f"this node cannot be made to forward: {_FORWARDING}: {error.strerror}") from error
+
+
+class _TakenError(Exception):
+    """The index that was chosen belongs to another interface."""
+
+
+def _apply(steps: Sequence[Step], outside: netlink.Netlink, inside: netlink.Netlink, kernel: int) -> None:
+    node = [step.operation for step in steps if step.place is Place.NODE]
+    # A batch goes on after a failure, and what follows the link must not be done to another one with its index.
+    links = [operation for operation in node if isinstance(operation, DeleteLink | CreateVeth)]
+    _send(links, outside, kernel)
+    _send([operation for operation in node if operation not in links], outside, kernel)
+    _send([step.operation for step in steps if step.place is Place.KERNEL], inside, kernel)
+
+
+def _send(operations: Sequence[Operation], connection: netlink.Netlink, kernel: int) -> None:
+    def failed(number: int, error: netlink.RequestError) -> None:
+        operation = operations[number]
+        if isinstance(operation, DeleteLink):
+            # The other end's removal, or the kernel's, was faster.
+            return
+        if isinstance(operation, CreateVeth) and error.code in {errno.EEXIST, errno.EBUSY}:
+            raise _TakenError
+        raise NetworkError(f"cannot make the kernel's way out: {operation}: {error}") from error
+
+    connection.send([encode(operation, session=kernel, kernel=kernel) for operation in operations], failed)

@@ -1,0 +1,53 @@
+"""Which name servers kernels with a way out ask, and the text of their resolv.conf. Pure but for `read`."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FILES = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+"""Where a node says which it asks. The first may name a relay on the node alone, and then the second has what that asks."""
+MOST = 3
+"""More are not read by the resolvers of C libraries."""
+
+
+def parse(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The IPv4 name servers in a resolv.conf that others than the node itself can reach, and the domains to search."""
+    servers: list[str] = []
+    search: tuple[str, ...] = ()
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 2:  # noqa: PLR2004 - a word and its value
+            continue
+        if words[0] == "nameserver":
+            with contextlib.suppress(ValueError):
+                address = ipaddress.IPv4Address(words[1])
+                if not address.is_loopback and not address.is_unspecified:
+                    servers.append(str(address))
+        elif words[0] in {"search", "domain"}:
+            search = tuple(words[1:])
+    return tuple(dict.fromkeys(servers))[:MOST], search
+
+
+def text(servers: Iterable[str], search: Iterable[str] = ()) -> str:
+    """The resolv.conf of kernels that may ask these servers."""
+    lines = [f"nameserver {server}\n" for server in servers] or [
+        "# This node has no name server that kernels can reach.\n"
+    ]
+    domains = " ".join(search)
+    return "".join(lines) + (f"search {domains}\n" if domains else "")
+
+
+def read() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The name servers of this node that kernels can reach, and its search domains; blocks."""
+    for path in FILES:
+        with contextlib.suppress(OSError):
+            servers, search = parse(path.read_text())
+            if servers:
+                return servers, search
+    return (), ()

@@ -1,0 +1,66 @@
+"""All that an agent keeps of networks on its node: sessions' networks, kernels' ways out, and the rules for both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+from agent.network.egress import Egress
+from agent.network.errors import NetworkError
+from agent.network.guard import Guard
+from agent.network.labels import agent_label
+from agent.network.links import SessionNetworks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from agent.network.observed import Uplink
+
+_log = logging.getLogger(__name__)
+
+
+class NodeNetworks:
+    """The parts, made from what they share. Rules are in place before anything else is made, and go after all else."""
+
+    def __init__(
+        self,
+        agent_id: str,
+        uplink: Uplink,
+        *,
+        name_servers: tuple[str, ...] = (),
+        allowed: tuple[str, ...] = (),
+        always: Iterable[str] = (),
+    ) -> None:
+        """`allowed` are networks kernels may reach although they are not public; `always` are addresses they never may."""
+        self._always = frozenset({uplink.address, *always})
+        self.guard = Guard(agent_label(agent_id), name_servers, allowed)
+        self.links = SessionNetworks(agent_id, uplink.address, self.guard)
+        self.egress = Egress(agent_id, uplink.mtu)
+
+    async def open(self, attempt_ids: Collection[str]) -> None:
+        """Puts the rules in place, and removes ways out of attempts other than these. Raises NetworkError."""
+        carried = await self.links.carried()
+        await asyncio.to_thread(self.guard.open, carried, self._always)
+        await self.egress.open(attempt_ids)
+
+    def protect(self, addresses: frozenset[str]) -> None:
+        """Has kernels kept from these addresses from now on, and from those given at first."""
+        self.guard.protect(addresses | self._always)
+
+    async def close(self) -> None:
+        """Lets go of everything; the rules stay as long as a network or a way out does."""
+        try:
+            used = bool(await self.links.observed() or await self.egress.observed())
+            await asyncio.to_thread(lambda: self.guard.close(remove=not used))
+        except NetworkError:
+            _log.exception("the rules of this agent cannot be removed")
+
+
+def addresses_of(host: str) -> set[str]:
+    """The addresses of a host, by name or address; empty when it has none now. Blocks."""
+    with contextlib.suppress(OSError):
+        return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(host, None)}
+    return set()

@@ -1,0 +1,44 @@
+"""Addresses that no kernel may reach, from settings and from what agents say."""
+
+from __future__ import annotations
+
+import socket
+
+from manager.fleet.desired import Desired, Told
+from manager.fleet.protected import control_plane_hosts, node_addresses, resolve
+
+
+def test_hosts_of_settings() -> None:
+    hosts = control_plane_hosts(
+        ("0.0.0.0:7440", "[2001:db8::1]:7441"),
+        ("manager.example", "203.0.113.1", "203.0.113.2:443"),
+        "postgresql+psycopg://someone:secret@203.0.113.9:5432/retinue",
+    )
+    expected = {"0.0.0.0", "2001:db8::1", "manager.example", "203.0.113.1", "203.0.113.2", "203.0.113.9"}  # noqa: S104
+    assert hosts == {*expected, socket.gethostname()}
+    assert control_plane_hosts((), (), "postgresql:///retinue?host=/run/postgresql") == {socket.gethostname()}
+
+
+def test_what_means_every_node_itself_is_left_out() -> None:
+    assert resolve(["127.0.0.1", "0.0.0.0", "169.254.1.2", "203.0.113.9", "no.such.host.invalid"]) == {"203.0.113.9"}  # noqa: S104
+
+
+def test_addresses_of_nodes() -> None:
+    places = [
+        "203.0.113.1:7443",
+        "203.0.113.1",
+        "[2001:db8::1]:7443",
+        "2001:db8::2",
+        "node.example:7443",
+        "",
+        "127.0.0.1:1",
+    ]
+    assert node_addresses(places) == {"203.0.113.1", "2001:db8::1", "2001:db8::2"}
+
+
+def test_an_agent_is_told_what_changed() -> None:
+    told = Told(Desired(), frozenset({"203.0.113.1", "203.0.113.2"}))
+    assert not told.advance(Desired(), (), frozenset({"203.0.113.1", "203.0.113.2"}))
+    step = told.advance(Desired(), (), frozenset({"203.0.113.2", "203.0.113.3"}))
+    assert (step.added_protected, step.removed_protected) == (("203.0.113.3",), ("203.0.113.1",))
+    assert not told.advance(Desired(), None, frozenset({"203.0.113.2", "203.0.113.3"}))
