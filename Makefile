@@ -41,8 +41,8 @@ test: $(STUBS) ## all tests; needs root
 demo: $(STUBS) ## the main job on two nodes of this machine; needs root
 	$(PY) -m demo
 
-bench: $(STUBS) ## every figure as a ratio; needs root
-	$(PY) -m tests.bench
+bench: $(STUBS) ## every figure as a ratio, and the table in docs/performance.md; needs root
+	$(PY) -m tests.bench --write
 
 clean: ## what the targets made, but not what is installed
 	rm -rf gen dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -61,12 +61,12 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 revision = await _accept(tx, drafted, [request.spec], validate_only=request.validate_only)
                 if isinstance(drafted[0], errors.ApiError):
                     raise drafted[0]
-                row: Row = draft.session
+                session_id = draft.session["id"]
                 parents: Sequence[Row] = ()
-                if not request.validate_only:
-                    row = (await sessions.read(tx, [row["id"]]))[row["id"]]
-                    parents = (await dependencies.read(tx, [row["id"]])).get(row["id"], ())
-                return pb.CreateSessionResponse(session=session_message(row, draft.kernels, parents), revision=revision)
+                if draft.parents and not request.validate_only:
+                    parents = (await dependencies.read(tx, [session_id])).get(session_id, ())
+                shown = session_message(draft.session, draft.kernels, parents)
+                return pb.CreateSessionResponse(session=shown, revision=revision)
 
             if request.validate_only:
                 return await create()
@@ -301,17 +301,20 @@ async def _accept(
     owner = current_principal().name
     links = Links(drafted, messages)
     await links.resolve(tx, owner)
-    await _check_references(tx, owner, drafted)
+    limited = await _check_references(tx, owner, drafted)
     await links.refuse_taken(tx, owner)
-    await _check_quotas(tx, drafted)
+    if limited:
+        await _check_quotas(tx, drafted)
     links.refuse_dependents()
     return 0 if validate_only else await _create_all(tx, drafted)
 
 
-async def _check_references(tx: AsyncSession, owner: str, drafted: list[Drafted]) -> None:
-    """What sessions refer to must be there, and stays until the commit; an error takes the place of those that refer to nothing."""
+async def _check_references(tx: AsyncSession, owner: str, drafted: list[Drafted]) -> bool:
+    """What sessions refer to must be there, and stays until the commit; an error takes the place of those that refer to nothing. Returns
+    whether there are quotas to look at.
+    """
     specs = [item.session for item in drafted if isinstance(item, commands.Draft)]
-    projects, known = await sessions.hold_references(
+    projects, known, limited = await sessions.hold_references(
         tx, owner, {item["project"] for item in specs}, {item["resource_group"] for item in specs}
     )
     for position, item in enumerate(drafted):
@@ -322,6 +325,7 @@ async def _check_references(tx: AsyncSession, owner: str, drafted: list[Drafted]
         elif item.session["resource_group"] not in known:
             drafted[position] = errors.InvalidRequest([("spec.resource_group", "is not the name of a resource group")])
     await _check_agents(tx, drafted)
+    return limited
 
 
 async def _check_agents(tx: AsyncSession, drafted: list[Drafted]) -> None:

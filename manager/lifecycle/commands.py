@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -86,13 +87,14 @@ async def create_many(tx: AsyncSession, drafts: Sequence[Draft]) -> tuple[set[uu
     """Writes new sessions, in order of arrival, with their journal entries; returns the ids of those made and the revision of the first.
 
     Those whose name is taken by a live session of the owner, or by an earlier one of `drafts`, are left out, and so are those that depend
-    on them. The revision is 0 when none was made.
+    on them. The revision is 0 when none was made. Rows of those made get their `create_time`.
     """
-    made: set[uuid.UUID] = set()
+    times: dict[uuid.UUID, dt.datetime] = {}
     for portion in _portions(drafts):
-        made |= await sessions.insert(
+        times |= await sessions.insert(
             tx, [draft.session for draft in portion], [kernel for draft in portion for kernel in draft.kernels]
         )
+    made = set(times)
     if len(made) < len(drafts):
         orphans = _orphans(drafts, made)
         await sessions.remove(tx, orphans)
@@ -109,6 +111,9 @@ async def create_many(tx: AsyncSession, drafts: Sequence[Draft]) -> tuple[set[uu
     for portion in _portions([draft for draft in drafts if draft.session["id"] in made]):
         revision = await journal.append(tx, [_created(draft) for draft in portion])
         first = first or revision
+    for draft in drafts:
+        if (at := times.get(draft.session["id"])) is not None:
+            draft.session["create_time"] = at
     return made, first
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,36 +53,37 @@ class Sight:
 
 async def insert(
     tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]
-) -> set[uuid.UUID]:
-    """New sessions with their kernels, in order of arrival; returns the ids of those made. One whose name a live session of the owner
-    has, or an earlier one of these, is left out with its kernels.
+) -> dict[uuid.UUID, dt.datetime]:
+    """New sessions with their kernels, in order of arrival; returns the ids of those made, with the time. One whose name a live session of
+    the owner has, or an earlier one of these, is left out with its kernels.
     """
     inserted = await tx.execute(
         text("""
-            INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint, explanation,
-                conditions, failed_agents, last_failure, state, result, reason, message, network, tries, failed_starts, force, version)
-            SELECT r.id, r.name, r.owner, r.project, r.resource_group, r.type, r.cluster_mode, r.cluster_size, r.priority, r.spec, r.endpoint,
-                '{}', '[]', '[]', '', 'PENDING', 'UNDEFINED', r.reason, r.message, '', 0, 0, FALSE, 1
-            FROM ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (id uuid, name text, owner text, project text, resource_group text,
-                type text, cluster_mode text, cluster_size int, priority int, spec jsonb, endpoint text, reason text, message text))
-                WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint, reason,
-                    message, n)
-            ORDER BY r.n
-            ON CONFLICT DO NOTHING RETURNING id
+            WITH made AS (
+                INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint,
+                    explanation, conditions, failed_agents, last_failure, state, result, reason, message, network, tries, failed_starts, force,
+                    version)
+                SELECT r.id, r.name, r.owner, r.project, r.resource_group, r.type, r.cluster_mode, r.cluster_size, r.priority, r.spec,
+                    r.endpoint, '{}', '[]', '[]', '', 'PENDING', 'UNDEFINED', r.reason, r.message, '', 0, 0, FALSE, 1
+                FROM ROWS FROM (jsonb_to_recordset(CAST(:sessions AS jsonb)) AS (id uuid, name text, owner text, project text,
+                    resource_group text, type text, cluster_mode text, cluster_size int, priority int, spec jsonb, endpoint text, reason text,
+                    message text))
+                    WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint,
+                        reason, message, n)
+                ORDER BY r.n
+                ON CONFLICT DO NOTHING RETURNING id, create_time
+            ), of_kernels AS (
+                INSERT INTO kernel (id, session_id, role, role_index, local_rank, hostname, slots, state, epoch, address, reason)
+                SELECT r.id, r.session_id, r.role, r.role_index, r.local_rank, r.hostname, r.slots, 'PENDING', 0, '', ''
+                FROM jsonb_to_recordset(CAST(:kernels AS jsonb)) AS r(id uuid, session_id uuid, role text, role_index int, local_rank int,
+                    hostname text, slots jsonb)
+                JOIN made ON made.id = r.session_id
+            )
+            SELECT id, create_time FROM made
         """),
-        {"rows": recordset(sessions)},
+        {"sessions": recordset(sessions), "kernels": recordset(kernels)},
     )
-    made = set(inserted.scalars())
-    await tx.execute(
-        text("""
-            INSERT INTO kernel (id, session_id, role, role_index, local_rank, hostname, slots, state, epoch, address, reason)
-            SELECT r.id, r.session_id, r.role, r.role_index, r.local_rank, r.hostname, r.slots, 'PENDING', 0, '', ''
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, session_id uuid, role text, role_index int, local_rank int,
-                hostname text, slots jsonb)
-        """),
-        {"rows": recordset(kernel for kernel in kernels if kernel["session_id"] in made)},
-    )
-    return made
+    return {session_id: create_time for session_id, create_time in inserted}  # noqa: C416  # rows are no pairs to the type checker
 
 
 async def remove(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> None:
@@ -104,21 +106,21 @@ async def names_taken(tx: AsyncSession, owner: str, names: Collection[tuple[str,
 
 async def hold_references(
     tx: AsyncSession, owner: str, projects: Collection[str], groups: Collection[str]
-) -> tuple[set[str], set[str]]:
+) -> tuple[set[str], set[str], bool]:
     """Those of an owner's projects and of the groups that are there, none of the projects without the owner; what is there cannot be
-    deleted before the commit.
+    deleted before the commit. And whether there are quotas, of anybody.
     """
     found = await tx.execute(
         text("""
             WITH u AS (SELECT name FROM user_account WHERE name = :owner FOR KEY SHARE),
                 p AS (SELECT name FROM project WHERE name = ANY(:projects) ORDER BY name FOR KEY SHARE),
                 g AS (SELECT name FROM resource_group WHERE name = ANY(:groups) ORDER BY name FOR KEY SHARE)
-            SELECT ARRAY(SELECT name FROM p WHERE EXISTS (SELECT FROM u)), ARRAY(SELECT name FROM g)
+            SELECT ARRAY(SELECT name FROM p WHERE EXISTS (SELECT FROM u)), ARRAY(SELECT name FROM g), EXISTS (SELECT FROM quota)
         """),
         {"owner": owner, "projects": list(projects), "groups": list(groups)},
     )
-    known_projects, known_groups = found.one()
-    return set(known_projects), set(known_groups)
+    known_projects, known_groups, quotas = found.one()
+    return set(known_projects), set(known_groups), bool(quotas)
 
 
 async def find(tx: AsyncSession, reference: str, sight: Sight, caller: str) -> uuid.UUID | None:

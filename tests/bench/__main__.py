@@ -1,22 +1,89 @@
-"""Runs every measurement and prints its lines: `name value unit peer ratio`."""
+"""Runs measurements and prints their lines: `name value unit peer ratio`, and for medians the smallest and largest value.
+
+`python -m tests.bench [NAME...]` runs the named modules of this package, or all that are programs. With `--write` the newest figures go into the
+table in docs/performance.md; those of measurements that did not run stay.
+"""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = ("scheduling_pass.py", "process_start.py", "session_start.py")
+from tests.bench import document
+from tests.bench.goals import Figure
+
+HERE = Path(__file__).parent
+HEADING = "name value unit peer ratio"
+
+
+def programs() -> dict[str, Path]:
+    """The measurements there are, by name: a new module of this package that can be run appears by itself."""
+    return {
+        path.stem: path
+        for path in sorted(HERE.glob("*.py"))
+        if not path.stem.startswith("_") and 'if __name__ == "__main__":' in path.read_text()
+    }
+
+
+def parse(line: str) -> Figure | None:
+    """The figure of a line; None when it is none."""
+    words = line.split()
+    try:
+        name, value, unit, peer, ratio = words[:5]
+        spread = {key: float(number) for key, _, number in (word.partition("=") for word in words[5:])}
+        # Some name their peer: `create_session=4.2`.
+        against = peer.rpartition("=")[2]
+        return Figure(
+            name,
+            float(value),
+            unit,
+            None if against == "-" else float(against),
+            None if ratio == "-" else float(ratio),
+            (spread["min"], spread["max"]) if {"min", "max"} <= spread.keys() else None,
+        )
+    except ValueError:
+        return None
+
+
+def run(program: Path, *, quick: bool) -> tuple[list[Figure], bool]:
+    """The figures of one measurement, printed as they come, and whether it ended well."""
+    arguments = ["--quick"] if quick and '"--quick"' in program.read_text() else []
+    figures = []
+    with subprocess.Popen([sys.executable, program, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if (figure := parse(line)) is not None:
+                figures.append(figure)
+    return figures, process.returncode == 0
 
 
 def main() -> int:
     """Returns the number of measurements that failed."""
-    directory = Path(__file__).parent
-    print("name value unit peer ratio", flush=True)  # this is what it is for
-    failed = 0
-    for script in SCRIPTS:
-        failed += subprocess.run([sys.executable, directory / script], check=False).returncode != 0  # our own
-    return failed
+    known = programs()
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
+    parser.add_argument("--quick", action="store_true", help="small instances where there are any, for a look")
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    given = parser.parse_args()
+    if unknown := sorted(set(given.names) - known.keys()):
+        parser.error(f"no such measurement: {', '.join(unknown)}")
+    if given.quick and given.write:
+        parser.error("figures of small instances are not for the document")
+    print(HEADING, flush=True)
+    failed, figures = [], []
+    for name in given.names or known:
+        found, well = run(known[name], quick=given.quick)
+        figures += found
+        if not well:
+            failed.append(name)
+    if given.write:
+        document.write(figures)
+    for name in failed:
+        print(f"{name} failed", file=sys.stderr)
+    return len(failed)
 
 
 if __name__ == "__main__":

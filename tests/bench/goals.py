@@ -1,0 +1,67 @@
+"""What each figure is to be, by the beginning of its name; figures without a goal are told for comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of a measurement; without a peer there is no ratio either."""
+
+    name: str
+    value: float
+    unit: str
+    peer: float | None
+    ratio: float | None
+    # Smallest and largest of what the value is the median of.
+    spread: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A goal in words, and whether a figure meets it."""
+
+    words: str
+    met: Callable[[Figure], bool]
+
+
+def _value_at_most(most: float) -> Callable[[Figure], bool]:
+    return lambda figure: figure.value <= most
+
+
+def _value_at_least(least: float) -> Callable[[Figure], bool]:
+    return lambda figure: figure.value >= least
+
+
+def _ratio_at_most(most: float) -> Callable[[Figure], bool]:
+    return lambda figure: figure.ratio is not None and figure.ratio <= most
+
+
+def _ratio_at_least(least: float) -> Callable[[Figure], bool]:
+    return lambda figure: figure.ratio is not None and figure.ratio >= least
+
+
+def _both(least_ratio: float, least_value: float) -> Callable[[Figure], bool]:
+    return lambda figure: figure.value >= least_value and _ratio_at_least(least_ratio)(figure)
+
+
+GOALS: dict[str, Goal] = {
+    "scheduling-10k-agents-100k-pending-pass": Goal("at most 1.0 s", _value_at_most(1.0)),
+    "scheduling-10k-agents-100k-pending-all-shapes-distinct-rate": Goal(
+        "at least 8,000 decisions/s", _value_at_least(8000)
+    ),
+    "scheduling-decisions-drf-dispersed-backend.ai": Goal("ratio at least 1,000", _ratio_at_least(1000)),
+    "scheduling-impossible-gang-at-the-head": Goal("ratio at most 1.02", _ratio_at_most(1.02)),
+    "scheduling-10k-agents-to-1k-agents": Goal("ratio at most 3.0", _ratio_at_most(3.0)),
+    "submit-bulk": Goal("ratio at least 0.35", _ratio_at_least(0.35)),
+    "submit-single-p50": Goal("ratio at most 2.5", _ratio_at_most(2.5)),
+    "noop-sessions": Goal("ratio at least 4 and 2,000 sessions/s", _both(4, 2000)),
+}
+
+
+def goal_of(name: str) -> Goal | None:
+    """The goal whose name begins a figure's name, the longest one if there are several."""
+    found = [beginning for beginning in GOALS if name.startswith(beginning)]
+    return GOALS[max(found, key=len)] if found else None
