@@ -33,6 +33,7 @@ METHODS: Mapping[str, Access] = {
             "CreateSessions": Access.USER,
             "GetSession": Access.USER,
             "ListSessions": Access.USER,
+            "GetSessionGraph": Access.USER,
             "TerminateSession": Access.USER,
             "WatchSessions": Access.USER,
             "ExplainSession": Access.USER,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -257,6 +258,29 @@ def _dependency(row: Mapping[str, Any]) -> pb.Dependency:
     if row["state"]:
         message.state, message.result = _session_state(row["state"]), _result(row["result"])
     return message
+
+
+def graph_message(
+    rows: Sequence[Mapping[str, Any]], session_id: uuid.UUID, revision: int, *, truncated: bool
+) -> service_pb.GetSessionGraphResponse:
+    """Sessions that hang together by dependencies."""
+    nodes = [
+        service_pb.SessionNode(
+            id=str(row["id"]),
+            name=row["name"],
+            state=_session_state(row["state"]),
+            result=_result(row["result"]),
+            reason=row["reason"],
+            depends_on=[str(parent) for parent in row["depends_on"]],
+            retries=row["retries"],
+            start_time=_time(row["start_time"]),
+            end_time=_time(row["end_time"]),
+        )
+        for row in rows
+    ]
+    return service_pb.GetSessionGraphResponse(
+        nodes=nodes, truncated=truncated, revision=revision, session_id=str(session_id)
+    )
 
 
 def explanation_message(

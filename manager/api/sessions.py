@@ -16,7 +16,7 @@ from manager.api.attach import serve_attach
 from manager.api.etags import check_etag
 from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
-from manager.api.session_convert import event_message, explanation_message, session_message
+from manager.api.session_convert import event_message, explanation_message, graph_message, session_message
 from manager.api.session_dependencies import Links
 from manager.api.session_requests import Drafted, admitted, draft_all, log_span, result_message, wrong_number
 from manager.api.sight import find_session, sight
@@ -37,6 +37,7 @@ _FILTER_FIELDS = frozenset({"id", "name", "project", "owner", "state", "type", "
 _ENUM_PREFIXES = {"state": "SESSION_STATE_", "type": "SESSION_TYPE_", "result": "SESSION_RESULT_"}
 _BOOKMARK_SECONDS = 10.0
 _MOST_WAITED_FOR = 20
+_MOST_NODES = 10_000
 
 
 class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
@@ -141,6 +142,17 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             token = page.token_after([shown[-1]["create_time"].isoformat(), str(shown[-1]["id"])])
         messages = [session_message(row, kernels.get(row["id"], []), parents.get(row["id"], ())) for row in shown]
         return pb.ListSessionsResponse(sessions=messages, next_page_token=token, revision=revision)
+
+    async def GetSessionGraph(
+        self, request: pb.GetSessionGraphRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetSessionGraphResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            revision, _ = await journal.head(tx)
+            session_id = await find_session(tx, request.session)
+            # Only sessions of one owner depend on each other: who may see one may see all.
+            rows = await dependencies.read_graph(tx, session_id, _MOST_NODES + 1)
+        return graph_message(rows[:_MOST_NODES], session_id, revision, truncated=len(rows) > _MOST_NODES)
 
     async def TerminateSession(
         self, request: pb.TerminateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -124,3 +124,26 @@ async def read(
     for row in fetched(found):
         dependencies.setdefault(row["child_id"], []).append(row)
     return dependencies
+
+
+async def read_graph(tx: AsyncSession, session_id: uuid.UUID, limit: int) -> list[Row]:
+    """At most so many sessions that hang together with one, in order of arrival: id, name, state, result, reason, retries, start_time, end_time
+    and depends_on (ids).
+    """
+    found = await tx.execute(
+        text("""
+            WITH RECURSIVE reach(id) AS (
+                SELECT CAST(:id AS uuid)
+                UNION
+                SELECT next.id FROM reach CROSS JOIN LATERAL (
+                    SELECT parent_id AS id FROM session_dependency WHERE child_id = reach.id
+                    UNION ALL SELECT child_id FROM session_dependency WHERE parent_id = reach.id
+                ) next
+            ), members AS (SELECT id FROM reach LIMIT :limit)
+            SELECT s.id, s.name, s.state, s.result, s.reason, s.retries, s.start_time, s.end_time,
+                ARRAY(SELECT d.parent_id FROM session_dependency d WHERE d.child_id = s.id ORDER BY d.position) AS depends_on
+            FROM members JOIN session s ON s.id = members.id ORDER BY s.sequence
+        """),
+        {"id": session_id, "limit": limit},
+    )
+    return fetched(found)

@@ -245,7 +245,10 @@ class SessionDependency(SQLModel, table=True):
     """A session waits for the success of another; `settled` once that has come. A parent that is gone leaves its row."""
 
     __tablename__ = "session_dependency"
-    __table_args__ = (Index("session_dependency_open", "parent_id", postgresql_where=text("NOT settled")),)
+    __table_args__ = (
+        Index("session_dependency_open", "parent_id", postgresql_where=text("NOT settled")),
+        Index("session_dependency_parent", "parent_id"),
+    )
 
     child_id: uuid.UUID = Field(primary_key=True, foreign_key="session.id", ondelete="CASCADE")
     parent_id: uuid.UUID = Field(primary_key=True)

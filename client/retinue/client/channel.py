@@ -33,6 +33,7 @@ RETRIED_METHODS = {
         "CreateSessions",
         "GetSession",
         "ListSessions",
+        "GetSessionGraph",
         "TerminateSession",
         "WatchSessions",
         "ExplainSession",

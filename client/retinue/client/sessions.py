@@ -99,6 +99,10 @@ class Sessions:
         async for session in paged(fetch, items, limit):
             yield session
 
+    async def graph(self, session: str) -> session_service_pb2.GetSessionGraphResponse:
+        """All sessions that hang together with one by dependencies."""
+        return await call(self._stub.GetSessionGraph, session_service_pb2.GetSessionGraphRequest(session=session))
+
     async def terminate(self, session: str, *, etag: str = "", force: bool = False) -> Session:
         """Ends a session; returns it as it is then, before it is over."""
         request = session_service_pb2.TerminateSessionRequest(session=session, etag=etag, force=force)

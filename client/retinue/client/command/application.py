@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 # Where each command is; modules are imported when their command is used.
 _COMMANDS = {
     "run": "run",
+    "apply": "apply",
     "ls": "sessions",
     "get": "sessions",
     "explain": "sessions",
+    "graph": "graph",
     "rm": "sessions",
     "watch": "following",
     "wait": "following",

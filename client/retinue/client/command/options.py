@@ -26,15 +26,26 @@ def span(_context: click.Context, parameter: click.Parameter, value: str | None)
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 
-def moment(_context: click.Context, parameter: click.Parameter, value: str | None) -> dt.datetime | None:
+def moment(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.datetime | None:
     """A moment written as the time that has passed since (`30s`, `2h`) or in RFC 3339; usage errors for anything else."""
+    return _moment(context, parameter, value, -1)
+
+
+def future(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.datetime | None:
+    """A moment written as the time until then (`30s`, `2h`) or in RFC 3339; usage errors for anything else."""
+    return _moment(context, parameter, value, 1)
+
+
+def _moment(
+    _context: click.Context, parameter: click.Parameter, value: str | None, direction: int
+) -> dt.datetime | None:
     if value is None:
         return None
     now = dt.datetime.now(dt.UTC)
     found = _SPAN.fullmatch(value)
     try:
         if found is not None:
-            return now - dt.timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
+            return now + direction * dt.timedelta(seconds=float(found[1]) * _UNITS[found[2] or "s"])
         parsed = dt.datetime.fromisoformat(value)
     except (ValueError, OverflowError):
         raise click.BadParameter(

@@ -47,6 +47,12 @@ if TYPE_CHECKING:
 @click.option("--endpoint", default="", help="Endpoint that it is a replica of.")
 @click.option("--replicas", type=click.Choice(["spread", "pack"]), help="Where the endpoint's replicas go.")
 @click.option("--preemptible", is_flag=True, help="May make way for sessions of higher priority.")
+@click.option("--depends-on", multiple=True, metavar="SESSION", help="Runs after its success; may be repeated.")
+@click.option("--starts-at", callback=options.future, metavar="TIME", help="Not before: 30m from now, or RFC 3339.")
+@click.option("--retry", type=click.IntRange(1, 100), metavar="TRIES", help="Runs again when it is lost with its node.")
+@click.option("--retry-on-failure", is_flag=True, help="With --retry: also when it failed.")
+@click.option("--retry-backoff", callback=options.span, metavar="TIME", help="Before the second try; then doubled.")
+@click.option("--bootstrap", type=click.File("r"), metavar="FILE", help="Script that every kernel runs first.")
 @click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
 @click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
 @click.option("--dry-run", is_flag=True, help="Only check the request.")
@@ -113,8 +119,24 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
     )
     if given["time_limit"] is not None:
         spec.time_limit.FromNanoseconds(round(given["time_limit"] * 1e9))
+    _add_batch_options(spec, given)
     if given["priority"] is not None:
         spec.priority = given["priority"]
     if given["grace"] is not None:
         spec.termination_grace.FromNanoseconds(round(given["grace"] * 1e9))
     return spec
+
+
+def _add_batch_options(spec: session_pb2.SessionSpec, given: dict[str, Any]) -> None:
+    spec.depends_on.extend(given["depends_on"])
+    if given["starts_at"] is not None:
+        spec.starts_at.FromDatetime(given["starts_at"])
+    if given["bootstrap"] is not None:
+        spec.bootstrap_script = given["bootstrap"].read()
+    if given["retry"] is None:
+        if given["retry_on_failure"] or given["retry_backoff"] is not None:
+            raise UsageError("--retry-on-failure and --retry-backoff need --retry")
+        return
+    spec.retry.max_attempts, spec.retry.on_failure = given["retry"], given["retry_on_failure"]
+    if given["retry_backoff"] is not None:
+        spec.retry.backoff.FromNanoseconds(round(given["retry_backoff"] * 1e9))

@@ -1,0 +1,85 @@
+"""Sessions read from YAML: what is taken, and what is refused at which line."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from google.protobuf import json_format
+
+from retinue.client.errors import UsageError
+from retinue.client.manifest import read_specs
+from retinue.client.spec import session_spec
+from retinue.manager.v1 import session_pb2
+
+PIPELINE = """\
+# comment
+name: prepare
+type: batch
+kernel:
+  command: [sleep, 1]
+  slots: {cpu: 2, mem: 1g}
+---
+- name: train
+  type: SESSION_TYPE_BATCH
+  dependsOn: [prepare]
+  kernel: {command: ["true"]}
+  startsAt: 2030-01-01T00:00:00Z
+  terminationGrace: 3s
+  preemptible: true
+  retry: {maxAttempts: 3, on_failure: yes}
+"""
+
+
+def test_documents_and_lists() -> None:
+    (prepare, first), (train, second) = read_specs(PIPELINE, "f")
+    assert (first, second) == (2, 8)
+    assert prepare == session_spec(
+        type="batch", name="prepare", command=["sleep", "1"], slots={"cpu": "2", "mem": "1g"}, cluster_size=0
+    )
+    assert list(train.depends_on) == ["prepare"]
+    assert (train.starts_at.seconds, train.termination_grace.seconds, train.preemptible) == (1893456000, 3, True)
+    assert (train.retry.max_attempts, train.retry.on_failure) == (3, True)
+
+
+def test_what_is_printed_can_be_read_again() -> None:
+    spec = session_spec(
+        type="batch", name="a", command=["x"], max_attempts=2, retry_backoff=1.5, depends_on=["b"], starts_at=2e9
+    )
+    shown = session_pb2.Session(id="1", spec=spec, state=session_pb2.SESSION_STATE_RUNNING, owner="me")
+    text = yaml.safe_dump(json_format.MessageToDict(shown))
+    assert read_specs(text, "f")[0][0] == spec
+    listed = yaml.safe_dump({"sessions": [json_format.MessageToDict(shown)], "revision": "7"})
+    assert [found for found, _ in read_specs(listed, "f")] == [spec]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("type: batch\nnme: x", "f:2: unknown field 'nme' of SessionSpec"),
+        ("type: batch\nkernel:\n  cmd: [x]", "f:3: unknown field 'cmd' of KernelSpec"),
+        ("type: batch\ntype: batch", "f:2: 'type' is given twice"),
+        ("dependsOn: [a]\ndepends_on: [b]", "f:2: field 'depends_on' is given twice"),
+        ("type: bath", "f:1: type: "),
+        ("name: [a]", "f:1: name must be a single value"),
+        ("dependsOn: a", "f:1: depends_on must be a list"),
+        ("preemptible: 3", "f:1: preemptible must be true or false"),
+        ("clusterSize: many", "f:1: "),
+        ("terminationGrace: soon", "f:1: "),
+        ("- just text", "f:1: there must be fields here"),
+        ("spec: {type: batch}\nstatus: x", "f:2: unknown field 'status' of Session"),
+        ("a: [", "f:1: "),
+        ("? [a]\n: b", "f:1: is not the name of a field"),
+        ("", "f: there is no session in it"),
+        ("\0", "f: "),
+    ],
+)
+def test_errors_have_their_line(text: str, complaint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_specs(text, "f")
+    assert str(raised.value).startswith(complaint)
+
+
+def test_aliases_do_not_make_much_of_little() -> None:
+    first = "- {type: batch, dependsOn: &a [" + "x, " * 1000 + "x]}\n"
+    with pytest.raises(UsageError, match="there is too much in it"):
+        read_specs(first + "- {type: batch, dependsOn: *a}\n" * 1100, "f")
