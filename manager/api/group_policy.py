@@ -10,7 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from manager.api.fields import Violations
 from manager.scheduling.columns import Policy
-from manager.scheduling.strategies import AGENT_STRATEGIES, SESSION_STRATEGIES, PolicyError, validate_policy
+from manager.scheduling.strategies import PolicyError, agent_strategies, session_strategies, validate_policy
 from manager.store.tables import ResourceGroup
 from retinue.manager.v1 import fleet_service_pb2 as pb
 
@@ -88,15 +88,15 @@ def _egress(message: pb.ResourceGroup, violations: Violations) -> str:
 
 def _check(policy: Mapping[str, Any], violations: Violations) -> None:
     session_strategy = violations.one_of(
-        "resource_group.session_strategy", policy["session_strategy"], SESSION_STRATEGIES
+        "resource_group.session_strategy", policy["session_strategy"], session_strategies()
     )
-    agent_strategy = violations.one_of("resource_group.agent_strategy", policy["agent_strategy"], AGENT_STRATEGIES)
+    agent_strategy = violations.one_of("resource_group.agent_strategy", policy["agent_strategy"], agent_strategies())
     violations.mapping("resource_group.options", policy["options"], MAX_OPTIONS)
     violations.mapping("resource_group.owner_weights", policy["owner_weights"], MAX_WEIGHTS)
     for owner, weight in sorted(policy["owner_weights"].items()):
         if not 1 <= weight <= MAX_WEIGHT:
             violations.add(f"resource_group.owner_weights[{owner[:64]!r}]", f"must be from 1 to {MAX_WEIGHT}")
-    if session_strategy in SESSION_STRATEGIES and agent_strategy in AGENT_STRATEGIES:
+    if session_strategy in session_strategies() and agent_strategy in agent_strategies():
         try:
             validate_policy(Policy(session_strategy, agent_strategy, policy["options"]))
         except PolicyError as error:

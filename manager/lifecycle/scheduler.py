@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import uuid
@@ -13,6 +14,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.addressing import AddressSpaceExhaustedError, SubnetPool, choose_vni, inner_mtu, place
 from manager.lifecycle.desires import Concerned
+from manager.lifecycle.external_strategies import ExternalStrategies
 from manager.lifecycle.preemptions import preempt
 from manager.lifecycle.quotas import words
 from manager.lifecycle.snapshot import Limit, PastUsage, Snapshot, Waiting, build, build_running, endpoint_of
@@ -39,6 +41,7 @@ class Scheduler:
         self._committed = committed
         self._changed = asyncio.Event()
         self._random = random.SystemRandom()
+        self._strategies = ExternalStrategies()
 
     def wake(self) -> None:
         """Sessions, capacity or policies may have changed."""
@@ -46,14 +49,15 @@ class Scheduler:
 
     async def run(self) -> None:
         """Passes until cancelled."""
-        while True:
-            self._changed.clear()
-            waiting = await self.run_once()
-            try:
-                async with asyncio.timeout(_LONGEST_SLEEP_SECONDS if waiting else None):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+        try:
+            while True:
+                self._changed.clear()
+                waiting = await self.run_once()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LONGEST_SLEEP_SECONDS if waiting else None):
+                        await self._changed.wait()
+        finally:
+            await self._strategies.close()
 
     async def run_once(self) -> bool:
         """One pass of every group that has something waiting; returns whether there was any."""
@@ -92,6 +96,7 @@ class Scheduler:
         snapshot = build(
             agent_rows, held, queue_rows, group["owner_weights"], past=past, limits=limits, replicas=replicas
         )
+        advice = await self._strategies.ask(group["name"], settings, snapshot, queue_rows)
         running = None if running_rows is None else build_running(running_rows, snapshot.agents)
         # Pure computation of up to a second: the loop must go on meanwhile.
         decisions = await asyncio.to_thread(
@@ -102,7 +107,10 @@ class Scheduler:
             policy,
             group["rotation"],
             running=running,
+            advice=advice,
         )
+        for note in decisions.notes:
+            _log.warning("group %s: %s", group["name"], note)
         if len(decisions.sessions):
             concerned = await self._commit(group["name"], snapshot, decisions)
             if concerned:

@@ -22,6 +22,7 @@ from manager.scheduling.kinds import Kind, Needs, Shape, Shapes
 from manager.scheduling.ordered import OrderedPicker
 from manager.scheduling.rotation import RotatingPicker
 from manager.scheduling.scan import scan_ordered, scan_rotation
+from manager.scheduling.scored import ScoredPicker
 from manager.scheduling.strategies import DISPERSED, ROUND_ROBIN, Settings
 
 # Smaller gangs are tried at once; before a larger one its room is counted.
@@ -61,14 +62,18 @@ class Placer:
         position: int,
         *,
         replicas: Sequence[Mapping[int, int]] = (),
+        scored: ScoredPicker | None = None,
     ) -> None:
         """The first `compared` lanes decide between agents; a rotation begins at agent `position`. `replicas` are those of the queue."""
         self._free = free
         self._settings = settings
         self._compared = compared
         self._rotation = RotatingPicker(free, position) if settings.agent_strategy == ROUND_ROBIN else None
-        self._picker: Picker = self._rotation or OrderedPicker(
-            free, shapes, most=settings.agent_strategy == DISPERSED, compared=compared
+        self._scored = scored
+        self._picker: Picker = (
+            scored
+            or self._rotation
+            or OrderedPicker(free, shapes, most=settings.agent_strategy == DISPERSED, compared=compared)
         )
         self._failed: dict[Needs, list[int]] = {}
         self._numbers = np.argsort(free.rows)
@@ -117,6 +122,26 @@ class Placer:
             return UNPLACED
         self.placements += 1
         return spread
+
+    def place_at(self, kind: Kind, agents: Sequence[int], wishes: AgentWishes | None) -> str:
+        """Places a session where somebody else wants it; answers what is wrong with that, and changes nothing then."""
+        if len(agents) != len(kind.kernels):
+            return f"{len(agents)} agents are given for {len(kind.kernels)} kernels"
+        if kind.single_node and len(set(agents)) > 1:
+            return "a single-node session is given several agents"
+        if wishes is not None and wishes.strict and not set(agents) <= set(self._numbers[list(wishes.designated)]):
+            return "an agent is given that the session did not choose"
+        taken: list[tuple[int, int]] = []
+        for shape, agent in zip(kind.kernels, agents, strict=True):
+            fits = self._free.takers(shape.needs)[agent] and self._free.lanes.fits(
+                shape.packed, self._free.packed_of(agent)
+            )
+            if not fits:
+                self._undo(taken)
+                return "an agent is given that has no room, or cannot run it"
+            taken.append((agent, self._free.take(agent, shape.packed)))
+        self.placements += 1
+        return ""
 
     def place_wished(self, kind: Kind, wishes: AgentWishes) -> Placement:
         """Places a session that has wishes: with the agents it likes best, and only when they do not do, with the next ones too, which
@@ -265,7 +290,9 @@ class Placer:
         takers = self._free.takers(shape.needs)
         for among in tiers:
             tier = self._nearest(shape, among & takers, wishes)
-            if self._rotation:
+            if self._scored:
+                agent = self._scored.pick(shape, tier)
+            elif self._rotation:
                 agent = scan_rotation(self._free, shape, tier, self._rotation.position)
                 if agent != UNPLACED:
                     self._rotation.position = agent + 1

@@ -68,7 +68,15 @@ class Backfill:
         queue, limits = situation.queue, situation.queue.limits
         self.open = view
         long = np.array([limits.get(row, np.inf) > reservation.after for row in rows.tolist()], np.bool_)
-        self.closed = View(situation.agents, queue, rows[long], situation.settings, situation.rotation)
+        self.closed = View(
+            situation.agents,
+            queue,
+            rows[long],
+            situation.settings,
+            situation.rotation,
+            scoring=view.scoring,
+            choices=view.choices,
+        )
         self.closed.placer.share_replicas(view.placer)
         self.closed.placer.follow(view.placer)
         self._spare = self._left_over(situation, reservation)

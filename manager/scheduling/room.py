@@ -14,6 +14,7 @@ import numpy as np
 
 from manager.scheduling.columns import UNPLACED, Agents, Integers, Queue, Running
 from manager.scheduling.placement import Placer
+from manager.scheduling.scored import Scoring
 from manager.scheduling.strategies import Settings
 from manager.scheduling.view import View
 
@@ -41,6 +42,7 @@ class Situation:
     running: Running
     # Counts the kernels of endpoints.
     placer: Placer
+    scoring: Scoring | None = None
 
     def without(self, sessions: Sequence[int]) -> Agents:
         """The agents when running sessions, by row, have let go."""
@@ -94,6 +96,6 @@ class Situation:
         )
 
     def _view(self, agents: Agents, row: int) -> View:
-        view = View(agents, self.queue, np.array([row], np.int64), self.settings, self.rotation)
+        view = View(agents, self.queue, np.array([row], np.int64), self.settings, self.rotation, scoring=self.scoring)
         view.placer.copy_replicas(self.placer)
         return view

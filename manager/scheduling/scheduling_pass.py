@@ -24,18 +24,27 @@ from manager.scheduling.columns import (
     Tier,
     Verdict,
 )
+from manager.scheduling.custom import Advice, Notes, checked_order
 from manager.scheduling.free import Free
 from manager.scheduling.kinds import Kind
 from manager.scheduling.placement import Placement
 from manager.scheduling.preemption import Preemption, preempt
 from manager.scheduling.quotas import QuotaBook
-from manager.scheduling.reasons import Explainer, behind, behind_reservation, has_reservation, promised
+from manager.scheduling.reasons import (
+    STRATEGY_DECLINED,
+    Explainer,
+    behind,
+    behind_reservation,
+    has_reservation,
+    promised,
+)
 from manager.scheduling.reservation import Backfill, Reservation, aged_head, reserve
 from manager.scheduling.room import Situation
+from manager.scheduling.scored import Scoring
 from manager.scheduling.selection import Line, select
 from manager.scheduling.shares import total_capacity
-from manager.scheduling.strategies import FIFO, OFF, Settings, validate_policy
-from manager.scheduling.view import View, requests_of
+from manager.scheduling.strategies import EXTERNAL, FIFO, OFF, Settings, validate_policy
+from manager.scheduling.view import Choices, View, requests_of, waiting_sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,8 @@ class Decisions:
     reservation: Reservation | None
     # Who is to make way for whom.
     preemptions: tuple[Preemption, ...]
+    # What went wrong with strategies of others, in words.
+    notes: tuple[str, ...]
     _view: View = field(repr=False)
     _backfill: Backfill | None = field(repr=False)
     _explainers: dict[int, Explainer] = field(repr=False)
@@ -67,6 +78,12 @@ class Decisions:
         verdict = self.verdicts[session]
         if verdict == Verdict.PLACED:
             return None
+        why = self._why(session, verdict)
+        if why is None or not self.notes:
+            return why
+        return replace(why, message="; ".join([why.message, *self.notes]))
+
+    def _why(self, session: int, verdict: int) -> Explanation | None:
         queue = self._view.queue
         if verdict == Verdict.HELD_BACK:
             return queue.held_back[session]
@@ -81,6 +98,9 @@ class Decisions:
         why = self._explainers[id(view)].explain(kind, queue.wishes.get(session))
         if verdict == Verdict.OVER_QUOTA and self._book is not None and why.tier is not Tier.CONFIGURATION:
             return self._book.explain(session, kind)
+        choices = view.choices
+        if choices is not None and session in choices.refused and why.tier is Tier.CAPACITY:
+            return Explanation(Tier.POLICY, STRATEGY_DECLINED, choices.refused[session])
         if self.reservation is not None and why.tier is Tier.CAPACITY:
             return self._reserved(self.reservation, session, why)
         return why
@@ -108,29 +128,43 @@ def run_pass(
     rotation: str = "",
     *,
     running: Running | None = None,
+    advice: Advice | None = None,
 ) -> Decisions:
     """Decides which waiting sessions go where now. `rotation` is what the last pass answered under `round-robin`; without `running` there
-    are neither reservations nor preemption.
+    are neither reservations nor preemption. `advice` is what external strategies say.
 
     Raises PolicyError on a bad policy and ValueError when columns do not match.
     """
     settings = validate_policy(policy)
     _check(agents, owners, queue)
-    return _Pass(agents, owners, queue, settings, rotation).run(running)
+    return _Pass(agents, owners, queue, settings, rotation, advice or Advice()).run(running)
 
 
 class _Pass:
     """A pass under way."""
 
-    def __init__(self, agents: Agents, owners: Owners, queue: Queue, settings: Settings, rotation: str) -> None:
-        self.owners, self.queue, self.settings, self.rotation = owners, queue, settings, rotation
+    def __init__(  # noqa: PLR0917  # the arguments of a pass
+        self, agents: Agents, owners: Owners, queue: Queue, settings: Settings, rotation: str, advice: Advice
+    ) -> None:
+        self.owners, self.queue, self.rotation, self.advice = owners, queue, rotation, advice
+        self.notes = Notes()
+        scoring = choices = None
+        if settings.custom_agent is not None:
+            scoring = Scoring(settings.custom_agent, settings.agent_strategy, self.notes)
+        elif settings.agent_strategy == EXTERNAL:
+            if advice.places is not None:
+                choices = Choices(advice.places)
+            else:
+                self.notes.failed("external agent strategy", advice.places_failure, settings.agent_fallback)
+            settings = replace(settings, agent_strategy=settings.agent_fallback)
+        self.settings = settings
         # What is promised is in use for all but the session it is promised to.
         self.agents = agents if not queue.promises else _with_promises(agents, queue)
         self.verdicts = np.full(len(queue.owners), Verdict.NO_ROOM, np.int8)
         if queue.held_back:
             self.verdicts[list(queue.held_back)] = Verdict.HELD_BACK
         rows = np.flatnonzero(self.verdicts == Verdict.NO_ROOM)
-        self.view = View(self.agents, queue, rows, settings, rotation)
+        self.view = View(self.agents, queue, rows, settings, rotation, scoring=scoring, choices=choices)
         self.book = None if queue.quotas is None else QuotaBook(queue.quotas, agents.slots, self.view.columns)
         self.over_quota: set[int] = set()
         self.placed: list[int] = []
@@ -154,7 +188,7 @@ class _Pass:
         rows = rows[verdicts[rows] == Verdict.NO_ROOM]
         aged = aged_head(self.queue, rows, settings) if settings.reserves and running is not None else None
         if aged is None or running is None:
-            head, waiting = select(self._line(rows), settings)
+            head, waiting = select(self._line(rows), self.settings)
         else:
             head, waiting = self._around(aged, rows, running)
         verdicts[waiting] = Verdict.BEHIND
@@ -176,6 +210,7 @@ class _Pass:
             rotation=view.rotation or self.rotation,
             reservation=self.reservation,
             preemptions=preemptions,
+            notes=tuple(self.notes.said),
             _view=view,
             _backfill=self.backfill,
             _explainers=explainers,
@@ -216,7 +251,38 @@ class _Pass:
             attempt=self._attempt,
             over_quota=self.over_quota,
             backfill=backfill,
+            given=self._given(rows, owners),
         )
+
+    def _given(self, rows: Integers, owners: Owners) -> list[int] | None:
+        """The rows in the order that a strategy of others gives; None when the settings' strategy decides, or now has to."""
+        settings = self.settings
+        if settings.custom_session is None and settings.session_strategy != EXTERNAL:
+            return None
+        arrived = rows[np.argsort(self.queue.orders[rows])]
+        try:
+            if settings.custom_session is not None:
+                order = settings.custom_session.order(waiting_sessions(self.view, arrived, owners))
+                chosen: list[int] = arrived[checked_order(order, len(arrived))].tolist()
+                return chosen
+            return self._advised(arrived)
+        except Exception as error:  # noqa: BLE001  # whatever others' code does, the pass goes on
+            why = str(error) if settings.custom_session is None else f"{type(error).__name__}: {error}"
+            self.notes.failed(f"session strategy {settings.session_strategy}", why, settings.session_fallback)
+            self.settings = replace(settings, session_strategy=settings.session_fallback, custom_session=None)
+            return None
+
+    def _advised(self, arrived: Integers) -> list[int]:
+        order = self.advice.order
+        if order is None:
+            raise ValueError(self.advice.order_failure or "it was not asked")
+        place = {session: position for position, session in enumerate(order)}
+        if len(place) != len(order) or not place.keys() <= set(self.queue.ids):
+            raise ValueError("it answered with sessions that do not wait, or with one twice")
+        ids = {self.queue.ids[row]: row for row in arrived.tolist()}
+        if not ids.keys() <= place.keys():
+            raise ValueError("it left out sessions")
+        return [ids[session] for session in sorted(ids, key=place.__getitem__)]
 
     def _around(self, aged: int, rows: Integers, running: Running) -> tuple[int | None, list[int]]:
         """Sessions of higher priority as ever, then the aged one, then the others around its reservation if it needs one."""
@@ -247,7 +313,13 @@ class _Pass:
                     np.add.at(kernels, of_kernels, 1)
             agents = replace(agents, used=used, kernels=kernels)
         return Situation(
-            agents, self.queue, self.settings, self.view.rotation or self.rotation, running, self.view.placer
+            agents,
+            self.queue,
+            self.settings,
+            self.view.rotation or self.rotation,
+            running,
+            self.view.placer,
+            self.view.scoring,
         )
 
     def _preempt(self, running: Running) -> tuple[Preemption, ...]:

@@ -42,6 +42,8 @@ class Line:
     over_quota: Container[int] = ()
     # A session before these has a reservation: none of them holds up others.
     backfill: bool = False
+    # For strategies of others: rows in the order that they gave.
+    given: Sequence[int] | None = None
 
 
 def select(line: Line, settings: Settings) -> tuple[int | None, list[int]]:
@@ -49,7 +51,16 @@ def select(line: Line, settings: Settings) -> tuple[int | None, list[int]]:
 
     Returns the row of the session that holds up others, if any, and the rows that were not looked at because of it.
     """
+    if line.given is not None:
+        return _given(line, line.given)
     return _STRATEGIES[settings.session_strategy](line, settings)
+
+
+def _given(line: Line, order: Sequence[int]) -> tuple[int | None, list[int]]:
+    rows = np.array(order, np.int64)
+    for row in rows[np.argsort(-line.queue.priorities[rows], kind="stable")].tolist():
+        line.attempt(row)
+    return None, []
 
 
 def _fifo(line: Line, settings: Settings) -> tuple[int | None, list[int]]:

@@ -6,12 +6,21 @@ not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from manager.scheduling.amounts import AmountError, check_slot
 from manager.scheduling.columns import Policy
+from manager.scheduling.custom import (
+    AGENT_ENTRY_POINTS,
+    SESSION_ENTRY_POINTS,
+    AgentStrategy,
+    SessionStrategy,
+    installed,
+    load,
+)
 
 FIFO, LIFO, DRF, FAIR_SHARE = "fifo", "lifo", "drf", "fair-share"
 CONCENTRATED, DISPERSED, ROUND_ROBIN = "concentrated", "dispersed", "round-robin"
@@ -38,6 +47,14 @@ PREEMPTION_ORDER = "preemption-order"
 PREEMPTION_HOLD_SECONDS, PREEMPTION_MIN_RUNTIME_SECONDS = "preemption-hold-seconds", "preemption-min-runtime-seconds"
 OFF, TERMINATE, REQUEUE, NEWEST, OLDEST = "off", "terminate", "requeue", "newest", "oldest"
 
+# Strategies of others (see `custom`): where an external one is, how long it may take, whether TLS is used (by default, but for addresses
+# of this host), and what decides when it fails.
+EXTERNAL = "external"
+ADDRESS, DEADLINE_MS, TLS = "address", "deadline-ms", "tls"
+SESSION_FALLBACK, AGENT_FALLBACK = "session-fallback", "agent-fallback"
+DEFAULT_DEADLINE_MS, MAX_DEADLINE_MS = 1000, 30_000
+_EXTERNAL_OPTIONS = frozenset({ADDRESS, DEADLINE_MS, TLS})
+
 # What every group may say, whatever its strategies.
 COMMON_OPTIONS = frozenset(
     {
@@ -54,15 +71,19 @@ SESSION_STRATEGIES: dict[str, frozenset[str]] = {
     LIFO: frozenset(),
     DRF: frozenset(),
     FAIR_SHARE: frozenset({HALF_LIFE_DAYS, LOOK_BACK_DAYS, USAGE_WEIGHTS}),
+    EXTERNAL: _EXTERNAL_OPTIONS | {SESSION_FALLBACK},
 }
 AGENT_STRATEGIES: dict[str, frozenset[str]] = {
     CONCENTRATED: frozenset({SLOT_PRIORITY, MAX_KERNELS_PER_AGENT}),
     DISPERSED: frozenset({SLOT_PRIORITY, MAX_KERNELS_PER_AGENT}),
     ROUND_ROBIN: frozenset({MAX_KERNELS_PER_AGENT}),
+    EXTERNAL: _EXTERNAL_OPTIONS | {AGENT_FALLBACK, SLOT_PRIORITY, MAX_KERNELS_PER_AGENT},
 }
 _MAX_COUNT = 1_000_000
 _MAX_DAYS = 365
 _MAX_USAGE_WEIGHT = 1000
+_MAX_PORT = 65535
+_HOST = re.compile(r"[A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:.]{2,45}\]")
 
 Value = TypeVar("Value")
 
@@ -90,6 +111,14 @@ class Settings:
     preemption_order: str = NEWEST
     preemption_hold_seconds: int = 60
     preemption_min_runtime_seconds: int = 0
+    # Strategies of others, made with their options.
+    custom_session: SessionStrategy | None = None
+    custom_agent: AgentStrategy | None = None
+    session_fallback: str = DRF
+    agent_fallback: str = CONCENTRATED
+    address: str = ""
+    deadline_ms: int = DEFAULT_DEADLINE_MS
+    tls: bool = True
 
     @property
     def reserves(self) -> bool:
@@ -99,8 +128,16 @@ class Settings:
 
 def validate_policy(policy: Policy) -> Settings:
     """The policy with its options read. Raises PolicyError on unknown strategies, unknown or unread options, and bad values."""
-    session_options = _known("session strategy", policy.session_strategy, SESSION_STRATEGIES)
-    agent_options = _known("agent strategy", policy.agent_strategy, AGENT_STRATEGIES)
+    session_options, session_class = _known(
+        "session strategy", policy.session_strategy, SESSION_STRATEGIES, SESSION_ENTRY_POINTS, {SESSION_FALLBACK}
+    )
+    agent_options, agent_class = _known(
+        "agent strategy",
+        policy.agent_strategy,
+        AGENT_STRATEGIES,
+        AGENT_ENTRY_POINTS,
+        {AGENT_FALLBACK, SLOT_PRIORITY, MAX_KERNELS_PER_AGENT},
+    )
     allowed = session_options | agent_options | COMMON_OPTIONS
     for option in sorted(policy.options):
         if option not in allowed:
@@ -108,7 +145,17 @@ def validate_policy(policy: Policy) -> Settings:
             raise PolicyError(
                 f"option {option[:64]!r} is not read by {policy.session_strategy} and {policy.agent_strategy}; options are: {readable}"
             )
+    address = policy.options.get(ADDRESS, "")
+    if EXTERNAL in (policy.session_strategy, policy.agent_strategy) and not is_address(address):
+        raise PolicyError(f"option {ADDRESS}: an external strategy needs host:port or unix:/path")
     return Settings(
+        custom_session=_made(session_class, policy),
+        custom_agent=_made(agent_class, policy),
+        session_fallback=_read(policy, SESSION_FALLBACK, _one_of(DRF, FIFO, LIFO), DRF),
+        agent_fallback=_read(policy, AGENT_FALLBACK, _one_of(CONCENTRATED, DISPERSED), CONCENTRATED),
+        address=address,
+        deadline_ms=_read(policy, DEADLINE_MS, _deadline, DEFAULT_DEADLINE_MS),
+        tls=_read(policy, TLS, _one_of("on", OFF), OFF if _is_here(address) else "on") == "on",
         session_strategy=policy.session_strategy,
         agent_strategy=policy.agent_strategy,
         max_tries_before_skip=_read(policy, MAX_TRIES_BEFORE_SKIP, _count, 0),
@@ -139,10 +186,63 @@ def slot_order(slots: Sequence[str], priority: Sequence[str]) -> list[int]:
     return sorted(range(len(slots)), key=place)
 
 
-def _known(what: str, name: str, registry: dict[str, frozenset[str]]) -> frozenset[str]:
-    if name not in registry:
-        raise PolicyError(f"unknown {what} {name[:64]!r}; known are: {', '.join(sorted(registry))}")
-    return registry[name]
+def session_strategies() -> frozenset[str]:
+    """The names of all session strategies that there are here."""
+    return frozenset(SESSION_STRATEGIES) | frozenset(installed(SESSION_ENTRY_POINTS))
+
+
+def agent_strategies() -> frozenset[str]:
+    """The names of all agent strategies that there are here."""
+    return frozenset(AGENT_STRATEGIES) | frozenset(installed(AGENT_ENTRY_POINTS))
+
+
+def _known(
+    what: str, name: str, registry: Mapping[str, frozenset[str]], entry_points: str, common: Collection[str]
+) -> tuple[frozenset[str], Any]:
+    """The options of a strategy and, when it is not one of ours, its class."""
+    if name in registry:
+        return registry[name], None
+    if name not in installed(entry_points):
+        known = sorted({*registry, *installed(entry_points)})
+        raise PolicyError(f"unknown {what} {name[:64]!r}; known are: {', '.join(known)}")
+    try:
+        found = load(entry_points, name)
+    except ValueError as error:
+        raise PolicyError(str(error)) from error
+    return frozenset(found.options) | frozenset(common), found
+
+
+def _made(strategy: Any, policy: Policy) -> Any:
+    if strategy is None:
+        return None
+    own = {name: value for name, value in policy.options.items() if name in strategy.options}
+    try:
+        return strategy(own)
+    except Exception as error:
+        raise PolicyError(f"options of {strategy.__name__}: {error}") from error
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is `host:port` or `unix:/path`."""
+    if text.startswith("unix:/"):
+        return True
+    host, _, port = text.rpartition(":")
+    return bool(_HOST.fullmatch(host)) and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= _MAX_PORT
+
+
+def _is_here(address: str) -> bool:
+    return address.startswith("unix:") or address.rpartition(":")[0] in ("localhost", "127.0.0.1", "[::1]")
+
+
+def _deadline(text: str) -> int:
+    if not (
+        text.isascii()
+        and text.isdigit()
+        and len(text) <= len(str(MAX_DEADLINE_MS))
+        and 1 <= int(text) <= MAX_DEADLINE_MS
+    ):
+        raise ValueError(f"must be a whole number of milliseconds from 1 to {MAX_DEADLINE_MS}")
+    return int(text)
 
 
 def _read(policy: Policy, option: str, read: Callable[[str], Value], default: Value) -> Value:

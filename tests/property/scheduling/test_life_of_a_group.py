@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from manager.scheduling.columns import UNPLACED, Agents, Integers, Owners, Policy, Queue, Tier, Verdict
 from manager.scheduling.scheduling_pass import Decisions, run_pass
-from manager.scheduling.strategies import AGENT_STRATEGIES, SESSION_STRATEGIES
+from manager.scheduling.strategies import AGENT_STRATEGIES, EXTERNAL, SESSION_STRATEGIES
 
 SLOTS = ("cpu", "mem", "cuda.device")
 OWNERS = 3
@@ -35,8 +35,8 @@ class Group(RuleBasedStateMachine):
     @initialize(
         capacities=st.lists(amounts, min_size=1, max_size=5),
         weights=st.lists(st.integers(1, 3), min_size=OWNERS, max_size=OWNERS),
-        session_strategy=st.sampled_from(sorted(SESSION_STRATEGIES)),
-        agent_strategy=st.sampled_from(sorted(AGENT_STRATEGIES)),
+        session_strategy=st.sampled_from(sorted(set(SESSION_STRATEGIES) - {EXTERNAL})),
+        agent_strategy=st.sampled_from(sorted(set(AGENT_STRATEGIES) - {EXTERNAL})),
     )
     def begin(
         self, capacities: list[tuple[int, ...]], weights: list[int], session_strategy: str, agent_strategy: str

@@ -28,7 +28,10 @@ def test_reads_options_of_fair_share() -> None:
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (Policy("DRF", "concentrated"), "unknown session strategy 'DRF'; known are: drf, fair-share, fifo, lifo"),
+        (
+            Policy("DRF", "concentrated"),
+            "unknown session strategy 'DRF'; known are: drf, external, fair-share, fifo, lifo",
+        ),
         (Policy("", "concentrated"), "unknown session strategy"),
         (Policy("drf", "roundrobin"), "unknown agent strategy 'roundrobin'"),
         (Policy("drf", "concentrated", {"max-tries": "1"}), "option 'max-tries' is not read"),

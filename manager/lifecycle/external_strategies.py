@@ -1,0 +1,149 @@
+"""Asks external strategies, by `retinue.strategy.v1`: one call for a pass and level, each with a deadline; failures are answers too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from manager.lifecycle.snapshot import Snapshot
+from manager.scheduling.custom import Advice
+from manager.scheduling.shares import total_capacity
+from manager.scheduling.strategies import EXTERNAL, Settings
+from retinue.strategy.v1 import strategy_service_pb2 as pb
+from retinue.strategy.v1 import strategy_service_pb2_grpc as pb_grpc
+
+# A hundred thousand sessions of many kernels.
+_MAX_MESSAGE = 128 * 1024 * 1024
+_OPTIONS = (
+    ("grpc.max_send_message_length", _MAX_MESSAGE),
+    ("grpc.max_receive_message_length", _MAX_MESSAGE),
+    # A server that comes back is to be found at the next pass.
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Groups are configured by administrators, addresses are meant as they are.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class ExternalStrategies:
+    """The servers that groups name, each with one channel that is kept."""
+
+    def __init__(self) -> None:
+        self._channels: dict[tuple[str, bool], grpc.aio.Channel] = {}
+
+    async def close(self) -> None:
+        """Ends all channels."""
+        channels = list(self._channels.values())
+        self._channels.clear()
+        for channel in channels:
+            await channel.close()
+
+    async def ask(
+        self, group: str, settings: Settings, snapshot: Snapshot, rows: Sequence[Mapping[str, Any]]
+    ) -> Advice | None:
+        """What the strategies of a group say to a pass; None when none of them is external. `rows` are the queue as read."""
+        levels = (settings.session_strategy == EXTERNAL, settings.agent_strategy == EXTERNAL)
+        if not any(levels):
+            return None
+        waiting = await asyncio.to_thread(_waiting, snapshot, rows)
+        stub: pb_grpc.StrategyServiceAsyncStub = pb_grpc.StrategyServiceStub(
+            self._channel(settings.address, tls=settings.tls)
+        )
+        timeout = settings.deadline_ms / 1000
+        order = places = None
+        order_failure = places_failure = ""
+        if levels[0]:
+            try:
+                answer = await stub.OrderSessions(_order_request(group, snapshot, waiting), timeout=timeout)
+                order = list(answer.session_ids)
+            except grpc.aio.AioRpcError as error:
+                order_failure = _words(error)
+        if levels[1]:
+            try:
+                placed = await stub.PlaceSessions(_place_request(group, snapshot, waiting), timeout=timeout)
+                places = {each.session_id: list(each.agent_ids) for each in placed.placements}
+            except grpc.aio.AioRpcError as error:
+                places_failure = _words(error)
+        return Advice(order, places, order_failure, places_failure)
+
+    def _channel(self, address: str, *, tls: bool) -> grpc.aio.Channel:
+        channel = self._channels.get((address, tls))
+        if channel is None:
+            if tls:
+                channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), _OPTIONS)
+            else:
+                channel = grpc.aio.insecure_channel(address, _OPTIONS)
+            self._channels[address, tls] = channel
+        return channel
+
+
+def _words(error: grpc.aio.AioRpcError) -> str:
+    return f"{error.code().name}: {error.details()}"
+
+
+def _waiting(snapshot: Snapshot, rows: Sequence[Mapping[str, Any]]) -> list[pb.WaitingSession]:
+    """Those that may be tried. Pure computation of up to a second."""
+    queue, offsets = snapshot.queue, snapshot.queue.offsets.tolist()
+    requests = queue.requests.tolist()
+    return [
+        pb.WaitingSession(
+            id=queue.ids[position],
+            owner=row["owner"],
+            priority=row["priority"],
+            kernels=[pb.Kernel(amounts=amounts) for amounts in requests[offsets[position] : offsets[position + 1]]],
+            single_node=row["cluster_mode"] == "SINGLE_NODE",
+            tries=row["tries"],
+            waited_seconds=row["waited"],
+            architecture=row["architecture"] or "",
+            agents=row["agents"] or (),
+            agents_strict=bool(row["agents_strict"]),
+        )
+        for position, row in enumerate(rows)
+        if position not in queue.held_back and position not in queue.promises
+    ]
+
+
+def _order_request(group: str, snapshot: Snapshot, waiting: Sequence[pb.WaitingSession]) -> pb.OrderSessionsRequest:
+    owners = snapshot.owners
+    return pb.OrderSessionsRequest(
+        resource_group=group,
+        slots=snapshot.agents.slots,
+        capacity=total_capacity(snapshot.agents.capacity),
+        sessions=waiting,
+        owners=[
+            pb.Owner(name=name, weight=weight, held=held)
+            for name, weight, held in zip(owners.names, owners.weights.tolist(), owners.held.tolist(), strict=True)
+        ],
+    )
+
+
+def _place_request(group: str, snapshot: Snapshot, waiting: Sequence[pb.WaitingSession]) -> pb.PlaceSessionsRequest:
+    agents = snapshot.agents
+    free = (agents.capacity - agents.used).clip(min=0).tolist()
+    return pb.PlaceSessionsRequest(
+        resource_group=group,
+        slots=agents.slots,
+        sessions=waiting,
+        agents=[
+            pb.Agent(
+                id=name,
+                capacity=capacity,
+                free=left,
+                architecture=architecture,
+                kernels=kernels,
+                schedulable=schedulable,
+            )
+            for name, capacity, left, architecture, kernels, schedulable in zip(
+                agents.ids,
+                agents.capacity.tolist(),
+                free,
+                agents.architectures,
+                agents.kernels.tolist(),
+                agents.schedulable.tolist(),
+                strict=True,
+            )
+        ],
+    )
