@@ -62,6 +62,8 @@ class ExternalStrategies:
             except grpc.aio.AioRpcError as error:
                 order_failure = _words(error)
         if levels[1]:
+            place = {session: position for position, session in enumerate(order or ())}
+            waiting.sort(key=lambda session: (-session.priority, place.get(session.id, len(place))))
             try:
                 placed = await stub.PlaceSessions(_place_request(group, snapshot, waiting), timeout=timeout)
                 places = {each.session_id: list(each.agent_ids) for each in placed.placements}

@@ -29,8 +29,16 @@ def groups_command() -> None:
 def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
-            click.option("--sessions", metavar="NAME", help="Which session comes next: fifo, lifo, drf, fair-share."),
-            click.option("--agents", metavar="NAME", help="Where it goes: concentrated, dispersed, round-robin."),
+            click.option(
+                "--sessions",
+                metavar="NAME",
+                help="Which session comes next: fifo, lifo, drf, fair-share, external, or one that is installed.",
+            ),
+            click.option(
+                "--agents",
+                metavar="NAME",
+                help="Where it goes: concentrated, dispersed, round-robin, external, or one that is installed.",
+            ),
             click.option(
                 "--option", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="For strategies."
             ),
