@@ -5,7 +5,7 @@ STUBS := gen/.stamp
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install proto check format test demo bench clean
+.PHONY: help install proto check format programs test demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +35,10 @@ format: $(INSTALLED) ## lay out Python and protos
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/buf format --write
 
-test: $(STUBS) ## all tests; needs root
+programs: $(STUBS) ## what is put inside kernels, built once: ssh for every image; needs root
+	$(PY) -m agent.kernel
+
+test: programs ## all tests; needs root
 	$(VENV)/bin/pytest
 
 demo: $(STUBS) ## the main job on two nodes of this machine; needs root

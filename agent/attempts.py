@@ -93,12 +93,31 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory of the node that a kernel sees at `target`: `path` below `root`, which it must not lead out of.
+
+    `root` is absolute, `path` is relative to it and may be empty.
+    """
+
+    root: str
+    path: str
+    target: str
+    writable: bool = False
+
+    @property
+    def source(self) -> str:
+        """The directory as a user names it."""
+        return f"{self.root.rstrip('/')}/{self.path}" if self.path else self.root
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptSpec:
     """What an attempt is made of; never changes, but for `image_identity`, which is known better with every try.
 
     `slots` are in the smallest unit: bytes for `mem`, thousandths for all others. An empty `image` means the host's
     root, an empty `command` means idle until stopped. `shared_memory` is in bytes, 0 for the default. `networked` is a place in
-    the session's network, `egress` a way out.
+    the session's network, `egress` a way out. From `session_secret` follow the keys by
+    which the session's kernels reach each other; it is never recorded.
     """
 
     id: str
@@ -114,6 +133,8 @@ class AttemptSpec:
     image_identity: ImageIdentity = field(default_factory=ImageIdentity)
     shared_memory: int = 0
     egress: bool = False
+    mounts: tuple[Mount, ...] = ()
+    session_secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from manager.fleet.dialer import Dialer
 from manager.fleet.protected import control_plane_hosts, resolve
 from manager.identity.authority import Authority
 from manager.lifecycle.leader import Leader
+from manager.lifecycle.secrets import SessionSecrets
 from manager.settings import Settings
 from manager.store import leadership
 from manager.store.database import Database, StoreUnavailable
@@ -57,11 +58,14 @@ class Ready:
 class Leading:
     """Leads when it is this replica's turn."""
 
-    def __init__(self, database: Database, tail: JournalTail, dialer: Dialer, settings: Settings) -> None:
+    def __init__(
+        self, database: Database, tail: JournalTail, dialer: Dialer, settings: Settings, secrets: SessionSecrets
+    ) -> None:
         self._database = database
         self._tail = tail
         self._dialer = dialer
         self._settings = settings
+        self._secrets = secrets
         self._leader: Leader | None = None
 
     async def run(self) -> None:
@@ -82,6 +86,7 @@ class Leading:
             self._dialer,
             settings.timers,
             term,
+            self._secrets,
             null_kernels=settings.development,
             control_plane=await asyncio.to_thread(resolve, hosts),
         )
@@ -124,7 +129,8 @@ async def _run(  # noqa: PLR0917  # what serve has made
 ) -> None:
     tail = JournalTail(database)
     dialer = Dialer(client_credentials(authority))
-    leading = Leading(database, tail, dialer, settings)
+    secrets = SessionSecrets(authority.derive_key("sessions"))
+    leading = Leading(database, tail, dialer, settings, secrets)
     authenticator = Authenticator(database, monotonic=time.monotonic, clock=_now)
     async with asyncio.TaskGroup() as group:
         background = [group.create_task(tail.run(), name="journal tail")]

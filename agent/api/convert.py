@@ -16,6 +16,7 @@ from agent.attempts import (
     Goal,
     ImageFacts,
     ImageIdentity,
+    Mount,
     ObservedAttempt,
     Phase,
 )
@@ -66,6 +67,8 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         image_identity=ImageIdentity(message.image_identity.digest, message.image_identity.id),
         shared_memory=message.shared_memory,
         egress=message.egress,
+        mounts=tuple(Mount(mount.root, mount.path, mount.target, mount.writable) for mount in message.mounts),
+        session_secret=message.session_secret,
     )
     grace = message.stop_grace.seconds + message.stop_grace.nanos / 1e9
     fence = message.fence_after.seconds + message.fence_after.nanos / 1e9

@@ -24,7 +24,7 @@ from agent.backends.book import Book
 from agent.backends.docker_engine import Engine, EngineError
 from agent.backends.docker_fit import fitted
 from agent.backends.docker_images import ImageError, Images
-from agent.backends.docker_kernels import DockerKernels, DockerOptions, boot_time, open_gate
+from agent.backends.docker_kernels import DockerKernels, DockerOptions, boot_time, open_gate, start_server
 from agent.backends.kernels import KernelError
 from agent.backends.processes import open_pidfd, send_signal
 from agent.backends.records import Record, Records, ended
@@ -235,7 +235,8 @@ class DockerBackend:
         except (KernelError, EngineError, OSError) as error:
             log.warning("attempt %s could not be started: %s", spec.id, error)
             message = f"it could not be started: {error}"
-            self._book.show(replace(self._book.record(spec.id), message=message))
+            reason = error.reason if isinstance(error, KernelError) else ""
+            self._book.show(replace(self._book.record(spec.id), reason=reason, message=message))
             await self._fail(spec.id)
         else:
             self._watch(record)
@@ -250,6 +251,7 @@ class DockerBackend:
         """Records that the attempt has its place in the network."""
         async with self._book.lock(attempt_id):
             await self._book.write(replace(self._book.record(attempt_id), attached=True))
+            await asyncio.to_thread(start_server, self._book.place(attempt_id))
 
     async def release(self, attempt_id: str) -> None:
         """Lets the command go; nothing to do unless it is held."""
@@ -333,8 +335,10 @@ class DockerBackend:
             return
         if record.phase is Phase.STOPPING:
             self._book.kill_at[record.id] = self._clock() + record.stop_grace
+        # The former process may have ended between recording something and doing it; a second time does no harm.
+        if record.phase is Phase.CREATED and record.attached:
+            start_server(self._book.place(record.id))
         if record.phase is Phase.RUNNING:
-            # The former process may have ended between recording this and doing it; a second time does no harm.
             open_gate(self._book.place(record.id))
         self._watch(record)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.attempts import CPU, MEMORY
 from agent.backends.cgroups import CPU_PERIOD, quota
+from agent.kernel.places import HOME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,6 @@ ATTEMPT_LABEL = "retinue.attempt"
 SESSION_LABEL = "retinue.session"
 KERNEL_LABEL = "retinue.kernel"
 IMAGE_LABEL = "retinue.image"
-HOME = "/home/work"
 INSIDE = "/opt/kernel"
 """Directory of ours in a container: the first process, its gate, and the file it prints to."""
 OPEN_FILES = 65_536
@@ -60,6 +60,7 @@ class Container:
     tasks: int
     open_files: int
     files: Files
+    server: tuple[str, ...] = ()
 
 
 def container_name(attempt_id: str) -> str:
@@ -82,7 +83,8 @@ def body(container: Container) -> dict[str, Any]:
         "User": container.user,
         "WorkingDir": HOME,
         "Env": [f"{name}={value}" for name, value in ({"HOME": HOME} | dict(spec.environment)).items()],
-        "Entrypoint": [f"{INSIDE}/init", f"{INSIDE}/gate", f"{INSIDE}/output"],
+        "Entrypoint": [f"{INSIDE}/{name}" for name in ("init", "gate", "output")]
+        + [str(len(container.server)), *container.server],
         "Cmd": list(spec.command),
         # What an image says of its health would be run in the kernel, and its cost counted to the user.
         "Healthcheck": {"Test": ["NONE"]},

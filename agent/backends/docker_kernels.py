@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from agent.backends.docker_container import INSIDE, Container, Files, body, container_name, runs_as_root
 from agent.backends.docker_engine import EngineError, EngineUnavailableError
+from agent.backends.furnishing import MOUNT_REFUSED, Furniture, MountRefusedError, furnish, ssh_of
 from agent.backends.kernels import GATE, OUTPUT, WITHOUT_RESOLVER, KernelError
-from agent.backends.processes import Process, alive, identify, wait_end
+from agent.backends.processes import Process, alive, identify, owner_of, wait_end
 from agent.kernel.build import ATTACH, CACHE, build
+from agent.kernel.ssh import server_command
 
 if TYPE_CHECKING:
     import socket
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from agent.attempts import AttemptSpec
     from agent.backends.docker_engine import ContainerState, Engine
     from agent.backends.docker_images import Image
+    from agent.backends.furnishing import Ssh
 
 HOSTS, RESOLVER = "hosts", "resolv.conf"
 READY_TIMEOUT = 30.0
@@ -92,11 +95,19 @@ class DockerKernels:
         `place` is the directory for its files. Raises KernelError; whether anything runs then is not known.
         """
         try:
-            files = self._make_files(spec, hosts, image.user, place)
+            files = self._make_files(spec, hosts, place)
             options = self._options
             user = f"{options.uid}:{options.gid}" if runs_as_root(image.user) else image.user
+            ssh = ssh_of(spec, hosts, options.cache_dir)
             container = Container(
-                options.agent_id, spec, image.identity.id, user, options.tasks, self._open_files, files
+                options.agent_id,
+                spec,
+                image.identity.id,
+                user,
+                options.tasks,
+                self._open_files,
+                files,
+                () if ssh is None else tuple(server_command(spec.hostname)),
             )
             name = container_name(spec.id)
             _persist(lambda: self._engine.create(name, body(container)))
@@ -105,9 +116,22 @@ class DockerKernels:
             if there is None or not there.fresh or (there.agent_id, there.attempt_id) != (options.agent_id, spec.id):
                 raise KernelError(f"there is a container {name} already")
             _persist(lambda: self._engine.start(name))
-            return self._wait_ready(name, place)
+            init = self._wait_ready(name, place)
+            self._furnish(init, ssh, spec)
+            return init
+        except MountRefusedError as error:
+            raise KernelError(str(error), MOUNT_REFUSED) from error
         except (EngineError, OSError) as error:
             raise KernelError(str(error)) from error
+
+    def _furnish(self, init: Process, ssh: Ssh | None, spec: AttemptSpec) -> None:
+        uid, gid = owner_of(init)
+        # Only now is the number known that goes with the name of an image's user.
+        home = self._scratch(spec.id)
+        os.chown(home, uid, gid)
+        home.chmod(0o700)
+        forbidden = (self._options.state_dir, self._options.scratch_dir)
+        furnish(init.pid, Furniture(uid, gid, ssh, spec.mounts, forbidden))
 
     def _wait_ready(self, name: str, place: Path) -> Process:
         state = self._engine.inspect(name)
@@ -122,18 +146,11 @@ class DockerKernels:
             time.sleep(READY_POLL)
         raise KernelError("it ended before it was ready")
 
-    def _make_files(self, spec: AttemptSpec, hosts: str, image_user: str, place: Path) -> Files:
+    def _make_files(self, spec: AttemptSpec, hosts: str, place: Path) -> Files:
         """Makes the attempt's files; the directory around them is closed to all but root, so their modes can be open."""
         home = self._scratch(spec.id)
         home.mkdir(mode=0o700, exist_ok=True)
-        user, _, group = image_user.partition(":")
-        if runs_as_root(image_user):
-            os.chown(home, self._options.uid, self._options.gid)
-        elif user.isdecimal():
-            os.chown(home, int(user), int(group) if group.isdecimal() else -1)
-        else:
-            # Only the image knows the number that goes with the name.
-            home.chmod(0o1777)
+        # Its owner is set once the kernel is there.
         os.mkfifo(place / GATE, 0o600)
         (place / OUTPUT).touch()
         for name in (GATE, OUTPUT):
@@ -196,11 +213,20 @@ def _gate(place: Path) -> Iterator[int | None]:
             os.close(descriptor)
 
 
+def start_server(place: Path) -> None:
+    """Has the server beside the command started, if there is one: the network is there. A second time does no harm."""
+    _tell(place, b"s")
+
+
 def open_gate(place: Path) -> None:
     """Lets the command go; a second time does no harm, and an engine is not needed."""
+    _tell(place, b"\n")
+
+
+def _tell(place: Path, byte: bytes) -> None:
     with _gate(place) as gate:
         if gate is not None:
-            os.write(gate, b"\n")
+            os.write(gate, byte)
 
 
 def _persist(action: Callable[[], Result]) -> Result:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agent.backends.attachment import BUFFER, NotRunningError, Wire
 from agent.backends.backend import BackendError
 from agent.backends.processes import PROC, Process, open_pidfd
-from agent.backends.sandbox import HOME
+from agent.kernel.places import HOME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

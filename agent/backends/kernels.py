@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING
 from agent.backends import sandbox
 from agent.backends.backend import BackendError
 from agent.backends.cgroups import MOUNT, CgroupError, Cgroups, Limits
+from agent.backends.furnishing import MOUNT_REFUSED, Furniture, MountRefusedError, furnish, ssh_of
 from agent.backends.launchers import SPARE, Launchers
 from agent.backends.processes import Process, alive, command_of, identify, send_signal, wait_end
 from agent.backends.status import Status, parse_status
 from agent.kernel.build import CACHE
+from agent.kernel.places import HOME
+from agent.kernel.ssh import server_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +43,11 @@ END_TIMEOUT = 5.0
 
 
 class KernelError(Exception):
-    """A kernel could not be started; the text says why. Nothing of it runs any more."""
+    """A kernel could not be started; the text says why, and `reason` as a word. Nothing of it runs any more."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,8 @@ class Kernels:
         """
         try:
             return self._start(spec, hosts, place, meanwhile)
+        except MountRefusedError as error:
+            raise KernelError(str(error), MOUNT_REFUSED) from error
         except (sandbox.SandboxError, CgroupError, OSError, ValueError) as error:
             raise KernelError(str(error)) from error
 
@@ -133,6 +142,7 @@ class Kernels:
         os.chown(work, self._settings.uid, self._settings.gid)
         os.mkfifo(place / GATE, 0o600)
         places = self._cgroups.places(spec.id)
+        ssh = ssh_of(spec, hosts, self._options.cache_dir)
         kernel = sandbox.Sandbox(
             hostname=spec.hostname,
             command=spec.command,
@@ -140,6 +150,7 @@ class Kernels:
             files=self._files(spec.hostname, hosts, egress=spec.egress),
             control_groups={str(MOUNT / name): str(path) for name, path in places.items()},
             work=work,
+            server=() if ssh is None else tuple(server_command(spec.hostname)),
         )
         ends = sandbox.Ends(place / GATE, place / STATUS, place / OUTPUT)
 
@@ -160,12 +171,20 @@ class Kernels:
             child.kill()
             child.wait()
             raise sandbox.SandboxError("it ended as soon as it was ready")
+        if ssh is not None or spec.mounts:
+            forbidden = (self._options.state_dir, self._options.scratch_dir, *self._options.hidden)
+            try:
+                furnish(init.pid, Furniture(self._settings.uid, self._settings.gid, ssh, spec.mounts, forbidden))
+            except BaseException:
+                child.kill()
+                child.wait()
+                raise
         return Started(child, monitor, init)
 
     def _files(self, hostname: str, hosts: str, *, egress: bool) -> dict[str, str]:
         """Files of the kernel's own under /etc: its names, and a user beside those of the host."""
         uid, gid = self._settings.uid, self._settings.gid
-        user = f"{sandbox.USER_NAME}:x:{uid}:{gid}::{sandbox.HOME}:/bin/sh\n"
+        user = f"{sandbox.USER_NAME}:x:{uid}:{gid}::{HOME}:/bin/sh\n"
         group = f"{sandbox.USER_NAME}:x:{gid}:\n"
         return {
             "etc/hostname": f"{hostname}\n",
@@ -186,13 +205,20 @@ class Kernels:
         """When the watching process wrote last, in seconds since the epoch: with an exit code, the kernel's end."""
         return (place / STATUS).stat().st_mtime
 
+    def start_server(self, place: Path) -> None:
+        """Has the server beside the command started, if there is one: the network is there. A second time does no harm."""
+        self._tell(place, b"serve\n")
+
     def open_gate(self, place: Path) -> None:
         """Lets the command go; a second time does no harm."""
+        self._tell(place, b"\n")
+
+    def _tell(self, place: Path, line: bytes) -> None:
         # Nobody reads at the other end when the sandbox is gone, and then there is nothing to let go.
         with contextlib.suppress(OSError):
             descriptor = os.open(place / GATE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                os.write(descriptor, b"\n")
+                os.write(descriptor, line)
             finally:
                 os.close(descriptor)
 

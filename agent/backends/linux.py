@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+AT_EMPTY_PATH = 0x1000
 CLONE_FS = 0x00000200
 CLONE_NEWNS = 0x00020000
 MS_REC = 0x4000
 MS_SLAVE = 0x80000
 MNT_DETACH = 2
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
+RESOLVE_NO_MAGICLINKS, RESOLVE_BENEATH = 0x02, 0x08
 FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 IN_MODIFY = 0x0002
@@ -19,6 +26,26 @@ IN_MOVE_SELF = 0x0800
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _offset = ctypes.c_int64
+# Calls the C library has no function for; these numbers are the same for every machine type.
+_OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 430, 431, 432, 437, 442
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_EMPTY_PATHS = 0x04 | 0x40
+_FSOPEN_CLOEXEC = _FSMOUNT_CLOEXEC = 1
+_FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 1, 6
+_MS_PRIVATE = 1 << 18
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = (
+        ("set", ctypes.c_uint64),
+        ("clear", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("user_namespace", ctypes.c_uint64),
+    )
 
 
 def _checked(result: int, what: str) -> int:
@@ -46,6 +73,62 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
 def unmount(target: str, flags: int) -> None:
     """Unmounts in the calling thread's mount namespace."""
     _checked(_libc.umount2(_text(target), flags), f"unmount {target}")
+
+
+def enter(descriptor: int, kind: int) -> None:
+    """Moves the calling thread into a namespace; for one of mounts, it must share its root with no other thread."""
+    _checked(_libc.setns(descriptor, kind), "setns")
+
+
+def open_beneath(directory: int, path: str) -> int:
+    """A descriptor of a directory somewhere beneath another, whatever links there are; never of one outside of it."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    how = _OpenHow(flags, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
+    size = ctypes.c_size_t(ctypes.sizeof(how))
+    return _called("openat2", _OPENAT2, directory, os.fsencode(path), ctypes.byref(how), size)
+
+
+def clone_mount(descriptor: int, attributes: int) -> int:
+    """What is at a descriptor as a mount of its own that is nowhere yet, and goes with the last descriptor of it.
+
+    What is mounted further below is not part of it. `attributes` are those of MOUNT_ATTR_*.
+    """
+    flags = ctypes.c_uint(_OPEN_TREE_CLONE | AT_EMPTY_PATH | os.O_CLOEXEC)
+    mount = _called("open_tree", _OPEN_TREE, descriptor, b"", flags)
+    try:
+        set_attributes(mount, attributes)
+    except OSError:
+        os.close(mount)
+        raise
+    return mount
+
+
+def set_attributes(mount: int, attributes: int) -> None:
+    """Adds attributes to a mount; what happens around it does not reach it any more."""
+    values = _MountAttributes(attributes, 0, _MS_PRIVATE, 0)
+    size = ctypes.c_size_t(ctypes.sizeof(values))
+    _called("mount_setattr", _MOUNT_SETATTR, mount, b"", ctypes.c_uint(AT_EMPTY_PATH), ctypes.byref(values), size)
+
+
+def memory_mount(options: Mapping[str, str]) -> int:
+    """A new file system in memory, mounted nowhere yet; gone with its last descriptor and mount."""
+    context = _called("fsopen", _FSOPEN, b"tmpfs", ctypes.c_uint(_FSOPEN_CLOEXEC))
+    try:
+        for name, value in options.items():
+            _called("fsconfig", _FSCONFIG, context, _FSCONFIG_SET_STRING, name.encode(), value.encode(), 0)
+        _called("fsconfig", _FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
+        return _called("fsmount", _FSMOUNT, context, ctypes.c_uint(_FSMOUNT_CLOEXEC), ctypes.c_uint(0))
+    finally:
+        os.close(context)
+
+
+def attach_mount(mount: int, target: int) -> None:
+    """Puts a mount that is nowhere yet over the directory or file of a descriptor, in the calling thread's namespace."""
+    _called("move_mount", _MOVE_MOUNT, mount, b"", target, b"", ctypes.c_uint(_MOVE_MOUNT_EMPTY_PATHS))
+
+
+def _called(what: str, number: int, *arguments: object) -> int:
+    return _checked(_libc.syscall(ctypes.c_long(number), *arguments), what)
 
 
 def punch_hole(descriptor: int, offset: int, length: int) -> None:

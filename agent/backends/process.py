@@ -154,7 +154,8 @@ class ProcessBackend:
                 started = await asyncio.to_thread(self._record_and_start, spec, hosts)
             except KernelError as error:
                 log.warning("attempt %s could not be started: %s", spec.id, error)
-                self._records[spec.id] = replace(self._records[spec.id], message=f"it could not be started: {error}")
+                message = f"it could not be started: {error}"
+                self._records[spec.id] = replace(self._records[spec.id], reason=error.reason, message=message)
                 await self._finish_locked(spec.id)
             except OSError:
                 # It could not even be recorded, so nothing was started.
@@ -176,6 +177,7 @@ class ProcessBackend:
         """Records that the attempt has its place in the network."""
         async with self._lock(attempt_id):
             await self._write(replace(self._record(attempt_id), attached=True))
+            await asyncio.to_thread(self._kernels.start_server, self._store.place(attempt_id))
 
     async def release(self, attempt_id: str) -> None:
         """Lets the command go; nothing to do unless it is held."""
@@ -251,8 +253,10 @@ class ProcessBackend:
             return
         if record.phase is Phase.STOPPING:
             self._kill_at[record.id] = self._clock() + record.stop_grace
+        # The former process may have ended between recording something and doing it; a second time does no harm.
+        if record.phase is Phase.CREATED and record.attached:
+            await asyncio.to_thread(self._kernels.start_server, self._store.place(record.id))
         if record.phase is Phase.RUNNING:
-            # The former process may have ended between recording this and doing it; a second time does no harm.
             await asyncio.to_thread(self._kernels.open_gate, self._store.place(record.id))
         self._watch(record)
         self._shelter(record)

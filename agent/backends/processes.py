@@ -36,6 +36,16 @@ def identify(pid: int) -> Process | None:
     return None if state in _DEAD else Process(pid, start)
 
 
+def owner_of(process: Process) -> tuple[int, int]:
+    """The numbers of a process' user and group. Raises OSError when it has ended."""
+    numbers = {}
+    for line in (PROC / str(process.pid) / "status").read_text().splitlines():
+        name, _, values = line.partition(":")
+        if name in {"Uid", "Gid"}:
+            numbers[name] = int(values.split()[1])
+    return numbers["Uid"], numbers["Gid"]
+
+
 def alive(process: Process) -> bool:
     """Whether the process still runs; one that ended and was not yet reaped does not."""
     return identify(process.pid) == process

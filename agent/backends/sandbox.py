@@ -18,16 +18,17 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agent.backends import linux
+from agent.kernel.places import HOME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-HOME = "/home/work"
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USER_NAME = "work"
 MASKED = ("/run", "/root", "/home", "/mnt", "/media")
@@ -62,7 +63,7 @@ class Sandbox:
     """One sandbox to be started.
 
     `files` are texts by path below the root, without the leading slash; `control_groups` are the host's directories
-    by path inside. `work` is the command's writable home.
+    by path inside. `work` is the command's writable home. `server` is run beside the command, with the same environment.
     """
 
     hostname: str
@@ -71,6 +72,7 @@ class Sandbox:
     files: Mapping[str, str]
     control_groups: Mapping[str, str]
     work: Path
+    server: tuple[str, ...] = ()
 
 
 def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
@@ -80,10 +82,16 @@ def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
     return tuple(sorted(str(path) for path in real if not any(path.is_relative_to(mask) for mask in masked)))
 
 
-def gate_script(variables: int) -> str:
-    """The shell's program: say ready, wait for a line, become the command with an environment of its own."""
+def gate_script(variables: int, server: Sequence[str] = ()) -> str:
+    """The shell's program: say ready, wait for an empty line, become the command with an environment of its own.
+
+    A line before that says that the network is there: with the first of them, the server is started.
+    """
     values = " ".join(f'"$e{number}"' for number in range(variables))
-    return f'cd {HOME} && ulimit -c 0 && echo && read -r _ && exec env -i {values} "$@" </dev/null >&2'
+    # The server's parent ends at once, so that the command has no child it does not know of.
+    start = f"(setsid env -i {values} {shlex.join(server)} </dev/null >/dev/null 2>&1 &)" if server else ":"
+    wait = f'while read -r word && [ "$word" ]; do [ "$up" ] || {start}; up=1; done'
+    return f'cd {HOME} && ulimit -c 0 && echo && {{ {wait}; }} && exec env -i {values} "$@" </dev/null >&2'
 
 
 def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
@@ -94,7 +102,7 @@ def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
         command = ("/bin/sh", "-c", 'exec "$@"', "sh", *command)
     become = ["setpriv", f"--reuid={settings.uid}", f"--regid={settings.gid}", "--clear-groups"]
     become += ["--bounding-set=-all", "--inh-caps=-all"]
-    return [*become, "/bin/sh", "-c", gate_script(len(environment_of(sandbox))), "sh", *command]
+    return [*become, "/bin/sh", "-c", gate_script(len(environment_of(sandbox)), sandbox.server), "sh", *command]
 
 
 def environment_of(sandbox: Sandbox) -> list[str]:

@@ -22,7 +22,7 @@ def verdict(record: Record, exit_code: int | None, out_of_memory: bool, rebooted
     if record.start_time is None:
         interrupted = "the agent ended while it was being created"
         default = interrupted if record.phase is Phase.CREATING else "it ended before it was let go"
-        return Phase.FAILED, "START_FAILED", record.message or default
+        return Phase.FAILED, record.reason or "START_FAILED", record.message or default
     if out_of_memory and exit_code != 0:
         return Phase.EXITED, "OOM_KILLED", "its memory was used up"
     if exit_code is None:

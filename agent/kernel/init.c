@@ -1,11 +1,12 @@
 /*
  * First process of a container: waits at a gate, then becomes the parent of the user's command.
  *
- * Usage: init GATE OUTPUT [COMMAND [ARGUMENT...]]
+ * Usage: init GATE OUTPUT COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]
  *
- * GATE is a FIFO: a byte in it lets the command go. It is opened for reading and writing, so that the death of whoever is to
+ * GATE is a FIFO: a newline in it lets the command go; an `s` before says that the network is there. It is opened for reading and writing, so that the death of whoever is to
  * write does not open it; that somebody can write to it without waiting says that this process is ready for signals.
- * OUTPUT is a file to which the command's standard output and error are appended. Without a COMMAND, there is nothing but
+ * OUTPUT is a file to which the command's standard output and error are appended. COUNT is how many of the words after it make
+ * up a server that is started at the first `s`, with no input and output, and whose end changes nothing. Without a COMMAND, there is nothing but
  * waiting for a signal. Signals are passed on to the command, orphans are reaped, and when the command has ended, so does
  * this process, and with it all that is left in the container. Exit code: the command's, 128 + n after signal n, 127 when
  * it is not found, 126 when it cannot be run.
@@ -26,6 +27,10 @@
 #define CANNOT_RUN 126
 #define NOT_FOUND 127
 #define BY_SIGNAL 128
+/* Most words of a server. */
+#define WORDS 16
+#define NOTHING -1
+#define NETWORK 's'
 
 static int output = STDERR_FILENO;
 
@@ -50,8 +55,8 @@ static int take_signal(int descriptor)
 	return (int)information.ssi_signo;
 }
 
-/* Returns once a byte is in the gate; ends the process when it is asked to end before. */
-static void wait_at(int gate, int signals)
+/* Returns the next byte in the gate; ends the process when it is asked to end before. */
+static char wait_at(int gate, int signals)
 {
 	struct pollfd ready[] = {{.fd = signals, .events = POLLIN}, {.fd = gate, .events = POLLIN}};
 	char byte;
@@ -66,17 +71,19 @@ static void wait_at(int gate, int signals)
 				exit(BY_SIGNAL + number);
 		}
 		if (ready[1].revents != 0 && read(gate, &byte, 1) == 1)
-			return;
+			return byte;
 	}
 }
 
-static void become(char **command, const sigset_t *mask)
+static void become(char **command, int to, const sigset_t *mask)
 {
-	int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
 
+	if (to < 0)
+		to = nothing;
 	setsid();
-	if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 ||
-	    dup2(output, STDERR_FILENO) < 0) {
+	if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || dup2(to, STDOUT_FILENO) < 0 ||
+	    dup2(to, STDERR_FILENO) < 0) {
 		complain("cannot redirect");
 		_exit(CANNOT_RUN);
 	}
@@ -98,14 +105,25 @@ static int reap(pid_t command)
 	return code;
 }
 
+/* Starts the server; without it, the command runs all the same. */
+static void serve(char **arguments, int words, const sigset_t *mask)
+{
+	char *server[WORDS + 1] = {NULL};
+
+	memcpy(server, arguments, words * sizeof *server);
+	if (words > 0 && fork() == 0)
+		become(server, NOTHING, mask);
+}
+
 int main(int count, char **arguments)
 {
 	sigset_t all, before;
-	int gate, signals, number, code;
+	int gate, signals, number, code, words, served = 0;
 	pid_t command = 0;
 
-	if (count < 3) {
-		fprintf(stderr, "usage: init GATE OUTPUT [COMMAND [ARGUMENT...]]\n");
+	words = count < 4 ? -1 : atoi(arguments[3]);
+	if (words < 0 || words > WORDS || words > count - 4) {
+		fprintf(stderr, "usage: init GATE OUTPUT COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]\n");
 		return CANNOT_RUN;
 	}
 	/* Whoever runs in here as the same user has no business with this process' memory and descriptors. */
@@ -120,12 +138,15 @@ int main(int count, char **arguments)
 		complain("cannot open gate or output");
 		return CANNOT_RUN;
 	}
-	wait_at(gate, signals);
+	while (wait_at(gate, signals) == NETWORK) {
+		serve(arguments + 4, served ? 0 : words, &before);
+		served = 1;
+	}
 	close(gate);
-	if (count > 3) {
+	if (count > 4 + words) {
 		command = fork();
 		if (command == 0)
-			become(arguments + 3, &before);
+			become(arguments + 4 + words, output, &before);
 		if (command < 0) {
 			complain("cannot fork");
 			return CANNOT_RUN;

@@ -3,7 +3,7 @@
     ApiError
         InvalidRequest, InvalidPage, RequestIdReused
         CredentialsMissing, TokenInvalid, JoinTokenInvalid, AgentRevoked
-        MethodDenied, ProjectDenied
+        MethodDenied, ProjectDenied, MountNotAllowed
         NotFound, NameTaken, AgentIdInUse
         EtagMismatch, InUse, StateForbids, FeatureUnavailable, DependencyFailed, DependencyRefused
         RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow, QuotaExceeded,
@@ -161,6 +161,18 @@ class ProjectDenied(ApiError):
 
     def __init__(self, project: str) -> None:
         super().__init__("you may not use the project (or it does not exist)", {"project": project})
+
+
+class MountNotAllowed(ApiError):
+    """No root of the resource group grants the mount to the session's project."""
+
+    code, reason = grpc.StatusCode.PERMISSION_DENIED, "MOUNT_NOT_ALLOWED"
+
+    def __init__(self, source: str, *, writable: bool) -> None:
+        how = "to be written to" if writable else "at all"
+        super().__init__(
+            f"{source} may not be mounted {how}: no root of the resource group grants it", {"source": source}
+        )
 
 
 class NotFound(ApiError):

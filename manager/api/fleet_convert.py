@@ -47,6 +47,7 @@ def group_message(group: ResourceGroup) -> pb.ResourceGroup:
         etag=etag(group.version) if group.version else "",
         egress=pb.EgressPolicy.Value(f"EGRESS_POLICY_{group.egress}"),
         create_time=timestamp(group.create_time),
+        mount_roots=[pb.MountRoot(**root) for root in group.mount_roots],
     )
 
 

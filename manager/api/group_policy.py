@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from manager.api.fields import Violations
+from manager.lifecycle.mounts import MountRoot, check_roots
 from manager.scheduling.columns import Policy
 from manager.scheduling.strategies import PolicyError, agent_strategies, session_strategies, validate_policy
 from manager.store.tables import ResourceGroup
@@ -18,7 +19,7 @@ DEFAULT_SESSION_STRATEGY, DEFAULT_AGENT_STRATEGY = "drf", "concentrated"
 DEFAULT_START_TIMEOUT = dt.timedelta(minutes=10)
 SHORTEST_START_TIMEOUT, LONGEST_START_TIMEOUT = dt.timedelta(seconds=1), dt.timedelta(days=1)
 MAX_OPTIONS, MAX_WEIGHTS, MAX_WEIGHT = 32, 10_000, 1_000_000
-MUTABLE = ("session_strategy", "agent_strategy", "options", "owner_weights", "start_timeout", "egress")
+MUTABLE = ("session_strategy", "agent_strategy", "options", "owner_weights", "start_timeout", "egress", "mount_roots")
 _EGRESS_PREFIX = "EGRESS_POLICY_"
 
 
@@ -31,6 +32,7 @@ def new_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, A
         "owner_weights": dict(message.owner_weights),
         "start_timeout_seconds": _start_timeout(message, violations),
         "egress": _egress(message, violations),
+        "mount_roots": _mount_roots(message, violations),
     }
     _check(policy, violations)
     return policy
@@ -57,6 +59,8 @@ def changed_policy(
                 policy["start_timeout_seconds"] = _start_timeout(message, violations)
             case "egress":
                 policy[path] = _egress(message, violations)
+            case "mount_roots":
+                policy[path] = _mount_roots(message, violations)
             case "options":
                 policy[path] = dict(message.options)
             case "owner_weights":
@@ -84,6 +88,15 @@ def _egress(message: pb.ResourceGroup, violations: Violations) -> str:
         violations.add("resource_group.egress", "is not a policy that is known here")
         return "ALLOW"
     return pb.EgressPolicy.Name(value).removeprefix(_EGRESS_PREFIX)
+
+
+def _mount_roots(message: pb.ResourceGroup, violations: Violations) -> list[dict[str, Any]]:
+    roots = [MountRoot(root.path, root.writable, tuple(root.projects)) for root in message.mount_roots]
+    found: list[tuple[str, str]] = []
+    check_roots(roots, "resource_group.mount_roots", found)
+    for path, description in found:
+        violations.add(path, description)
+    return [root.to_json() for root in roots]
 
 
 def _check(policy: Mapping[str, Any], violations: Violations) -> None:

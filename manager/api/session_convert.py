@@ -11,7 +11,14 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from manager.api.etags import etag
-from manager.lifecycle.spec import DEFAULT_GRACE_SECONDS, DEFAULT_PRIORITY, KernelSpec, RetryPolicy, SessionSpec
+from manager.lifecycle.spec import (
+    DEFAULT_GRACE_SECONDS,
+    DEFAULT_PRIORITY,
+    KernelSpec,
+    MountSpec,
+    RetryPolicy,
+    SessionSpec,
+)
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import format_amount
 from manager.store.journal import Event
@@ -72,6 +79,7 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         bootstrap_script=message.bootstrap_script,
         starts_at=message.starts_at.ToNanoseconds() / 1e9 if message.HasField("starts_at") else None,
         depends_on=tuple(message.depends_on),
+        mounts=tuple(MountSpec(mount.source, mount.target, mount.writable) for mount in message.mounts),
         retry=_retry_policy(message.retry) if message.HasField("retry") else None,
     )
 
@@ -136,6 +144,7 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
         starts_at=_time(None if spec.starts_at is None else dt.datetime.fromtimestamp(spec.starts_at, dt.UTC)),
         depends_on=spec.depends_on,
         retry=None if spec.retry is None else _retry_message(spec.retry),
+        mounts=[pb.Mount(source=mount.source, target=mount.target, writable=mount.writable) for mount in spec.mounts],
     )
 
 

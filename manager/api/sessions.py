@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Any
 
 import grpc.aio
@@ -24,9 +25,11 @@ from manager.api.stats import serve_stats
 from manager.fleet.forwarding import Forwarder
 from manager.fleet.output import OutputPastEndError, Span
 from manager.lifecycle import commands, quotas
+from manager.lifecycle.mounts import MountRoot, granted
 from manager.lifecycle.outputs import read_output
+from manager.lifecycle.spec import MountSpec
 from manager.lifecycle.states import ENDED_SESSION_STATES
-from manager.store import agents, dependencies, journal, requests, sessions
+from manager.store import agents, dependencies, groups, journal, requests, sessions
 from manager.store.database import Database
 from manager.store.journal import JournalTail
 from manager.store.recordset import Row
@@ -314,6 +317,7 @@ async def _accept(
     links = Links(drafted, messages)
     await links.resolve(tx, owner)
     limited = await _check_references(tx, owner, drafted)
+    await _check_mounts(tx, drafted)
     await links.refuse_taken(tx, owner)
     if limited:
         await _check_quotas(tx, drafted)
@@ -360,6 +364,22 @@ async def _check_agents(tx: AsyncSession, drafted: list[Drafted]) -> None:
         ]
         if wrong:
             drafted[position] = errors.InvalidRequest(wrong)
+
+
+async def _check_mounts(tx: AsyncSession, drafted: list[Drafted]) -> None:
+    """Each mount is noted with the root that grants it; an error takes the place of sessions with one that none does."""
+    wanted = [
+        (position, item) for position, item in enumerate(drafted) if isinstance(item, commands.Draft) and item.mounts
+    ]
+    roots = await groups.read_mount_roots(tx, {item.session["resource_group"] for _, item in wanted}) if wanted else {}
+    for position, item in wanted:
+        found = granted(
+            item.mounts, map(MountRoot.from_json, roots[item.session["resource_group"]]), item.session["project"]
+        )
+        if isinstance(found, MountSpec):
+            drafted[position] = errors.MountNotAllowed(found.source, writable=found.writable)
+        else:
+            item.session["spec"]["mounts"] = [asdict(mount) for mount in found]
 
 
 async def _check_quotas(tx: AsyncSession, drafted: list[Drafted]) -> None:

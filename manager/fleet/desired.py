@@ -9,8 +9,21 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class DesiredMount:
+    """A directory of the node: `path` below `root`, seen at `target`."""
+
+    root: str
+    path: str
+    target: str
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DesiredAttempt:
-    """One try to run a kernel. Amounts are in smallest units; `id` is `KERNEL_ID.EPOCH`."""
+    """One try to run a kernel. Amounts are in smallest units; `id` is `KERNEL_ID.EPOCH`.
+
+    `session_secret` is that of the session's placement, for keys between its kernels.
+    """
 
     id: str
     session_id: str
@@ -31,6 +44,8 @@ class DesiredAttempt:
     # Longest time without a manager; 0 means any.
     fence_seconds: float = 0.0
     egress: bool = False
+    mounts: tuple[DesiredMount, ...] = ()
+    session_secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

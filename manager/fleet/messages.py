@@ -151,6 +151,11 @@ def _attempts(attempts: Iterable[DesiredAttempt]) -> list[pb.Attempt]:
                 shared_memory=attempt.shared_memory,
                 fence_after=fence if attempt.fence_seconds else None,
                 egress=attempt.egress,
+                mounts=[
+                    pb.Mount(root=mount.root, path=mount.path, target=mount.target, writable=mount.writable)
+                    for mount in attempt.mounts
+                ],
+                session_secret=attempt.session_secret,
             )
         )
     return messages

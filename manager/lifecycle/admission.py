@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from manager.lifecycle.mounts import check_mounts
 from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, ROLES, KernelSpec, RetryPolicy, SessionSpec
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import MEMORY, AmountError, format_amount, parse_amount
@@ -57,6 +58,7 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
         violations.append(("spec.time_limit", "must be from 1 s to 365 days"))
     _check_script(spec.bootstrap_script, violations)
     _check_dependencies(spec, violations)
+    check_mounts(spec.mounts, "spec.mounts", violations)
     if spec.retry is not None:
         _check_retry(spec.retry, violations)
     kernel = _admit_kernel(

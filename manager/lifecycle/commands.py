@@ -12,7 +12,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.graph import dependents
 from manager.lifecycle.machine import SessionMoved
-from manager.lifecycle.spec import SessionSpec, kernel_plans
+from manager.lifecycle.spec import MountSpec, SessionSpec, kernel_plans
 from manager.lifecycle.working_set import put_back, take_out
 from manager.scheduling.amounts import parse_amount
 from manager.store import dependencies, journal, sessions
@@ -33,6 +33,11 @@ class Draft:
     kernels: list[dict[str, Any]]
     # What it depends on: ids, and whether they have succeeded already.
     parents: list[tuple[uuid.UUID, bool]] = field(default_factory=list)
+
+    @property
+    def mounts(self) -> list[MountSpec]:
+        """What it wants to mount."""
+        return [MountSpec(**mount) for mount in self.session["spec"]["mounts"]]
 
 
 def new_rows(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> tuple[dict[str, Any], list[dict[str, Any]]]:

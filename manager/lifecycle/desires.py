@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
-from manager.fleet.desired import Desired, DesiredAttempt, DesiredNetwork, NetworkMember
+from manager.fleet.desired import Desired, DesiredAttempt, DesiredMount, DesiredNetwork, NetworkMember
 from manager.lifecycle.addressing import place
 from manager.lifecycle.bootstrap import with_bootstrap
+from manager.lifecycle.secrets import SessionSecrets
 from manager.lifecycle.spec import KernelPlan, SessionSpec, cluster_environment
 from manager.scheduling.amounts import parse_amount
 from manager.store import attempts
@@ -26,6 +27,7 @@ def attempt_id(kernel_id: object, epoch: int) -> str:
 async def read_desired(
     database: Database,
     agent_id: str,
+    secrets: SessionSecrets,
     session_ids: Collection[uuid.UUID] | None = None,
     *,
     fence_seconds: float = 0.0,
@@ -41,14 +43,17 @@ async def read_desired(
     for row in wanted:
         if row["session_id"] not in specs:
             specs[row["session_id"]] = SessionSpec.from_json(row["spec"])
-    built = [_attempt(row, specs[row["session_id"]], fence_seconds) for row in wanted]
+    built = [_attempt(row, specs[row["session_id"]], secrets, fence_seconds) for row in wanted]
     return Desired({attempt.id: attempt for attempt in built}, _networks(agent_id, members))
 
 
-def _attempt(row: Mapping[str, Any], spec: SessionSpec, fence_seconds: float) -> DesiredAttempt:
+def _attempt(
+    row: Mapping[str, Any], spec: SessionSpec, secrets: SessionSecrets, fence_seconds: float
+) -> DesiredAttempt:
     plan = KernelPlan(row["kernel_id"], row["role"], row["role_index"], row["local_rank"], row["hostname"])
     kernel = spec.of_role(plan.role)
     command, environment = with_bootstrap(kernel.command, kernel.environment, spec.bootstrap_script)
+    networked = row["cluster_size"] > 1
     return DesiredAttempt(
         id=attempt_id(row["kernel_id"], row["epoch"]),
         session_id=str(row["session_id"]),
@@ -66,12 +71,14 @@ def _attempt(row: Mapping[str, Any], spec: SessionSpec, fence_seconds: float) ->
             "RETINUE_EPOCH": str(row["epoch"]),
         },
         slots=row["slots"],
-        networked=row["cluster_size"] > 1,
+        networked=networked,
         image_digest=row["image_digest"],
         image_id=row["image_id"],
         shared_memory=parse_amount("mem", kernel.shared_memory) if kernel.shared_memory else 0,
         fence_seconds=fence_seconds if spec.retry is not None and spec.retry.max_attempts > 1 else 0.0,
         egress=row["egress"] == "ALLOW",
+        mounts=tuple(DesiredMount(mount.root, mount.below_root, mount.target, mount.writable) for mount in spec.mounts),
+        session_secret=secrets.of(row["session_id"], row["epoch"]) if networked else b"",
     )
 
 

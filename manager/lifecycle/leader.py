@@ -18,6 +18,7 @@ from manager.lifecycle.desires import Concerned, read_desired
 from manager.lifecycle.outputs import OutputCollector
 from manager.lifecycle.reports import Reports
 from manager.lifecycle.scheduler import Scheduler
+from manager.lifecycle.secrets import SessionSecrets
 from manager.lifecycle.states import ENDED_SESSION_STATES
 from manager.store import attempts, leadership, nodes, retention
 from manager.store.database import Database, StoreUnavailable
@@ -33,13 +34,14 @@ _HOUSE_SECONDS = 60.0
 class Leader:
     """Runs one term, until it is cancelled or one of its parts finds that another leads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  # what the server has made
         self,
         database: Database,
         tail: JournalTail,
         dialer: Dialer,
         timers: Timers,
         term: int,
+        secrets: SessionSecrets,
         *,
         null_kernels: bool = False,
         control_plane: frozenset[str] = frozenset(),
@@ -51,6 +53,7 @@ class Leader:
         self._tail = tail
         self._term = term
         self._fence_seconds = timers.fence_after
+        self._secrets = secrets
         self._reports = Reports(database, term, self._committed)
         self._outputs = OutputCollector(database, term, Forwarder(dialer), self._committed)
         self._scheduler = Scheduler(database, term, self._committed)
@@ -148,4 +151,6 @@ class Leader:
             }
 
     async def _desired(self, agent_id: str, session_ids: Collection[uuid.UUID] | None) -> Desired:
-        return await read_desired(self._database, agent_id, session_ids, fence_seconds=self._fence_seconds)
+        return await read_desired(
+            self._database, agent_id, self._secrets, session_ids, fence_seconds=self._fence_seconds
+        )

@@ -31,6 +31,8 @@ from manager.lifecycle.states import (
 
 # A session whose placement failed this often ends instead of waiting for another.
 MAX_FAILED_STARTS = 5
+# A directory of a node cannot be given to a kernel: the next try would fail as well.
+MOUNT_REFUSED = "MOUNT_REFUSED"
 
 
 class IllegalMoveError(Exception):
@@ -266,7 +268,7 @@ class SessionMachine:
         if kernel.state in ENDED_KERNEL_STATES or kernel.state is KernelState.PENDING:
             return
         if session.state in STARTING_SESSION_STATES and observation.exit_code is None:
-            if observation.reason in PERMANENT_REASONS:
+            if observation.reason in PERMANENT_REASONS | {MOUNT_REFUSED}:
                 session.failed_starts = MAX_FAILED_STARTS
             self.roll_back(observation.reason or "START_FAILED", observation.message, failed_agent=kernel.agent_id)
             return

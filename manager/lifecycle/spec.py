@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from manager.lifecycle.features import Feature
@@ -54,6 +54,21 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class MountSpec:
+    """A directory of the nodes, `source`, that every kernel of a session sees at `target`; `root` is what grants it, once known."""
+
+    source: str
+    target: str
+    writable: bool = False
+    root: str = ""
+
+    @property
+    def below_root(self) -> str:
+        """The way from `root` to `source`; empty for the root itself."""
+        return self.source[len(self.root) :].lstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSpec:
     """A session request with nothing left open: what a session remembers of what it was asked."""
 
@@ -83,6 +98,7 @@ class SessionSpec:
     # Ids or names as asked for, ids once accepted.
     depends_on: tuple[str, ...] = ()
     retry: RetryPolicy | None = None
+    mounts: tuple[MountSpec, ...] = ()
 
     def of_role(self, role: str) -> KernelSpec:
         """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
@@ -111,6 +127,7 @@ class SessionSpec:
             "roles": {role: _stored_kernel(kernel) for role, kernel in self.roles.items()},
             "labels": dict(self.labels),
             "retry": None if self.retry is None else {name: getattr(self.retry, name) for name in _RETRY},
+            "mounts": tuple(asdict(mount) for mount in self.mounts),
         }
 
     @classmethod
@@ -122,11 +139,15 @@ class SessionSpec:
         values["kernel"] = _kernel_spec(values["kernel"])
         values["roles"] = {role: _kernel_spec(kernel) for role, kernel in values["roles"].items()}
         values["depends_on"] = tuple(values.get("depends_on", ()))
+        # Sessions of earlier versions have none.
+        values["mounts"] = tuple(MountSpec(**mount) for mount in values.get("mounts", ()))
         values["retry"] = RetryPolicy(**values["retry"]) if values.get("retry") else None
         return cls(**values)
 
 
-_PLAIN = tuple(field.name for field in fields(SessionSpec) if field.name not in ("kernel", "roles", "labels", "retry"))
+_PLAIN = tuple(
+    field.name for field in fields(SessionSpec) if field.name not in ("kernel", "roles", "labels", "retry", "mounts")
+)
 _RETRY = tuple(field.name for field in fields(RetryPolicy))
 
 

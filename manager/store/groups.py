@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import text
@@ -28,7 +28,7 @@ async def list_page(tx: AsyncSession, *, after: str, limit: int) -> Sequence[Res
 async def create(tx: AsyncSession, name: str, policy: Mapping[str, Any]) -> ResourceGroup | None:
     """A new group; None when the name is taken.
 
-    `policy` holds session_strategy, agent_strategy, options, owner_weights, start_timeout_seconds and egress.
+    `policy` holds session_strategy, agent_strategy, options, owner_weights, start_timeout_seconds, egress and mount_roots.
     """
     made = insert(ResourceGroup).values(name=name, version=1, **policy).on_conflict_do_nothing()
     if (await tx.exec(made.returning(col(ResourceGroup.name)))).first() is None:
@@ -43,6 +43,12 @@ async def change(tx: AsyncSession, name: str, policy: Mapping[str, Any]) -> Reso
     if "owner_weights" in policy:
         await shares.refresh_group(tx, name)
     return await tx.get_one(ResourceGroup, name, populate_existing=True)
+
+
+async def read_mount_roots(tx: AsyncSession, names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+    """What sessions in these groups may mount, as stored."""
+    query = select(ResourceGroup.name, ResourceGroup.mount_roots).where(col(ResourceGroup.name).in_(names))
+    return {name: list(roots) for name, roots in (await tx.exec(query)).all()}
 
 
 async def in_use(tx: AsyncSession, name: str) -> bool:

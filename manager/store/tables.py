@@ -132,6 +132,8 @@ class ResourceGroup(SQLModel, table=True):
     start_timeout_seconds: int = 600
     # ALLOW or DENY: whether kernels started in the group have a way out.
     egress: str = Field(default="ALLOW", sa_column_kwargs={"server_default": text("'ALLOW'")})
+    # What sessions may mount: path, writable, projects.
+    mount_roots: list[dict[str, Any]] = _json("[]")
     # The agent that `round-robin` chose last.
     rotation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     version: int = 1

@@ -391,4 +391,4 @@ async def test_ten_leave_nothing(contract: Contract) -> None:
     assert not contract.left()
     assert not backend.observed()
     # Connections to an engine are kept for the next call, up to a number.
-    assert len(os.listdir("/proc/self/fd")) <= before + CONNECTIONS + 4
+    assert len(os.listdir("/proc/self/fd")) <= before + CONNECTIONS + 8

@@ -34,6 +34,9 @@ for host in main1 sub1 sub2; do
 done
 cat /sys/class/net/*/mtu | sort -n | head -n 1
 env | grep BACKENDAI_CLUSTER_ | sort
+for host in main1 sub1 sub2; do
+    [ $host = $(hostname) ] || ssh $host 'echo ssh to $(hostname) as $(id -un) with rank $BACKENDAI_CLUSTER_LOCAL_RANK'
+done
 echo done
 sleep 1000
 """
@@ -113,6 +116,8 @@ async def test_session_of_containers_on_two_nodes(cluster: DockerCluster) -> Non
             assert f"{other} is {other}\n" in outputs[one]
         for name in NAMES:
             lines = outputs[name].splitlines()
+            for rank, other in enumerate(NAMES):
+                assert other == name or f"ssh to {other} as work with rank {rank}" in lines
             assert "1450" in lines
             assert f"BACKENDAI_CLUSTER_HOST={name}" in lines
             assert "BACKENDAI_CLUSTER_HOSTS=main1,sub1,sub2" in lines

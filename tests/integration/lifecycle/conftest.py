@@ -14,6 +14,7 @@ from sqlalchemy import text
 from manager.fleet.desired import AttemptReport, NodeFacts, NodeReport
 from manager.lifecycle.desires import read_desired
 from manager.lifecycle.reports import Reports
+from manager.lifecycle.secrets import SessionSecrets
 from manager.store.database import Database
 from manager.store.embedded import EmbeddedServer
 from manager.store.migrations import migrate
@@ -71,7 +72,7 @@ class Node:
 
     async def step(self, *, fail: bool = False, exit_code: int | None = None) -> bool:
         """Takes every attempt one step further towards what is wanted; returns whether anything changed."""
-        desired = await read_desired(self._database, self.name)
+        desired = await read_desired(self._database, self.name, SessionSecrets(bytes(32)))
         told: list[AttemptReport] = []
         self.networks |= set(desired.networks)
         for attempt in desired.attempts.values():

@@ -23,7 +23,7 @@ def made(**values: Any) -> dict[str, Any]:
 
 def test_command_becomes_arguments_of_the_first_process() -> None:
     made_body = made(command=("sh", "-c", "exit"))
-    assert made_body["Entrypoint"] == ["/opt/kernel/init", "/opt/kernel/gate", "/opt/kernel/output"]
+    assert made_body["Entrypoint"] == ["/opt/kernel/init", "/opt/kernel/gate", "/opt/kernel/output", "0"]
     assert made_body["Cmd"] == ["sh", "-c", "exit"]
     assert made()["Cmd"] == []
 

@@ -1,0 +1,14 @@
+"""Builds all that is put inside kernels, if it is not there yet: `python -m agent.kernel`."""
+
+from __future__ import annotations
+
+import sys
+
+from agent.kernel.build import BuildError, build
+from agent.kernel.ssh_programs import build_programs
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{build()}\n{build_programs()}\n")
+    except BuildError as error:
+        sys.exit(str(error))

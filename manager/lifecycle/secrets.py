@@ -1,0 +1,21 @@
+"""Secrets of sessions: nothing of them is stored, because they follow from a key of the installation. Pure."""
+
+from __future__ import annotations
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+SECRET_BYTES = 32
+
+
+class SessionSecrets:
+    """One secret for each placement of each session: every replica of the manager comes to the same."""
+
+    def __init__(self, key: bytes) -> None:
+        """`key` is the installation's, for this purpose only."""
+        self._key = key
+
+    def of(self, session_id: object, epoch: int) -> bytes:
+        """The secret of a session's kernels in their attempts of that number; a session that is placed anew has another."""
+        info = f"{session_id}.{epoch}".encode()
+        return HKDF(hashes.SHA256(), SECRET_BYTES, salt=None, info=info).derive(self._key)
