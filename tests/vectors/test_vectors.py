@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.vectors import placement_vectors, policy_vectors, share_vectors
+from tests.vectors import device_vectors, placement_vectors, policy_vectors, share_vectors
 
 HERE = Path(__file__).parent
 EXCEPTIONS: dict[str, Any] = json.loads((HERE / "exceptions.json").read_text())
-RUNNERS = {**share_vectors.RUNNERS, **placement_vectors.RUNNERS, **policy_vectors.RUNNERS}
+RUNNERS = {**device_vectors.RUNNERS, **share_vectors.RUNNERS, **placement_vectors.RUNNERS, **policy_vectors.RUNNERS}
 Vector = dict[str, Any]
 
 

@@ -1,0 +1,141 @@
+"""Which devices a kernel gets, and how much of each. Pure; amounts are in thousandths.
+
+The strategies, families of slots that exclude each other, and the choice near other devices are those of Backend.AI.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+WHOLE = 1000
+QUANTUM = 10
+"""Shares of a device are multiples of this."""
+
+
+class AllocationError(Exception):
+    """Devices cannot be given as asked for; the text says why."""
+
+
+class InsufficientError(AllocationError):
+    """There is not so much left."""
+
+
+class InvalidAmountError(AllocationError):
+    """Nobody could ever get that amount."""
+
+
+class InvalidCombinationError(AllocationError):
+    """Slots that exclude each other."""
+
+
+def allocate_unique(free: Mapping[str, int], amount: int) -> dict[str, int]:
+    """One device that is free, in the given order, for the amount 1; 0 asks for none."""
+    if amount == 0:
+        return {}
+    if amount != WHOLE:
+        raise InvalidAmountError("exactly 1 of such a slot can be asked for")
+    for device, left in free.items():
+        if left >= WHOLE:
+            return {device: WHOLE}
+    raise InsufficientError("no device is left")
+
+
+def fill(free: Mapping[str, int], amount: int) -> dict[str, int]:
+    """One device after the other to its full, that with the most left first; ties in the given order."""
+    _check(free, amount)
+    given: dict[str, int] = {}
+    for device in sorted(free, key=lambda device: -free[device]):
+        if amount == 0:
+            break
+        if part := min(amount, free[device]):
+            given[device] = part
+            amount -= part
+    return _ordered(free, given)
+
+
+def spread(free: Mapping[str, int], amount: int) -> dict[str, int]:
+    """Whole units, one by one from the device with the most left; ties in the given order."""
+    if amount % WHOLE:
+        raise InvalidAmountError("only whole units can be asked for")
+    left = {device: units // WHOLE for device, units in free.items()}
+    if amount // WHOLE > sum(left.values()):
+        raise InsufficientError(f"{amount // WHOLE} asked for, {sum(left.values())} left")
+    given: dict[str, int] = {}
+    for _ in range(amount // WHOLE):
+        device = max(left, key=lambda device: left[device])
+        left[device] -= 1
+        given[device] = given.get(device, 0) + WHOLE
+    return _ordered(free, given)
+
+
+def share_evenly(free: Mapping[str, int], amount: int, least: int = 0) -> dict[str, int]:
+    """Equal shares of as few devices as hold it; of a single one, the smallest that does.
+
+    A device with less than `least` left is not used. What does not divide goes to the first ones.
+    """
+    usable = {device: left // QUANTUM * QUANTUM for device, left in free.items() if left >= max(least, QUANTUM)}
+    _check(usable, amount)
+    if amount % QUANTUM:
+        raise InvalidAmountError("shares are hundredths")
+    if amount == 0:
+        return {}
+    if single := [device for device, left in usable.items() if left >= amount]:
+        return {min(single, key=lambda device: usable[device]): amount}
+    largest = sorted(usable, key=lambda device: -usable[device])
+    number = next(n for n in range(2, len(largest) + 1) if sum(usable[device] for device in largest[:n]) >= amount)
+    given: dict[str, int] = {}
+    # Those with the least first: what they cannot take is divided among the others.
+    for position, device in enumerate(sorted(largest[:number], key=lambda device: usable[device])):
+        part = amount // (number - position) // QUANTUM * QUANTUM
+        given[device] = min(usable[device], part)
+        amount -= given[device]
+    return _ordered(free, given)
+
+
+def check_families(slots: Collection[str], families: Sequence[str]) -> None:
+    """Raises InvalidCombinationError when the slots belong to more than one family, each of them a pattern."""
+    found = {next((family for family in families if fnmatchcase(slot, family)), None) for slot in slots} - {None}
+    if len(found) > 1:
+        raise InvalidCombinationError(f"{' and '.join(sorted(slots))} exclude each other")
+
+
+def nearest(groups: Mapping[int, Sequence[str]], chosen: Sequence[int]) -> list[list[str]]:
+    """Devices by memory node that come first: those on the nodes of what was chosen before, else the largest group."""
+    nodes = list(dict.fromkeys(node for node in chosen if groups.get(node)))
+    if not nodes:
+        # Of the same size, the first one.
+        nodes = sorted(groups, key=lambda node: -len(groups[node]))[:1]
+    return [list(groups[node]) for node in nodes]
+
+
+def choose_cores(free: Mapping[int, Sequence[int]], count: int, near: Sequence[int] = ()) -> tuple[int, ...] | None:
+    """So many cores out of those free by memory node, on as few nodes as can be; None when there are not so many.
+
+    Nodes in `near` come first. One that just holds them is taken before one with more: large ones stay whole.
+    """
+    if count > sum(map(len, free.values())):
+        return None
+
+    def order(node: int) -> tuple[bool, bool, int]:
+        size = len(free[node])
+        return node not in near, size < count, size if size >= count else -size
+
+    chosen: list[int] = []
+    left = dict(free)
+    while len(chosen) < count:
+        node = min(left, key=lambda node: (order(node), node))
+        chosen += sorted(left.pop(node))[: count - len(chosen)]
+    return tuple(sorted(chosen))
+
+
+def _check(free: Mapping[str, int], amount: int) -> None:
+    if amount > (left := sum(free.values())):
+        raise InsufficientError(f"{amount / WHOLE:g} asked for, {left / WHOLE:g} left")
+
+
+def _ordered(free: Mapping[str, int], given: Mapping[str, int]) -> dict[str, int]:
+    return {device: given[device] for device in free if given.get(device)}

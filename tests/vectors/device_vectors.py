@@ -1,0 +1,74 @@
+"""Vectors on the choice of devices on a node, run against the agent's own functions."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from agent.resources import allocation
+from agent.resources.allocation import (
+    AllocationError,
+    InsufficientError,
+    InvalidAmountError,
+    InvalidCombinationError,
+)
+
+_NAMES = {
+    InsufficientError: "insufficient",
+    InvalidAmountError: "invalid-argument",
+    InvalidCombinationError: "invalid-combination",
+}
+
+
+def _thousandths(text: str) -> int:
+    return int(Decimal(text) * 1000)
+
+
+def _step(given: dict[str, Any], free: dict[str, int], step: Any) -> dict[str, int]:
+    if isinstance(step, dict) and "amount" not in step:
+        allocation.check_families(step, given["exclusive"])
+        raise AssertionError(f"{step} was to be refused")
+    amount = _thousandths(step["amount"] if isinstance(step, dict) else step)
+    if given.get("slot_type") == "unique":
+        return allocation.allocate_unique(free, amount)
+    if given["strategy"] == "fill":
+        return allocation.fill(free, amount)
+    if given["map"] == "discrete":
+        return allocation.spread(free, amount)
+    least = _thousandths(step["min_memory"]) if isinstance(step, dict) else 0
+    return allocation.share_evenly(free, amount, least)
+
+
+def run_allocation(vector: dict[str, Any]) -> None:
+    given = vector["input"]
+    free = {device: _thousandths(amount) for device, amount in given["devices"].items()}
+    results: list[Any] = []
+    for step in given["steps"]:
+        try:
+            result = _step(given, free, step)
+        except AllocationError as error:
+            results.append(_NAMES[type(error)])
+            continue
+        results.append({device: Decimal(amount) / 1000 for device, amount in result.items()})
+        if not given.get("free_after_each_step"):
+            free = {device: left - result.get(device, 0) for device, left in free.items()}
+    expected = [
+        result if isinstance(result, str) else {device: Decimal(amount) for device, amount in result.items()}
+        for result in vector["expected"]["results"]
+    ]
+    assert results == expected
+
+
+def run_affinity(vector: dict[str, Any]) -> None:
+    given = vector["input"]
+    cpus = {int(node): names for node, names in given["cpus"].items()}
+    gpus = {int(node): [name] for node, name in given["gpus"].items()}
+    nodes = {name: node for groups in (cpus, gpus) for node, names in groups.items() for name in names}
+    results = [
+        allocation.nearest(cpus if query["want"] == "cpu" else gpus, [nodes[name] for name in query["chosen"]])
+        for query in given["queries"]
+    ]
+    assert results == vector["expected"]["primary_groups"]
+
+
+RUNNERS = {"device_allocation": run_allocation, "device_affinity": run_affinity}
