@@ -57,6 +57,8 @@ BOUND_INTERVAL = 1.0
 """Seconds between two looks at the sizes of outputs."""
 TAIL = 2_000
 """Bytes of output in the message of an attempt that could not be created."""
+ATTACHED_TIMEOUT, ATTACHED_POLL = 10.0, 0.2
+"""Seconds that what a user attached may take to end, and between two looks."""
 KILLED = 137
 START_FAILED = "START_FAILED"
 OUT_OF_MEMORY_DELAY = 0.1
@@ -139,16 +141,23 @@ class DockerBackend:
             # A thread cannot be stopped: what it opens is closed, which ends what runs at the other end.
             await asyncio.wait((opening,))
             if opening.exception() is None and (late := opening.result()) is not None:
-                late.close()
+                late[1].close()
+                self._spawn(self._end_attached(late[0]), "end of an attached command")
             raise
         if entry is None:
             raise NotRunningError("the kernel has ended")
-        reader, writer = await asyncio.open_connection(sock=entry, limit=BUFFER)
+        execution, connection = entry
+        reader, writer = await asyncio.open_connection(sock=connection, limit=BUFFER)
+        return Wire(DockerStream(reader), writer, lambda: self._end_attached(execution), {})
 
-        async def ended() -> None:
-            """Nothing to wait for: what runs inside finds out by itself that it is alone."""
-
-        return Wire(DockerStream(reader), writer, ended, {})
+    async def _end_attached(self, execution: str) -> None:
+        """Returns when nothing is left of a helper whose connection is closed, or nobody can tell."""
+        kernels = self._kernels
+        with contextlib.suppress(TimeoutError, BackendError):
+            async with asyncio.timeout(ATTACHED_TIMEOUT):
+                # The engine sends no event when what it has executed ends.
+                while not await self._run(lambda: kernels.end_attached(execution)):  # noqa: ASYNC110
+                    await asyncio.sleep(ATTACHED_POLL)
 
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created. Raises BackendError on others."""

@@ -137,10 +137,10 @@ class Engine:
                 if error.status_code != HTTPStatus.CONFLICT:
                     raise
 
-    def execute(self, name: str, command: Sequence[str]) -> socket.socket | None:
+    def execute(self, name: str, command: Sequence[str]) -> tuple[str, socket.socket] | None:
         """Starts a command in a container, as its user; None when the container does not run.
 
-        The result is a connection to its input and output. When it is closed, the command's input ends.
+        The result is the engine's id of it, and a connection to its input and output. When that is closed, the command's input ends.
         """
         with _translated():
             try:
@@ -155,7 +155,15 @@ class Engine:
                     raise
                 return None
             # The SDK keeps references to its object for as long as it likes; the connection is ours now.
-            return socket.socket(fileno=answer._sock.detach())  # noqa: SLF001  # nothing public gives it
+            return created["Id"], socket.socket(fileno=answer._sock.detach())  # noqa: SLF001  # nothing public gives it
+
+    def executing(self, execution: str) -> int | None:
+        """The node's number of the process of a command that `execute` has started; None when it has ended."""
+        try:
+            state = self._call(lambda client: client.exec_inspect(execution))
+        except _MissingError:
+            return None
+        return int(state["Pid"]) if state["Running"] and state["Pid"] else None
 
     def remove(self, name: str) -> None:
         """Ends a container and removes it with its volumes; nothing to do when there is none."""

@@ -14,13 +14,14 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGTERM
 from typing import TYPE_CHECKING, TypeVar
 
 from agent.backends.docker_container import INSIDE, Container, Files, body, container_name, runs_as_root
 from agent.backends.docker_engine import EngineError, EngineUnavailableError
 from agent.backends.furnishing import MOUNT_REFUSED, Furniture, MountRefusedError, furnish, ssh_of
 from agent.backends.kernels import GATE, OUTPUT, WITHOUT_RESOLVER, KernelError
-from agent.backends.processes import Process, alive, identify, owner_of, wait_end
+from agent.backends.processes import Process, alive, identify, owner_of, send_signal, wait_end
 from agent.kernel.build import ATTACH, CACHE, build
 from agent.kernel.ssh import server_command
 
@@ -161,9 +162,18 @@ class DockerKernels:
             (place / name).chmod(0o644)
         return Files(self._init, self._attach, place / GATE, place / OUTPUT, place / HOSTS, place / RESOLVER, home)
 
-    def attach(self, attempt_id: str) -> socket.socket | None:
-        """A connection to a helper in the container, by frames; None when the container does not run. Raises EngineError."""
+    def attach(self, attempt_id: str) -> tuple[str, socket.socket] | None:
+        """A helper in the container: its id at the engine, and a connection to it, by frames.
+
+        None when the container does not run. Raises EngineError.
+        """
         return self._engine.execute(container_name(attempt_id), [f"{INSIDE}/attach"])
+
+    def end_attached(self, execution: str) -> bool:
+        """Tells a helper that it is alone, should the engine not have told it; False while it still runs. Raises EngineError."""
+        pid = self._engine.executing(execution)
+        helper = None if pid is None else identify(pid)
+        return helper is None or not send_signal(helper, SIGTERM)
 
     def end(self, attempt_id: str, init: Process | None) -> ContainerState | None:
         """Ends what is left in the kernel, and says how it ended; None when there is no container.

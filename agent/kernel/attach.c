@@ -12,8 +12,8 @@
  * be done, in words. At most WINDOW bytes of input are under way that were not reported as taken: so a command that does not
  * read holds up neither signals nor the end.
  *
- * When the command has ended, so does all that it started, orphans included, and when input ends without E before it (whoever
- * is outside has gone, or died) the command gets SIGHUP and a second later all of it is killed.
+ * When the command has ended, so does all that it started, orphans included. When standard input ends (whoever is outside has gone,
+ * or died) or on SIGTERM (an engine whose client has gone) the command gets SIGHUP and a second later all of it is killed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -422,7 +422,8 @@ static void take_signals(void)
 	struct signalfd_siginfo information;
 
 	while (read(signals, &information, sizeof information) == sizeof information)
-		continue;
+		if (information.ssi_signo == SIGTERM)
+			gone = 1;
 	reap();
 }
 
@@ -578,6 +579,7 @@ int main(int count, char **arguments)
 	fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
 	sigemptyset(&all);
 	sigaddset(&all, SIGCHLD);
+	sigaddset(&all, SIGTERM);
 	signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (signals < 0)
 		refuse("cannot wait for signals");

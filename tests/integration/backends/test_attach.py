@@ -187,6 +187,8 @@ async def test_signals(contract: Contract) -> None:
 async def test_nothing_is_left(contract: Contract) -> None:
     """What a command started ends with it, and what a caller left behind ends by itself, daemons included."""
     await running(contract)
+    # The first process, and the command, which it may not have started yet.
+    await eventually(lambda: len(members(contract)) == 2)
     before = members(contract)
     daemons = "setsid sleep 1000 & (sleep 1001 &) & trap '' HUP; sleep 1002 & echo on"
     result = await ran(contract, "sh", "-c", daemons)
