@@ -27,6 +27,7 @@ class GroupPolicy(TypedDict, total=False):
     options: Mapping[str, str]
     owner_weights: Mapping[str, int]
     start_timeout: timedelta
+    mount_roots: Sequence[pb.MountRoot]
     egress: str
 
 
@@ -135,6 +136,7 @@ def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
         agent_strategy=policy.get("agent_strategy", ""),
         options=policy.get("options", {}),
         owner_weights=policy.get("owner_weights", {}),
+        mount_roots=policy.get("mount_roots", ()),
     )
     if egress := policy.get("egress"):
         group.egress = pb.EgressPolicy.Value(f"EGRESS_POLICY_{egress.upper()}")

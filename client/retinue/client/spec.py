@@ -18,7 +18,8 @@ class SessionOptions(TypedDict, total=False):
     `type`: `batch`, `interactive`, …. `name`, `project`, `resource_group`: by name. `cluster_mode`: `single-node` or
     `multi-node`. `priority`: 0 to 100. `command`: argument vector of `main1`. `environment`, `slots`, `image`: of every
     kernel; slots are amounts as text, such as `{"cpu": "2", "mem": "4g"}`. `shared_memory`: size of /dev/shm, such as
-    `1g`, a part of `mem`. The same with `main_` and `sub_` in front: of one role, in place of the above. `labels`: free.
+    `1g`, a part of `mem`. The same with `main_` and `sub_` in front: of one role, in place of the above. `labels`: free. `mounts`: directories of the
+    nodes as source, target and whether it is writable.
     `termination_grace`, `time_limit`: seconds. `agents`: to run on, `agent_choice`: `preferred` or `strict`.
     `architecture`: that the agents must have. `endpoint`: that it is a replica of,
     `replica_placement`: `spread` or `pack`. `preemptible`: may make way for sessions of higher priority.
@@ -47,6 +48,7 @@ class SessionOptions(TypedDict, total=False):
     sub_environment: Mapping[str, str]
     sub_slots: Mapping[str, str]
     labels: Mapping[str, str]
+    mounts: Sequence[tuple[str, str, bool]]
     termination_grace: float
     agents: Sequence[str]
     agent_choice: str
@@ -77,6 +79,10 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         cluster_size=options.get("cluster_size", 1),
         kernel=_kernel(options.get("image"), options.get("command"), options.get("environment"), options.get("slots")),
         labels=options.get("labels", {}),
+        mounts=[
+            session_pb2.Mount(source=source, target=target, writable=writable)
+            for source, target, writable in options.get("mounts", ())
+        ],
         agents=options.get("agents", ()),
         architecture=options.get("architecture", ""),
         endpoint=options.get("endpoint", ""),

@@ -46,6 +46,13 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--egress", type=click.Choice(["allow", "deny"]), help="Whether kernels reach the outside world."
             ),
+            click.option(
+                "--mount-root",
+                multiple=True,
+                callback=options.mount_roots,
+                metavar="PATH[:rw][@PROJECT,…]",
+                help="What sessions may mount; all of them at once.",
+            ),
             click.option("--start-timeout", callback=options.span, metavar="TIME", help="From placement to running."),
         )
     ):
@@ -68,6 +75,8 @@ def _policy(given: dict[str, Any]) -> GroupPolicy:
             raise UsageError(f"a weight is a whole number: {error}") from error
     if given["egress"] is not None:
         policy["egress"] = given["egress"]
+    if given["mount_root"]:
+        policy["mount_roots"] = given["mount_root"]
     if given["start_timeout"] is not None:
         policy["start_timeout"] = dt.timedelta(seconds=given["start_timeout"])
     return policy
@@ -81,6 +90,7 @@ def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
         Column("OPTIONS", lambda group: amounts(group.options), wide=True),
         Column("WEIGHTS", _weights, wide=True),
         Column("EGRESS", _egress, wide=True),
+        Column("MOUNT ROOTS", lambda group: or_dash(" ".join(map(_mount_root, group.mount_roots))), wide=True),
         Column("START TIMEOUT", lambda group: span(group.start_timeout.seconds), wide=True),
         Column("AGE", lambda group: since(group, "create_time", now)),
     )
@@ -88,6 +98,11 @@ def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
 
 def _egress(group: pb.ResourceGroup) -> str:
     return pb.EgressPolicy.Name(group.egress).removeprefix("EGRESS_POLICY_").lower()
+
+
+def _mount_root(root: pb.MountRoot) -> str:
+    projects = f"@{','.join(root.projects)}" if root.projects else ""
+    return safe(f"{root.path}{':rw' if root.writable else ''}{projects}")
 
 
 def _weights(group: pb.ResourceGroup) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from retinue.manager.v1 import fleet_service_pb2
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -78,3 +80,33 @@ def words(_context: click.Context, parameter: click.Parameter, value: str | None
         return shlex.split(value)
     except ValueError as error:
         raise click.BadParameter(f"{error}", param=parameter) from error
+
+
+def mounts(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[tuple[str, str, bool]]:
+    """`SRC:DST[:rw]` options as source, target and whether it is writable; usage errors for anything else."""
+    found = []
+    for value in values:
+        source, _, rest = value.partition(":")
+        target, _, how = rest.partition(":")
+        if not source or not target or how not in {"", "ro", "rw"}:
+            raise click.BadParameter(f"{value!r} is not SRC:DST[:rw]", param=parameter)
+        found.append((source, target, how == "rw"))
+    return found
+
+
+def mount_roots(
+    _context: click.Context, parameter: click.Parameter, values: Iterable[str]
+) -> list[fleet_service_pb2.MountRoot]:
+    """`PATH[:rw][@PROJECT,…]` options as roots of a resource group; usage errors for anything else."""
+    found = []
+    for value in values:
+        place, _, projects = value.partition("@")
+        path, _, how = place.partition(":")
+        if not path or how not in {"", "ro", "rw"}:
+            raise click.BadParameter(f"{value!r} is not PATH[:rw][@PROJECT,…]", param=parameter)
+        found.append(
+            fleet_service_pb2.MountRoot(
+                path=path, writable=how == "rw", projects=[name for name in projects.split(",") if name]
+            )
+        )
+    return found

@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 @click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
 @click.option("--label", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Label of the session.")
 @click.option("--image", default="", help="Default: the root of the agent's own host, read-only.")
+@click.option(
+    "--mount",
+    multiple=True,
+    callback=options.mounts,
+    metavar="SRC:DST[:rw]",
+    help="Directory of the nodes, in every kernel; read-only unless `rw`.",
+)
 @click.option("--sub-command", callback=options.words, metavar="'sh -c …'", help="What subs run.  [default: idle]")
 @click.option("--group", default="", help="Resource group.")
 @click.option("--project", default="", help="Project.")
@@ -110,6 +117,7 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         sub_slots=given["sub_slots"],
         sub_command=given["sub_command"] or [],
         labels=given["label"],
+        mounts=given["mount"],
         agents=given["agents"],
         agent_choice="strict" if given["strict_agents"] else "",
         architecture=given["arch"],
