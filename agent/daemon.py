@@ -10,7 +10,7 @@ import random
 import secrets
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +20,7 @@ from agent.announcement import Announcement, Announcer
 from agent.api.server import Server
 from agent.api.sync import SyncService
 from agent.api.terms import Terms
+from agent.attempts import CPU
 from agent.backends.dispatch import Dispatch
 from agent.backends.docker import DockerBackend, has_records
 from agent.backends.docker_engine import find_host
@@ -37,6 +38,8 @@ from agent.network.underlay import find_uplink
 from agent.reconcile.fence import Fence
 from agent.reconcile.loop import PARALLEL_CREATES, Reconciler
 from agent.resources.discovery import capacity, discover
+from agent.resources.holdings import Holdings
+from agent.resources.topology import cores_by_node, find_gpus
 from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
@@ -122,8 +125,10 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         )
         backend = NullBackend()
     else:
-        processes = _processes(settings, node, resolver)
-        backend = Dispatch(processes, await asyncio.to_thread(_containers, settings, node, resolver))
+        holdings = await asyncio.to_thread(_holdings, settings)
+        node = replace(node, gpus=len(holdings.gpus))
+        containers = await asyncio.to_thread(_containers, settings, node, resolver, holdings)
+        backend = Dispatch(_processes(settings, node, resolver, holdings), containers)
     networks = NodeNetworks(
         settings.agent_id,
         uplink,
@@ -178,7 +183,12 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         await backend.close()
 
 
-def _processes(settings: Settings, node: Node, resolver: str) -> ProcessBackend:
+def _holdings(settings: Settings) -> Holdings:
+    """What attempts may hold for themselves. Cores are theirs only where the node offers those it has. Blocks."""
+    return Holdings({} if CPU in settings.slots else cores_by_node(), find_gpus())
+
+
+def _processes(settings: Settings, node: Node, resolver: str, holdings: Holdings) -> ProcessBackend:
     return ProcessBackend(
         ProcessOptions(
             agent_id=settings.agent_id,
@@ -191,11 +201,12 @@ def _processes(settings: Settings, node: Node, resolver: str) -> ProcessBackend:
             tasks=settings.tasks,
             output_limit=settings.output_limit,
             resolver=resolver,
-        )
+        ),
+        holdings=holdings,
     )
 
 
-def _containers(settings: Settings, node: Node, resolver: str) -> DockerBackend | None:
+def _containers(settings: Settings, node: Node, resolver: str, holdings: Holdings) -> DockerBackend | None:
     """The backend for kernels with an image; None where there is no engine and never was. Blocks."""
     host = find_host(settings.docker_host, has_records(settings.state_dir))
     if host is None:
@@ -213,7 +224,8 @@ def _containers(settings: Settings, node: Node, resolver: str) -> DockerBackend 
             output_limit=settings.output_limit,
             registry_config=settings.registry_config,
             resolver=resolver,
-        )
+        ),
+        holdings=holdings,
     )
 
 

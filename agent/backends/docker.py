@@ -30,6 +30,8 @@ from agent.backends.processes import open_pidfd, send_signal
 from agent.backends.records import Record, Records, ended
 from agent.backends.verdict import verdict
 from agent.kernel.build import BuildError
+from agent.resources.allocation import AllocationError
+from agent.resources.holdings import Holdings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -61,6 +63,7 @@ ATTACHED_TIMEOUT, ATTACHED_POLL = 10.0, 0.2
 """Seconds that what a user attached may take to end, and between two looks."""
 KILLED = 137
 START_FAILED = "START_FAILED"
+NO_DEVICE = "DEVICE_MISSING"
 OUT_OF_MEMORY_DELAY = 0.1
 """Seconds between the news of an end and that of its cause, which travel apart inside the engine."""
 
@@ -72,9 +75,15 @@ class DockerBackend:
 
     name = "docker"
 
-    def __init__(self, options: DockerOptions, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is touched before `open`; `clock` is monotonic."""
+    def __init__(
+        self,
+        options: DockerOptions,
+        clock: Callable[[], float] = time.monotonic,
+        holdings: Holdings | None = None,
+    ) -> None:
+        """Nothing is touched before `open`; `clock` is monotonic. `holdings` are the node's, without it nothing is pinned."""
         self._options = options
+        self._holdings = holdings or Holdings()
         self._clock = clock
         self._book = Book(Records(options.state_dir / DIRECTORY / "attempts"))
         self._engine = Engine(options.host)
@@ -231,16 +240,25 @@ class DockerBackend:
         try:
             spec, facts = fitted(spec, image)
             # From here on, another agent process must not start it again.
-            record = replace(self._book.record(spec.id), phase=Phase.CREATING, image=facts)
+            holding = self._holdings.take(spec.id, spec.slots)
+            record = replace(
+                self._book.record(spec.id),
+                phase=Phase.CREATING,
+                image=facts,
+                cores=holding.cores,
+                gpus=holding.gpus,
+            )
             await self._book.write(record)
             async with self._starts:
                 place = self._book.place(spec.id)
-                init = await self._run(lambda: kernels.start(spec, hosts, image, place))
+                init = await self._run(lambda: kernels.start(spec, hosts, image, holding, place))
             record = replace(record, phase=Phase.CREATED, init=init)
             # What is not recorded, a later agent could not reach.
             await self._book.write(record)
         except ImageError as error:
             await self._fail(spec.id, (error.reason, str(error)))
+        except AllocationError as error:
+            await self._fail(spec.id, (NO_DEVICE, str(error)))
         except (KernelError, EngineError, OSError) as error:
             log.warning("attempt %s could not be started: %s", spec.id, error)
             message = f"it could not be started: {error}"
@@ -278,6 +296,7 @@ class DockerBackend:
             if record.phase in {Phase.WAITING, Phase.PULLING}:
                 message = "it was stopped before it was created"
                 await self._book.write(ended(record, Phase.EXITED, "STOPPED", message, time.time()))
+                self._holdings.release(attempt_id)
                 if (fetch := self._fetches.get(attempt_id)) is not None:
                     fetch.cancel()
             if record.phase not in {Phase.CREATED, Phase.RUNNING, Phase.STOPPING}:
@@ -336,6 +355,7 @@ class DockerBackend:
         """Takes one attempt over from a former process of this agent; the engine is not asked."""
         if record.phase.ended:
             return
+        self._holdings.restore(record.id, record.holding)
         if record.boot_id == self._options.boot_id and record.phase is Phase.PULLING:
             self._book.show(replace(record, phase=Phase.WAITING))
             return
@@ -433,6 +453,7 @@ class DockerBackend:
             message = f"{message}: {said}"
         record = replace(record, exit_code=code, log_size=output.size(), init=None)
         await self._book.write(ended(record, phase, reason, message, when))
+        self._holdings.release(record.id)
 
     async def _bound_outputs(self) -> None:
         while True:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent.attempts import CPU, MEMORY
 from agent.backends.cgroups import CPU_PERIOD, quota
 from agent.kernel.places import HOME
+from agent.resources.holdings import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +62,7 @@ class Container:
     open_files: int
     files: Files
     server: tuple[str, ...] = ()
+    holding: Holding = field(default_factory=Holding)
 
 
 def container_name(attempt_id: str) -> str:
@@ -132,6 +134,7 @@ def host_settings(container: Container) -> dict[str, Any]:
         "LogConfig": {"Type": "local", "Config": {"max-size": "10m", "max-file": "3"}},
         "Mounts": mounts(container.files),
         **limits(spec.slots, spec.shared_memory),
+        **devices(container.holding),
     }
 
 
@@ -152,6 +155,18 @@ def limits(slots: Mapping[str, int], shared_memory: int = 0) -> dict[str, Any]:
         settings |= {"Memory": memory, "MemorySwap": memory}
     if cpu is not None:
         settings |= {"CpuPeriod": CPU_PERIOD, "CpuQuota": quota(cpu), "CpuShares": max(2, cpu * 1024 // 1000)}
+    return settings
+
+
+def devices(holding: Holding) -> dict[str, Any]:
+    """Cores and GPUs of its own; without cores of its own it may use any, as far as its limit of time goes."""
+    settings: dict[str, Any] = {}
+    if holding.cores:
+        settings["CpusetCpus"] = ",".join(map(str, holding.cores))
+    if holding.gpus:
+        settings["DeviceRequests"] = [
+            {"Driver": "nvidia", "DeviceIDs": list(holding.gpus), "Capabilities": [["gpu"]]},
+        ]
     return settings
 
 

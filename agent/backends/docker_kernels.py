@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from agent.backends.docker_engine import ContainerState, Engine
     from agent.backends.docker_images import Image
     from agent.backends.furnishing import Ssh
+    from agent.resources.holdings import Holding
 
 HOSTS, RESOLVER = "hosts", "resolv.conf"
 READY_TIMEOUT = 30.0
@@ -90,7 +91,7 @@ class DockerKernels:
         """Attempts of this agent there is a container of."""
         return self._engine.attempts(self._options.agent_id)
 
-    def start(self, spec: AttemptSpec, hosts: str, image: Image, place: Path) -> Process:
+    def start(self, spec: AttemptSpec, hosts: str, image: Image, holding: Holding, place: Path) -> Process:
         """Starts a kernel and holds it at its gate; the result is its first process.
 
         `place` is the directory for its files. Raises KernelError; whether anything runs then is not known.
@@ -109,6 +110,7 @@ class DockerKernels:
                 self._open_files,
                 files,
                 () if ssh is None else tuple(server_command(spec.hostname)),
+                holding,
             )
             name = container_name(spec.id)
             _persist(lambda: self._engine.create(name, body(container)))

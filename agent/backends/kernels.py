@@ -13,7 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from agent.backends import sandbox
 from agent.backends.backend import BackendError
@@ -27,9 +27,11 @@ from agent.kernel.places import HOME
 from agent.kernel.ssh import server_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from agent.attempts import AttemptSpec
+
+Result = TypeVar("Result")
 
 GATE, STATUS, OUTPUT = "gate", "status", "output.log"
 WITHOUT_RESOLVER = "# Names of the session are in /etc/hosts; there is no name server.\n"
@@ -123,19 +125,23 @@ class Kernels:
         if alive(monitor):
             self._cgroups.watch_over(monitor.pid)
 
-    def start(self, spec: AttemptSpec, hosts: str, place: Path, meanwhile: Callable[[], None]) -> Started:
+    def start(
+        self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...], place: Path, meanwhile: Callable[[], None]
+    ) -> Started:
         """Starts a kernel and holds it at its gate; `place` is the directory for its files.
 
-        `meanwhile` is done while the sandbox is set up. Raises KernelError.
+        It runs on `cores`; none means on any. `meanwhile` is done while the sandbox is set up. Raises KernelError.
         """
         try:
-            return self._start(spec, hosts, place, meanwhile)
+            return self._start(spec, hosts, cores, place, meanwhile)
         except MountRefusedError as error:
             raise KernelError(str(error), MOUNT_REFUSED) from error
         except (sandbox.SandboxError, CgroupError, OSError, ValueError) as error:
             raise KernelError(str(error)) from error
 
-    def _start(self, spec: AttemptSpec, hosts: str, place: Path, meanwhile: Callable[[], None]) -> Started:
+    def _start(
+        self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...], place: Path, meanwhile: Callable[[], None]
+    ) -> Started:
         limits = Limits.of(spec.slots, self._options.tasks)
         work = self._scratch(spec.id)
         work.mkdir(mode=0o700, exist_ok=True)
@@ -151,6 +157,7 @@ class Kernels:
             control_groups={str(MOUNT / name): str(path) for name, path in places.items()},
             work=work,
             server=() if ssh is None else tuple(server_command(spec.hostname)),
+            shared_memory=spec.shared_memory,
         )
         ends = sandbox.Ends(place / GATE, place / STATUS, place / OUTPUT)
 
@@ -160,7 +167,7 @@ class Kernels:
 
         try:
             child = sandbox.start(
-                kernel, self._settings, ends, lambda action: self._launchers.launch(spec.id, action), limit
+                kernel, self._settings, ends, lambda action: self._launchers.launch(spec.id, _on(cores, action)), limit
             )
         finally:
             self._launchers.refill()
@@ -261,3 +268,14 @@ class Kernels:
 
     def _scratch(self, attempt_id: str) -> Path:
         return self._options.scratch_dir / attempt_id
+
+
+def _on(cores: tuple[int, ...], action: Callable[[Sequence[str]], Result]) -> Callable[[Sequence[str]], Result]:
+    """`action` such that what it starts runs on the cores: the thread it is done in is thrown away afterwards."""
+
+    def pinned(prefix: Sequence[str]) -> Result:
+        if cores:
+            os.sched_setaffinity(0, cores)
+        return action(prefix)
+
+    return pinned

@@ -25,6 +25,7 @@ from agent.backends.processes import open_pidfd
 from agent.backends.records import Record, Records, ended
 from agent.backends.verdict import verdict
 from agent.kernel.build import ATTACH, BuildError, build
+from agent.resources.holdings import CUDA, Holdings
 
 if TYPE_CHECKING:
     import subprocess
@@ -58,9 +59,15 @@ class ProcessBackend:
 
     name = "process"
 
-    def __init__(self, options: ProcessOptions, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is touched before `open`; `clock` is monotonic."""
+    def __init__(
+        self,
+        options: ProcessOptions,
+        clock: Callable[[], float] = time.monotonic,
+        holdings: Holdings | None = None,
+    ) -> None:
+        """Nothing is touched before `open`; `clock` is monotonic. `holdings` are the node's, without it nothing is pinned."""
         self._options = options
+        self._holdings = holdings or Holdings()
         self._clock = clock
         self._store = Records(options.state_dir / "attempts")
         self._node: Kernels | None = None
@@ -145,13 +152,18 @@ class ProcessBackend:
         if spec.image:
             await self.decline(spec, Phase.FAILED, "IMAGE_UNSUPPORTED", "kernels of kind `process` have no image")
             return
+        if spec.slots.get(CUDA):
+            # A sandbox over the host's root has none of its devices.
+            await self.decline(spec, Phase.FAILED, "DEVICE_MISSING", "kernels of kind `process` have no GPUs")
+            return
         async with self._lock(spec.id):
             if spec.id in self._records:
                 return
             self._records[spec.id] = Record.of(spec, self._options.boot_id)
             self._listener()
             try:
-                started = await asyncio.to_thread(self._record_and_start, spec, hosts)
+                cores = self._holdings.take(spec.id, spec.slots).cores
+                started = await asyncio.to_thread(self._record_and_start, spec, hosts, cores)
             except KernelError as error:
                 log.warning("attempt %s could not be started: %s", spec.id, error)
                 message = f"it could not be started: {error}"
@@ -159,6 +171,7 @@ class ProcessBackend:
                 await self._finish_locked(spec.id)
             except OSError:
                 # It could not even be recorded, so nothing was started.
+                self._holdings.release(spec.id)
                 del self._records[spec.id]
                 raise
             else:
@@ -222,13 +235,13 @@ class ProcessBackend:
         self._locks.pop(attempt_id, None)
         self._listener()
 
-    def _record_and_start(self, spec: AttemptSpec, hosts: str) -> _Started:
-        record = Record.of(spec, self._options.boot_id)
+    def _record_and_start(self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...]) -> _Started:
+        record = replace(Record.of(spec, self._options.boot_id), cores=cores)
         if not self._store.add(record):
             raise OSError(f"there is a directory of attempt {spec.id} already")
         # The disk takes its time while the sandbox is set up; what matters is that nothing is let go before.
         started = self._kernels.start(
-            spec, hosts, self._store.place(spec.id), lambda: self._store.make_lasting(spec.id)
+            spec, hosts, cores, self._store.place(spec.id), lambda: self._store.make_lasting(spec.id)
         )
         record = replace(record, phase=Phase.CREATED, monitor=started.monitor, init=started.init)
         try:
@@ -248,6 +261,7 @@ class ProcessBackend:
         """Takes one attempt over from a former process of this agent."""
         if record.phase.ended:
             return
+        self._holdings.restore(record.id, record.holding)
         if record.boot_id != self._options.boot_id or record.phase is Phase.CREATING:
             await self._finish(record.id)
             return
@@ -332,6 +346,7 @@ class ProcessBackend:
             message = f"{message}: {said}"
         record = replace(record, exit_code=code, log_size=output.size(), monitor=None, init=None)
         await self._write(ended(record, phase, reason, message, when))
+        self._holdings.release(record.id)
         return True
 
     async def _bound_outputs(self) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agent.attempts import ATTEMPT_ID, AttemptSpec, ImageFacts, ImageIdentity, Phase, ServicePort
 from agent.backends.processes import Process
 from agent.files import replace_file, sync_directory, write_new
+from agent.resources.holdings import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +56,13 @@ class Record:
     message: str = ""
     log_size: int = 0
     image: ImageFacts | None = None
+    cores: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def holding(self) -> Holding:
+        """Cores and devices of its own."""
+        return Holding(self.cores, self.gpus)
 
     @classmethod
     def of(cls, spec: AttemptSpec, boot_id: str) -> Record:
@@ -76,6 +84,8 @@ def decode(content: bytes) -> Record:
         for name in ("monitor", "init"):
             if known.get(name) is not None:
                 known[name] = Process(int(known[name]["pid"]), int(known[name]["start"]))
+        for name in ("cores", "gpus"):
+            known[name] = tuple(known.get(name, ()))
         if known.get("image") is not None:
             known["image"] = _image_facts(known["image"])
         return Record(**known)

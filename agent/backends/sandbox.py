@@ -64,6 +64,7 @@ class Sandbox:
 
     `files` are texts by path below the root, without the leading slash; `control_groups` are the host's directories
     by path inside. `work` is the command's writable home. `server` is run beside the command, with the same environment.
+    `shared_memory` is the size of /dev/shm in bytes, 0 for the default.
     """
 
     hostname: str
@@ -73,6 +74,7 @@ class Sandbox:
     control_groups: Mapping[str, str]
     work: Path
     server: tuple[str, ...] = ()
+    shared_memory: int = 0
 
 
 def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
@@ -117,7 +119,8 @@ def outer_arguments(sandbox: Sandbox, settings: Settings, root: str, status_desc
     for path in SEPARATE:
         if os.path.ismount(path):
             arguments += ["--ro-bind", path, path]
-    arguments += ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm", "--proc", "/proc"]  # noqa: S108
+    size = ["--size", str(sandbox.shared_memory)] if sandbox.shared_memory else []
+    arguments += ["--dev", "/dev", "--perms", "1777", *size, "--tmpfs", "/dev/shm", "--proc", "/proc"]  # noqa: S108
     arguments += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108
     for path in (*MASKED, *settings.hidden):
         if Path(path).is_dir():

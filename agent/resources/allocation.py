@@ -120,14 +120,14 @@ def choose_cores(free: Mapping[int, Sequence[int]], count: int, near: Sequence[i
     if count > sum(map(len, free.values())):
         return None
 
-    def order(node: int) -> tuple[bool, bool, int]:
-        size = len(free[node])
-        return node not in near, size < count, size if size >= count else -size
+    def order(node: int) -> tuple[bool, bool, int, int]:
+        size, wanted = len(free[node]), count - len(chosen)
+        return node not in near, size < wanted, size if size >= wanted else -size, node
 
     chosen: list[int] = []
     left = dict(free)
     while len(chosen) < count:
-        node = min(left, key=lambda node: (order(node), node))
+        node = min(left, key=order)
         chosen += sorted(left.pop(node))[: count - len(chosen)]
     return tuple(sorted(chosen))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.attempts import CPU, MEMORY
+from agent.resources.holdings import CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,7 @@ class Node:
     memory: int
     architecture: str
     boot_id: str
+    gpus: int = 0
 
 
 def discover(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> Node:
@@ -38,7 +40,7 @@ def discover(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) 
 
 def capacity(node: Node, reserve: Mapping[str, int], override: Mapping[str, int]) -> dict[str, int]:
     """Amounts to offer, in the smallest unit: what was found less the reserve, then what was given by hand."""
-    found = {CPU: node.processors * 1000, MEMORY: node.memory}
+    found = {CPU: node.processors * 1000, MEMORY: node.memory} | ({CUDA: node.gpus * 1000} if node.gpus else {})
     return {name: max(0, amount - reserve.get(name, 0)) for name, amount in found.items()} | dict(override)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from agent.resources.holdings import Gpu
 log = logging.getLogger(__name__)
 
 
-def cores_by_node(system: Path = Path("/sys/devices/system/node"), allowed: set[int] | None = None) -> dict[int, list[int]]:
+def cores_by_node(
+    system: Path = Path("/sys/devices/system/node"), allowed: set[int] | None = None
+) -> dict[int, list[int]]:
     """Cores this process may use, by memory node; all on one where the system tells of none."""
     usable = os.sched_getaffinity(0) if allowed is None else allowed
     found: dict[int, list[int]] = {}
@@ -37,7 +40,7 @@ def find_gpus(nvml: Any = None) -> list[Gpu]:
     """NVIDIA's GPUs of this node; none where there is no driver. `nvml` is the module to ask, by default `pynvml`."""
     if nvml is None:
         try:
-            import pynvml as nvml  # noqa: PLC0415 - not on every node
+            nvml = import_module("pynvml")
         except ImportError:
             return []
     try:

@@ -14,6 +14,7 @@ from agent.backends.docker_engine import Engine
 from agent.backends.docker_kernels import DockerOptions
 from agent.backends.launchers import SPARE
 from agent.backends.process import ProcessBackend
+from agent.resources.holdings import Holdings
 from tests.integration.agent.conftest import Backends, Place, manager, place, settings
 from tests.integration.agent.test_restart import process
 from tests.integration.docker.conftest import engine
@@ -56,18 +57,21 @@ class Contract(Backends):
     def __init__(self, place: Place, kind: Kind) -> None:
         super().__init__(place)
         self.kind = kind
+        # Of each new backend; without any, nothing is pinned.
+        self.cores: dict[int, list[int]] = {}
 
     async def open(self, **values: object) -> Backend:  # type: ignore[override]
         if self.current is not None:
             await self.current.close()
         options = self.place.options(**values)
+        holdings = Holdings(self.cores)
         if self.kind.engine is None:
-            self.current = ProcessBackend(options)
+            self.current = ProcessBackend(options, holdings=holdings)
         else:
             common = {name: getattr(options, name) for name in ("agent_id", "state_dir", "scratch_dir", "boot_id")}
             limits = {name: getattr(options, name) for name in ("uid", "gid", "tasks", "output_limit")}
             self.current = DockerBackend(  # type: ignore[assignment]
-                DockerOptions(host=self.kind.engine.host, **common, **limits)
+                DockerOptions(host=self.kind.engine.host, **common, **limits), holdings=holdings
             )
         await self.current.open(self._changed)  # type: ignore[union-attr]
         return self.current  # type: ignore[return-value]

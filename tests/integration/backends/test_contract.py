@@ -16,6 +16,7 @@ from agent.attempts import Phase
 from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.backends.docker_engine import CONNECTIONS
 from agent.backends.processes import Process, alive, send_signal
+from agent.resources.topology import parse_list
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.conftest import HOSTS
 
@@ -392,3 +393,32 @@ async def test_ten_leave_nothing(contract: Contract) -> None:
     assert not backend.observed()
     # Connections to an engine are kept for the next call, up to a number.
     assert len(os.listdir("/proc/self/fd")) <= before + CONNECTIONS + 8
+
+
+async def test_whole_cores_are_its_own_over_restarts(contract: Contract) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.fail("this test needs two cores")
+    contract.cores = {0: cores[:2]}
+    slots = {"cpu": 1000, "mem": 64 << 20}
+    command = ("sh", "-c", "grep Cpus_allowed_list /proc/self/status")
+    backend = await contract.held(contract.spec("one", *command, slots=slots))
+    backend = await contract.open()
+    await contract.held(contract.spec("two", *command, slots=slots))
+    # There are no more; a share of a core, or one too many, runs on any.
+    await contract.held(contract.spec("three", *command, slots=slots))
+    for name, expected in (("one", cores[:1]), ("two", cores[1:2]), ("three", cores)):
+        await backend.release(f"{name}.1")
+        await contract.until(f"{name}.1", Phase.EXITED)
+        allowed = contract.printed(f"{name}.1").split()[1]
+        assert parse_list(allowed) == expected
+        await backend.remove(f"{name}.1")
+    _, output = await contract.ran(contract.spec("four", *command, slots=slots))
+    assert parse_list(output.split()[1]) == cores[:1]
+
+
+async def test_shared_memory_has_its_size(contract: Contract) -> None:
+    command = ("sh", "-c", "stat -f -c '%b %S' /dev/shm")
+    _, output = await contract.ran(contract.spec("k", *command, shared_memory=8 << 20))
+    blocks, size = map(int, output.split())
+    assert blocks * size == 8 << 20
