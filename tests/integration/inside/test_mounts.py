@@ -30,7 +30,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @pytest_asyncio.fixture(loop_scope="session")
 async def shared(client: Client, tmp_path: Path) -> AsyncIterator[Path]:
     """A directory that the default group grants to everybody for reading, and a part of it for writing."""
-    tmp_path.chmod(0o755)
+    await asyncio.to_thread(tmp_path.chmod, 0o755)
     (tmp_path / "team").mkdir()
     (tmp_path / "team").chmod(0o777)
     (tmp_path / "file").write_text("content\n")
