@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import re
 import signal
 from collections.abc import AsyncIterator, Coroutine
@@ -22,6 +23,7 @@ from manager.store import accounts, agents
 from manager.store.database import Database, StoreUnavailable
 from manager.store.embedded import EmbeddedServerError
 from manager.store.migrations import SchemaTooNewError, migrate
+from manager.webhooks.rules import AddressPolicy, Network
 
 _TIMERS = Timers()
 _EXPECTED = (BusyError, EmbeddedServerError, SchemaTooNewError, StoreUnavailable, OSError, ValueError)
@@ -83,6 +85,20 @@ def main() -> None:
     show_default=True,
     help="Seconds of silence.",
 )
+@click.option(
+    "--webhook-allow",
+    envvar="RETINUE_WEBHOOK_ALLOW",
+    default="",
+    metavar="CIDR[,CIDR…]",
+    help="Addresses besides the public internet that webhooks may go to.",
+)
+@click.option(
+    "--webhook-deny",
+    envvar="RETINUE_WEBHOOK_DENY",
+    default="",
+    metavar="CIDR[,CIDR…]",
+    help="Addresses that webhooks may not go to, whatever is allowed.",
+)
 @click.option("--log-json", envvar="RETINUE_LOG_JSON", is_flag=True, help="Log lines as JSON.")
 @click.option(
     "--log-level",
@@ -101,6 +117,8 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
     heartbeat: float,
     suspect_after: float,
     lost_after: float,
+    webhook_allow: str,
+    webhook_deny: str,
     log_json: bool,
     log_level: str,
 ) -> None:
@@ -116,11 +134,21 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
         database_url=database_url,
         development=development,
         timers=Timers(heartbeat, suspect_after, lost_after),
+        webhook_addresses=AddressPolicy(
+            _networks("--webhook-allow", webhook_allow), _networks("--webhook-deny", webhook_deny)
+        ),
     )
     try:
         asyncio.run(_until_signalled(settings))
     except _EXPECTED as error:
         raise click.ClickException(str(error)) from error
+
+
+def _networks(option: str, text: str) -> tuple[Network, ...]:
+    try:
+        return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}") from error
 
 
 async def _until_signalled(settings: Settings) -> None:

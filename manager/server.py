@@ -36,6 +36,7 @@ from manager.store.database import Database, StoreUnavailable
 from manager.store.embedded import EmbeddedServer
 from manager.store.journal import JournalTail
 from manager.store.migrations import migrate
+from manager.webhooks import seal
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class Leading:
             term,
             self._secrets,
             null_kernels=settings.development,
+            webhook_addresses=settings.webhook_addresses,
             control_plane=await asyncio.to_thread(resolve, hosts),
         )
         try:
@@ -105,6 +107,7 @@ async def serve(settings: Settings, stop: asyncio.Event, ready: Callable[[Ready]
     prepare_directory(settings.data_directory)
     authority = await asyncio.to_thread(Authority.load, settings.data_directory, _now)
     pages.use_key(authority.derive_key("pages"))
+    seal.use_key(authority.derive_key("webhooks"))
     async with _database_server(settings) as (url, embedded):
         await migrate(url)
         database = Database(url)

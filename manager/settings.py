@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from manager.fleet.supervisor import Timers
+from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
 
 DEFAULT_DATA_DIRECTORY = Path("/var/lib/retinue/manager")
 DEFAULT_LISTEN, DEFAULT_AGENT_LISTEN = "0.0.0.0:7440", "0.0.0.0:7441"
@@ -27,5 +28,7 @@ class Settings:
     # Makes accounts and tokens by itself and writes them to `dev.json`.
     development: bool = False
     timers: Timers = field(default_factory=Timers)
+    # Where webhooks may go besides the public internet, and where not.
+    webhook_addresses: AddressPolicy = PUBLIC_ONLY
     # How long calls under way may take to finish when the manager stops.
     grace_seconds: float = 2.0

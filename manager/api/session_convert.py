@@ -18,6 +18,7 @@ from manager.lifecycle.spec import (
     MountSpec,
     RetryPolicy,
     SessionSpec,
+    WebhookSpec,
 )
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import format_amount
@@ -81,7 +82,16 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         depends_on=tuple(message.depends_on),
         mounts=tuple(MountSpec(mount.source, mount.target, mount.writable) for mount in message.mounts),
         retry=_retry_policy(message.retry) if message.HasField("retry") else None,
+        webhooks=tuple(_webhook(place, webhook) for place, webhook in enumerate(message.webhooks)),
     )
+
+
+def _webhook(place: int, message: pb.Webhook) -> WebhookSpec:
+    for event in message.events:
+        if event not in pb.WebhookEvent.values() or event == pb.WEBHOOK_EVENT_UNSPECIFIED:
+            raise ValueError(f"spec.webhooks[{place}].events", "must be known events")
+    events = tuple(pb.WebhookEvent.Name(event).removeprefix("WEBHOOK_EVENT_") for event in message.events)
+    return WebhookSpec(message.url, events, message.secret)
 
 
 def _retry_policy(message: pb.RetryPolicy) -> RetryPolicy:
@@ -145,6 +155,12 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
         depends_on=spec.depends_on,
         retry=None if spec.retry is None else _retry_message(spec.retry),
         mounts=[pb.Mount(source=mount.source, target=mount.target, writable=mount.writable) for mount in spec.mounts],
+        webhooks=[
+            pb.Webhook(
+                url=webhook.url, events=[pb.WebhookEvent.Value(f"WEBHOOK_EVENT_{event}") for event in webhook.events]
+            )
+            for webhook in spec.webhooks
+        ],
     )
 
 

@@ -82,7 +82,7 @@ def draft_all(messages: Sequence[session_pb2.SessionSpec], principal: Principal)
         except errors.ApiError as error:
             drafted.append(error)
         else:
-            drafted.append(commands.Draft(*commands.new_rows(uuid.uuid4(), principal.name, spec)))
+            drafted.append(commands.draft(uuid.uuid4(), principal.name, spec))
     return drafted
 
 

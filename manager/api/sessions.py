@@ -57,7 +57,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         """See the proto."""
         principal = current_principal()
         spec = admitted(request.spec, principal, fields.wrong_request_id(request.request_id))
-        draft = commands.Draft(*commands.new_rows(uuid.uuid4(), principal.name, spec))
+        draft = commands.draft(uuid.uuid4(), principal.name, spec)
         async with self._database.transaction() as tx:
 
             async def create() -> pb.CreateSessionResponse:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from manager.lifecycle.mounts import check_mounts
-from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, ROLES, KernelSpec, RetryPolicy, SessionSpec
+from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, ROLES, KernelSpec, RetryPolicy, SessionSpec, WebhookSpec
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import MEMORY, AmountError, format_amount, parse_amount
+from manager.webhooks.rules import wrong_url
 
 MAX_CLUSTER_SIZE = 1024
 MAX_PRIORITY = 100
@@ -23,6 +24,7 @@ SHORTEST_TIME_LIMIT, LONGEST_TIME_LIMIT = 1.0, 365 * 86400.0
 MAX_SCRIPT_BYTES = 64 * 1024
 MAX_DEPENDENCIES = 1000
 MAX_ATTEMPTS = 100
+MAX_WEBHOOKS, MAX_WEBHOOK_SECRET = 4, 256
 MAX_BACKOFF_SECONDS, MAX_MAX_BACKOFF_SECONDS = 3600.0, 86_400.0
 RESERVED_PREFIXES = ("BACKENDAI_", "RETINUE_")
 
@@ -59,6 +61,7 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     _check_script(spec.bootstrap_script, violations)
     _check_dependencies(spec, violations)
     check_mounts(spec.mounts, "spec.mounts", violations)
+    _check_webhooks(spec.webhooks, violations)
     if spec.retry is not None:
         _check_retry(spec.retry, violations)
     kernel = _admit_kernel(
@@ -81,6 +84,19 @@ def _check_script(script: str, violations: Violations) -> None:
         violations.append(("spec.bootstrap_script", f"must be at most {MAX_SCRIPT_BYTES} bytes"))
     elif "\0" in script:
         violations.append(("spec.bootstrap_script", "must not hold NUL"))
+
+
+def _check_webhooks(webhooks: Sequence[WebhookSpec], violations: Violations) -> None:
+    if len(webhooks) > MAX_WEBHOOKS:
+        violations.append(("spec.webhooks", f"must be at most {MAX_WEBHOOKS}"))
+    for position, webhook in enumerate(webhooks[:MAX_WEBHOOKS]):
+        path = f"spec.webhooks[{position}]"
+        if wrong := wrong_url(webhook.url):
+            violations.append((f"{path}.url", wrong))
+        if len(set(webhook.events)) < len(webhook.events):
+            violations.append((f"{path}.events", "holds one twice"))
+        if len(webhook.secret) > MAX_WEBHOOK_SECRET:
+            violations.append((f"{path}.secret", f"must be at most {MAX_WEBHOOK_SECRET} characters"))
 
 
 def _check_retry(retry: RetryPolicy, violations: Violations) -> None:

@@ -12,10 +12,11 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.graph import dependents
 from manager.lifecycle.machine import SessionMoved
-from manager.lifecycle.spec import MountSpec, SessionSpec, kernel_plans
+from manager.lifecycle.spec import MountSpec, SessionSpec, WebhookSpec, kernel_plans
 from manager.lifecycle.working_set import put_back, take_out
 from manager.scheduling.amounts import parse_amount
-from manager.store import dependencies, journal, sessions
+from manager.store import dependencies, journal, sessions, webhooks
+from manager.webhooks.seal import seal
 
 QUEUED = "QUEUED"
 _PORTION = 500
@@ -33,6 +34,7 @@ class Draft:
     kernels: list[dict[str, Any]]
     # What it depends on: ids, and whether they have succeeded already.
     parents: list[tuple[uuid.UUID, bool]] = field(default_factory=list)
+    webhooks: tuple[WebhookSpec, ...] = ()
 
     @property
     def mounts(self) -> list[MountSpec]:
@@ -80,6 +82,11 @@ def new_rows(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> tuple[dict
     return session, kernels
 
 
+def draft(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> Draft:
+    """A session that was just accepted."""
+    return Draft(*new_rows(session_id, owner, spec), webhooks=spec.webhooks)
+
+
 async def create(tx: AsyncSession, session: dict[str, Any], kernels: list[dict[str, Any]]) -> int:
     """Writes a new session with its journal entry; returns the entry's revision. Raises NameTakenError."""
     made, revision = await create_many(tx, [Draft(session, kernels)])
@@ -112,6 +119,14 @@ async def create_many(tx: AsyncSession, drafts: Sequence[Draft]) -> tuple[set[uu
     ]
     if edges:
         await dependencies.insert(tx, edges)
+    hooks = [
+        (draft.session["id"], position, webhook.url, list(webhook.events), seal(webhook.secret))
+        for draft in drafts
+        if draft.session["id"] in made
+        for position, webhook in enumerate(draft.webhooks)
+    ]
+    if hooks:
+        await webhooks.insert(tx, hooks)
     first = 0
     for portion in _portions([draft for draft in drafts if draft.session["id"] in made]):
         revision = await journal.append(tx, [_created(draft) for draft in portion])

@@ -20,9 +20,11 @@ from manager.lifecycle.reports import Reports
 from manager.lifecycle.scheduler import Scheduler
 from manager.lifecycle.secrets import SessionSecrets
 from manager.lifecycle.states import ENDED_SESSION_STATES
+from manager.lifecycle.webhooks import Courier
 from manager.store import attempts, leadership, nodes, retention
 from manager.store.database import Database, StoreUnavailable
 from manager.store.journal import JournalTail
+from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class Leader:
         *,
         null_kernels: bool = False,
         control_plane: frozenset[str] = frozenset(),
+        webhook_addresses: AddressPolicy = PUBLIC_ONLY,
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the addresses of
         managers and database: kernels are kept from them.
@@ -58,6 +61,7 @@ class Leader:
         self._outputs = OutputCollector(database, term, Forwarder(dialer), self._committed)
         self._scheduler = Scheduler(database, term, self._committed)
         self._ended = asyncio.Event()
+        self._courier = Courier(database, term, webhook_addresses)
         self._supervisor = Supervisor(
             term=term,
             dialer=dialer,
@@ -79,6 +83,7 @@ class Leader:
             group.create_task(self._persist("scheduler", self._scheduler.run), name="scheduler")
             group.create_task(self._persist("deadlines", self._enforce), name="deadlines")
             group.create_task(self._persist("dependencies", self._settle), name="dependencies")
+            group.create_task(self._persist("webhooks", self._courier.run), name="webhooks")
             group.create_task(self._persist("journal", self._follow), name="journal")
             group.create_task(self._persist("house", self._keep_house), name="house")
 
@@ -127,6 +132,8 @@ class Leader:
     async def _follow(self) -> None:
         """Finds out what any replica did to sessions: new ones are scheduled, ended ones are stopped."""
         async for batch in self._tail.follow(await self._tail.newest()):
+            if any(event.kind in ("CREATED", "SESSION_MOVED") for event in batch):
+                self._courier.wake()
             ended = {
                 event.session_id
                 for event in batch

@@ -69,6 +69,15 @@ class MountSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class WebhookSpec:
+    """Who is told of which events. The secret is kept apart from the rest, and is not part of what is stored here."""
+
+    url: str
+    events: tuple[str, ...] = ()
+    secret: str = field(default="", repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSpec:
     """A session request with nothing left open: what a session remembers of what it was asked."""
 
@@ -99,6 +108,7 @@ class SessionSpec:
     depends_on: tuple[str, ...] = ()
     retry: RetryPolicy | None = None
     mounts: tuple[MountSpec, ...] = ()
+    webhooks: tuple[WebhookSpec, ...] = ()
 
     def of_role(self, role: str) -> KernelSpec:
         """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
@@ -126,6 +136,7 @@ class SessionSpec:
             "kernel": _stored_kernel(self.kernel),
             "roles": {role: _stored_kernel(kernel) for role, kernel in self.roles.items()},
             "labels": dict(self.labels),
+            "webhooks": tuple({"url": webhook.url, "events": webhook.events} for webhook in self.webhooks),
             "retry": None if self.retry is None else {name: getattr(self.retry, name) for name in _RETRY},
             "mounts": tuple(asdict(mount) for mount in self.mounts),
         }
@@ -141,12 +152,17 @@ class SessionSpec:
         values["depends_on"] = tuple(values.get("depends_on", ()))
         # Sessions of earlier versions have none.
         values["mounts"] = tuple(MountSpec(**mount) for mount in values.get("mounts", ()))
+        values["webhooks"] = tuple(
+            WebhookSpec(webhook["url"], tuple(webhook["events"])) for webhook in values.get("webhooks", ())
+        )
         values["retry"] = RetryPolicy(**values["retry"]) if values.get("retry") else None
         return cls(**values)
 
 
 _PLAIN = tuple(
-    field.name for field in fields(SessionSpec) if field.name not in ("kernel", "roles", "labels", "retry", "mounts")
+    field.name
+    for field in fields(SessionSpec)
+    if field.name not in ("kernel", "roles", "labels", "retry", "mounts", "webhooks")
 )
 _RETRY = tuple(field.name for field in fields(RetryPolicy))
 

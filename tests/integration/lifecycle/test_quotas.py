@@ -52,7 +52,7 @@ async def submit(database: Database, owner: str, name: str, cpu: str = "1", **ch
     assert violations == []
     session_id = uuid.uuid4()
     async with database.transaction() as tx:
-        await commands.create(tx, *commands.new_rows(session_id, owner, spec))
+        await commands.create_many(tx, [commands.draft(session_id, owner, spec)])
     return session_id
 
 

@@ -100,6 +100,11 @@ CREATE = [
     (spec(depends_on=["$(x)"]), "spec.depends_on[0]"),
     (spec(depends_on=["x"] * 1001), "spec.depends_on"),
     (spec(retry=session_pb2.RetryPolicy()), "spec.retry.max_attempts"),
+    (spec(webhooks=[session_pb2.Webhook(url="file:///etc/passwd")]), "spec.webhooks[0].url"),
+    (spec(webhooks=[session_pb2.Webhook(url="http://u:p@x/")]), "spec.webhooks[0].url"),
+    (spec(webhooks=[session_pb2.Webhook(url="http://x/", events=[99])]), "spec.webhooks[0].events"),
+    (spec(webhooks=[session_pb2.Webhook(url="http://x/", secret="x" * 257)]), "spec.webhooks[0].secret"),
+    (spec(webhooks=[session_pb2.Webhook(url="http://x/")] * 5), "spec.webhooks"),
     (spec(retry=session_pb2.RetryPolicy(max_attempts=101)), "spec.retry.max_attempts"),
     (spec(retry=session_pb2.RetryPolicy(max_attempts=2, backoff=Duration(seconds=-1))), "spec.retry.backoff"),
     (

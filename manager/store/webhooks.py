@@ -1,0 +1,106 @@
+"""Who is to be told what, what is still to be told, and how far the journal was gone through for that."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store.recordset import Row, fetched, recordset
+
+
+async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, int, str, list[str], bytes]]) -> None:
+    """Writes webhooks of new sessions: (session, place among its webhooks, url, events, sealed secret)."""
+    for session_id, position, url, events, secret in rows:
+        await tx.execute(
+            text("""
+                INSERT INTO webhook (session_id, position, url, events, secret) VALUES (:id, :position, :url, CAST(:events AS jsonb), :secret)
+            """),
+            {"id": session_id, "position": position, "url": url, "events": recordset(events), "secret": secret},  # type: ignore[arg-type]
+        )
+
+
+async def read_cursor(tx: AsyncSession) -> tuple[int, int]:
+    """The revision that the journal was gone through to, and the newest."""
+    row = await tx.execute(text("SELECT c.revision, h.revision FROM webhook_cursor c, journal_head h"))
+    cursor, newest = row.one()
+    return cursor, newest
+
+
+async def read_events(tx: AsyncSession, after: int, upto: int) -> list[Row]:
+    """Entries of the journal about sessions with webhooks, one row for each of these."""
+    found = await tx.execute(
+        text("""
+            SELECT j.revision, j.create_time, j.session_id, j.owner, j.project, j.kind, j.payload, s.name, w.position, w.events
+            FROM journal j JOIN webhook w ON w.session_id = j.session_id JOIN session s ON s.id = j.session_id
+            WHERE j.revision > :after AND j.revision <= :upto ORDER BY j.revision, w.position
+        """),
+        {"after": after, "upto": upto},
+    )
+    return fetched(found)
+
+
+async def add(tx: AsyncSession, upto: int, deliveries: Iterable[Mapping[str, Any]]) -> None:
+    """Keeps what is to be told: rows of session_id, position, revision, event and body; the journal was gone through up to `upto`."""
+    await tx.execute(
+        text("""
+            INSERT INTO webhook_delivery (session_id, position, revision, event, body, tries, next_try_time)
+            SELECT session_id, position, revision, event, body, 0, now() FROM jsonb_to_recordset(CAST(:rows AS jsonb))
+                AS r(session_id uuid, position int, revision bigint, event text, body text)
+            ON CONFLICT DO NOTHING
+        """),
+        {"rows": recordset(deliveries)},
+    )
+    await tx.execute(text("UPDATE webhook_cursor SET revision = greatest(revision, :upto)"), {"upto": upto})
+    await drop_finished(tx)
+
+
+async def read_due(tx: AsyncSession, limit: int) -> list[Row]:
+    """What is to be told now: of each webhook the oldest only, so that it is told in order."""
+    found = await tx.execute(
+        text("""
+            SELECT first.*, w.url, w.secret FROM (
+                SELECT DISTINCT ON (session_id, position) session_id, position, revision, event, body, tries, next_try_time
+                FROM webhook_delivery ORDER BY session_id, position, revision
+            ) first JOIN webhook w USING (session_id, position)
+            WHERE first.next_try_time <= now() ORDER BY first.next_try_time LIMIT :limit
+        """),
+        {"limit": limit},
+    )
+    return fetched(found)
+
+
+async def anything_left(tx: AsyncSession) -> bool:
+    """Whether anything is still to be told, now or later."""
+    return bool((await tx.execute(text("SELECT EXISTS (SELECT FROM webhook_delivery)"))).scalar_one())
+
+
+async def settle(tx: AsyncSession, row: Mapping[str, Any], retry_seconds: float | None) -> None:
+    """It was told, or is given up; with `retry_seconds`, it is tried again after that."""
+    key = {"id": row["session_id"], "position": row["position"], "revision": row["revision"]}
+    where = "WHERE session_id = :id AND position = :position AND revision = :revision"
+    if retry_seconds is None:
+        await tx.execute(text(f"DELETE FROM webhook_delivery {where}"), key)  # noqa: S608  # ours
+        await drop_finished(tx)
+    else:
+        await tx.execute(
+            text(
+                f"UPDATE webhook_delivery SET tries = tries + 1, next_try_time = now() + make_interval(secs => :pause) {where}"  # noqa: S608
+            ),
+            {**key, "pause": retry_seconds},
+        )
+
+
+async def drop_finished(tx: AsyncSession) -> None:
+    """Removes the webhooks, with their secrets, of sessions that are over and of which everything was told."""
+    await tx.execute(
+        text("""
+            DELETE FROM webhook w USING session s
+            WHERE s.id = w.session_id AND s.state IN ('TERMINATED', 'CANCELLED')
+              AND NOT EXISTS (SELECT FROM webhook_delivery d WHERE d.session_id = w.session_id AND d.position = w.position)
+              AND NOT EXISTS (SELECT FROM journal j, webhook_cursor c WHERE j.session_id = w.session_id AND j.revision > c.revision)
+        """)
+    )

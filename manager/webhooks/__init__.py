@@ -1,0 +1,1 @@
+"""Telling others by HTTP what happens to sessions: what is sent, where it may go, and the sending."""

@@ -1,0 +1,133 @@
+"""What is sent to whom, signed how, and tried again when. Pure.
+
+The signature is HMAC-SHA256 over the time of sending, a dot and the body, so that an old request cannot be sent once more as a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+EVENTS = ("CREATED", "SCHEDULED", "RUNNING", "PENDING", "TERMINATING", "TERMINATED", "CANCELLED", "SUCCEEDED", "FAILED")
+ENDS = ("TERMINATED", "CANCELLED")
+# Tries in all, and pauses between them: some 20 hours.
+MAX_TRIES = 24
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 3600.0
+MAX_URL = 2048
+
+IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class AddressPolicy:
+    """Addresses that requests may go to: of the public internet, and those that are allowed; none that is denied."""
+
+    allowed: tuple[Network, ...] = ()
+    denied: tuple[Network, ...] = ()
+
+    def permits(self, address: str) -> bool:
+        """Whether requests may go to an address. One that only wraps another counts as that."""
+        inner = _unwrapped(ipaddress.ip_address(address.partition("%")[0]))
+        if any(inner in network for network in self.denied):
+            return False
+        if any(inner in network for network in self.allowed):
+            return True
+        return inner.is_global and not inner.is_multicast
+
+
+PUBLIC_ONLY = AddressPolicy()
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+def _unwrapped(address: IpAddress) -> IpAddress:
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return address.ipv4_mapped
+        if address.sixtofour is not None:
+            return address.sixtofour
+        if address in _NAT64:
+            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+def wrong_url(url: str) -> str:
+    """What is wrong with a URL, in words; empty when nothing is."""
+    if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
+        return f"must be at most {MAX_URL} printable ASCII characters without spaces"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "is not a URL"
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        return "must be http://HOST… or https://HOST…"
+    if parts.username is not None or parts.password is not None:
+        return "must hold no user name: sign with `secret` instead"
+    return ""
+
+
+def events_of(kind: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an entry of the journal is to those who are told; nothing for most."""
+    if kind == "CREATED":
+        return ("CREATED",)
+    if kind != "SESSION_MOVED" or payload["to"] not in EVENTS:
+        return ()
+    result = {"SUCCESS": "SUCCEEDED", "FAILURE": "FAILED"}.get(payload["result"])
+    ended = (result,) if payload["to"] in ENDS and result is not None else ()
+    return (payload["to"], *ended)
+
+
+def wanted(asked: tuple[str, ...], happened: tuple[str, ...]) -> str:
+    """The event to tell of, the most telling one; empty for none. Who asks for nothing is told of the end."""
+    asked = asked or ENDS
+    return next((event for event in reversed(happened) if event in asked), "")
+
+
+def body_of(event: str, row: Mapping[str, Any]) -> str:
+    """The JSON that is sent; `row` has revision, create_time, session_id, owner, project, name, kind and payload."""
+    payload = row["payload"] if row["kind"] == "SESSION_MOVED" else {}
+    told = {
+        "event": event,
+        "revision": row["revision"],
+        "time": row["create_time"].isoformat(),
+        "session": {
+            "id": str(row["session_id"]),
+            "name": row["name"],
+            "owner": row["owner"],
+            "project": row["project"],
+            "state": payload.get("to", "PENDING"),
+            "result": payload.get("result", "UNDEFINED"),
+            "exitCode": payload.get("exit_code"),
+            "reason": payload.get("reason", ""),
+            "message": payload.get("message", ""),
+            "retries": payload.get("retries", 0),
+        },
+    }
+    return json.dumps(told, separators=(",", ":"))
+
+
+def headers_of(key: str, event: str, body: str, secret: str, now: int) -> dict[str, str]:
+    """Headers of one sending at `now`, in seconds since 1970; `key` is the same each time."""
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "retinue",
+        "Idempotency-Key": key,
+        "Retinue-Event": event,
+        "Retinue-Timestamp": str(now),
+    }
+    if secret:
+        signature = hmac.new(secret.encode(), f"{now}.{body}".encode(), hashlib.sha256).hexdigest()
+        headers["Retinue-Signature"] = f"v1={signature}"
+    return headers
+
+
+def pause(tries: int) -> float | None:
+    """Seconds before the next try after so many that failed; None to give up."""
+    return None if tries >= MAX_TRIES else min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1))

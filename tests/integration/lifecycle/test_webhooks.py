@@ -1,0 +1,122 @@
+"""Webhooks over a real database and real HTTP: told in order, at least once, over restarts, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from sqlalchemy import text
+
+from manager.lifecycle import commands
+from manager.lifecycle.spec import WebhookSpec
+from manager.lifecycle.webhooks import Courier
+from manager.store.database import Database
+from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
+from tests.integration.lifecycle.conftest import TERM
+from tests.integration.lifecycle.test_quotas import submit
+
+LOCAL = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))
+
+
+class Receiver:
+    """Takes requests, and answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.answers: list[bytes] = []
+        self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in head[1:] if line)
+        body = json.loads(await reader.readexactly(int(headers["Content-Length"])))
+        self.requests.append((headers, body))
+        answer = self.answers.pop(0) if self.answers else b"204 No Content"
+        writer.write(b"HTTP/1.1 " + answer + b"\r\nLocation: http://127.0.0.1:1/\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    @property
+    def events(self) -> list[str]:
+        return [body["event"] for _, body in self.requests]
+
+
+@contextlib.asynccontextmanager
+async def receiver() -> AsyncIterator[Receiver]:
+    made = Receiver()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def told(database: Database, courier: Courier) -> bool:
+    """One round, with what is to be tried later tried now; returns whether anything is left."""
+    async with database.transaction() as tx:
+        await tx.execute(text("UPDATE webhook_delivery SET next_try_time = now()"))
+    await courier.collect()
+    return await courier.deliver()
+
+
+async def count(database: Database, table: str) -> int:
+    async with database.transaction() as tx:
+        return int((await tx.execute(text(f"SELECT count(*) FROM {table}"))).scalar_one())  # noqa: S608
+
+
+async def test_told_in_order_and_again_until_taken_over_restarts(database: Database) -> None:
+    async with receiver() as server:
+        url = f"http://127.0.0.1:{server.port}/hook?x=1"
+        webhook = WebhookSpec(url, ("CREATED", "CANCELLED"), "s3cret")
+        session_id = await submit(database, "ann", "watched", webhooks=(webhook,))
+        await submit(database, "ann", "unwatched")
+        async with database.transaction() as tx:
+            await commands.terminate(tx, session_id, by="ann", force=False)
+        server.answers = [b"500 Not Now", b"302 Found"]
+        assert await told(database, Courier(database, TERM, LOCAL))
+        assert server.events == ["CREATED"], "what comes later waits for what came before"
+        # Another leader goes on where the one before stopped.
+        courier = Courier(database, TERM, LOCAL)
+        assert await told(database, courier)
+        assert not await told(database, courier)
+        assert server.events == ["CREATED", "CREATED", "CREATED", "CANCELLED"]
+        keys = [headers["Idempotency-Key"] for headers, _ in server.requests]
+        assert len(set(keys[:3])) == 1
+        assert keys[3] != keys[0]
+        assert all(headers["Retinue-Signature"].startswith("v1=") for headers, _ in server.requests)
+        assert server.requests[3][1]["session"]["reason"] == "TERMINATED_BY_USER"
+        assert server.requests[3][1]["session"]["id"] == str(session_id)
+        # Nothing is left behind, and nothing is told twice.
+        assert (await count(database, "webhook"), await count(database, "webhook_delivery")) == (0, 0)
+        assert not await told(database, Courier(database, TERM, LOCAL))
+        assert len(server.requests) == 4
+
+
+async def test_inner_addresses_get_nothing(database: Database) -> None:
+    async with receiver() as server:
+        for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
+            webhook = WebhookSpec(f"http://{host}:{server.port}/", ("CREATED",))
+            await submit(database, "ann", f"to-{len(host)}", webhooks=(webhook,))
+        assert await told(database, Courier(database, TERM, PUBLIC_ONLY))
+        assert server.requests == []
+        async with database.transaction() as tx:
+            assert set((await tx.execute(text("SELECT tries FROM webhook_delivery"))).scalars()) == {1}
+
+
+async def test_a_webhook_that_never_takes_anything_is_given_up(database: Database) -> None:
+    async with receiver() as server:
+        server.answers = [b"500 No"] * 100
+        await submit(
+            database, "ann", "refused", webhooks=(WebhookSpec(f"http://127.0.0.1:{server.port}/", ("CREATED",)),)
+        )
+        courier = Courier(database, TERM, LOCAL)
+        for _ in range(30):
+            await told(database, courier)
+        assert len(server.requests) == 24
+        assert await count(database, "webhook_delivery") == 0
