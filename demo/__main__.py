@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from dataclasses import replace
 
-from demo import cleaning, fairness, placement, word_count
+from demo import cleaning, containers, fairness, placement, word_count
 from demo.stage import DemoError, Stage
 from retinue.client import RetinueError
+from retinue.client.local import engine
 from retinue.client.local.cluster import Cluster, ClusterOptions
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -18,19 +20,31 @@ _OPTIONS = ClusterOptions(agents=2, slots={"cpu": "9", "mem": "18g"}, prefix="de
 async def demonstrate(stage: Stage) -> None:
     """All parts, on a cluster that is gone afterwards. Raises DemoError, RetinueError, TimeoutError, OSError."""
     stage.heading("A manager, its database, and two agents, each on its own node")
-    cluster = Cluster(options=_OPTIONS, say=stage.say)
-    async with cluster, cluster.client() as client:
-        for agent in [agent async for agent in client.agents.list()]:
-            stage.say(f"agent {agent.id} at {agent.address} has {dict(sorted(agent.capacity.items()))}")
-        try:
-            await word_count.show(stage, client)
-            await fairness.show(stage, cluster, client)
-            await placement.show(stage, cluster, client)
-            await cleaning.show(stage, cluster, client)
-        except (DemoError, RetinueError, TimeoutError):
-            for child in cluster.casualties():
-                stage.say(f"{child.name} ended with {child.exit_status}:\n{child.tail()}")
-            raise
+    host = await asyncio.to_thread(containers.find_engine)
+    made = host is not None and await asyncio.to_thread(containers.make_image, host, word_count.TEXTS)
+    image = containers.IMAGE if made else ""
+    if image and host:
+        stage.say(f"the Docker engine at {host} answers: the word count runs in containers")
+    else:
+        stage.say("no Docker engine answers: everything runs as native processes")
+    options = replace(_OPTIONS, engine=(lambda *_: host) if image and host else None)
+    cluster = Cluster(options=options, say=stage.say)
+    try:
+        async with cluster, cluster.client() as client:
+            for agent in [agent async for agent in client.agents.list()]:
+                stage.say(f"agent {agent.id} at {agent.address} has {dict(sorted(agent.capacity.items()))}")
+            try:
+                await word_count.show(stage, client, image)
+                await fairness.show(stage, cluster, client)
+                await placement.show(stage, cluster, client)
+                await cleaning.show(stage, cluster, client)
+            except (DemoError, RetinueError, TimeoutError):
+                for child in cluster.casualties():
+                    stage.say(f"{child.name} ended with {child.exit_status}:\n{child.tail()}")
+                raise
+    finally:
+        if image and host:
+            await asyncio.to_thread(engine.remove_image, host, image)
 
 
 async def _until_interrupted(stage: Stage) -> int:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from demo import containers
 from demo.stage import DemoError
 from retinue.manager.v1 import session_pb2
 
@@ -24,13 +25,16 @@ def count_directly(directory: Path) -> int:
     return sum(len(path.read_text(encoding="utf-8", errors="replace").split()) for path in texts)
 
 
-async def show(stage: Stage, client: Client) -> None:
-    """Runs the count and checks its total. Raises DemoError, RetinueError."""
+async def show(stage: Stage, client: Client, image: str) -> None:
+    """Runs the count and checks its total; in containers of `image`, or natively if it is empty. Raises DemoError, RetinueError."""
     stage.heading(f"1. main1, sub1 and sub2 count the words under {TEXTS}, over two nodes")
     command = ["/usr/bin/python3", "-c", _PROGRAM.read_text(), str(TEXTS)]
+    if image:
+        command = ["/bin/sh", "-c", containers.PROGRAM, "count", str(TEXTS)]
     session = await client.sessions.create(
         type="batch",
         name="word-count",
+        image=image,
         cluster_size=SIZE,
         cluster_mode="multi-node",
         # Two such kernels fill most of a node: the third has to go to the other one.

@@ -41,6 +41,7 @@ _COMMANDS = {
     "admin": "admin",
     "contexts": "contexts",
     "dev": "dev",
+    "doctor": "doctor",
     "completion": "about",
     "version": "about",
 }

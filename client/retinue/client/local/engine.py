@@ -33,6 +33,13 @@ def answers(host: str = "") -> bool:
     return _request(host, "GET", "/_ping") is not None
 
 
+def ask(host: str, path: str) -> dict[str, Any] | None:
+    """The answer to a question that has an object for an answer; None when there is none. Blocks."""
+    content = _request(host, "GET", path)
+    found: dict[str, Any] | None = json.loads(content) if content is not None else None
+    return found
+
+
 def containers(host: str, label: str) -> list[str]:
     """Names of the containers with a label `NAME=VALUE`, ended ones too; none where no engine answers. Blocks."""
     query = urlencode({"all": "true", "filters": json.dumps({"label": [label]})})

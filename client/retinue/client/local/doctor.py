@@ -1,0 +1,245 @@
+"""What a machine needs to be a node: facts read from it, and what they mean. `examine` reads, `judge` decides."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retinue.client.local import engine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+OK, WARNING, ERROR = "OK", "WARNING", "ERROR"
+SESSION_ADDRESSES = ipaddress.ip_network("10.128.0.0/9")
+"""Where managers take the private networks of sessions from."""
+LEAST_MTU = 1300
+OLDEST_ENGINE, OLDEST_RUNC = (20, 10), (1, 1)
+TOOLS = {
+    "bwrap": ("bubblewrap", "native processes"),
+    "setpriv": ("util-linux", "native processes"),
+    "ip": ("iproute2", "nodes of `retinue dev`"),
+    "nft": ("nftables", "the ways out of kernels"),
+}
+LINKS = ("bridge", "veth", "vxlan")
+_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was found. None, or an empty value, says that it is not there or could not be found out.
+
+    `links` are the kinds of links that can be made. `addresses` are networks of the machine's own links and routes.
+    `clock_synchronized` is None where nobody knows.
+    """
+
+    root: bool = True
+    tools: Mapping[str, bool] = field(default_factory=dict)
+    compiler: bool = True
+    programs_built: bool = False
+    engine: Mapping[str, Any] | None = None
+    cgroup_version: int = 0
+    controllers: frozenset[str] = frozenset()
+    links: Mapping[str, bool] = field(default_factory=dict)
+    overlay: bool = True
+    nftables: bool = True
+    mtu: int | None = None
+    addresses: Sequence[str] = ()
+    clock_synchronized: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: `state` is OK, WARNING (something works less well) or ERROR; `remedy` mends it."""
+
+    name: str
+    state: str
+    message: str
+    remedy: str = ""
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """What the facts mean for a node; pure."""
+    findings = [
+        Finding("root", OK, "this is root")
+        if facts.root
+        else Finding("root", ERROR, "an agent needs root", "run the agent, and this, as root")
+    ]
+    for tool, (package, purpose) in TOOLS.items():
+        if facts.tools.get(tool):
+            findings.append(Finding(tool, OK, "is there"))
+        else:
+            findings.append(Finding(tool, ERROR, f"is missing: needed for {purpose}", f"apt-get install {package}"))
+    findings += _engine(facts)
+    findings += _groups(facts)
+    for kind in LINKS:
+        if facts.links.get(kind):
+            findings.append(Finding(kind, OK, "links of this kind can be made"))
+        else:
+            remedy = f"modprobe {kind}, or a kernel with CONFIG_{kind.upper()}"
+            findings.append(Finding(kind, ERROR, "links of this kind cannot be made", remedy))
+    for name, there, purpose in (
+        ("overlay", facts.overlay, "the writable layer over the host's root"),
+        ("nf_tables", facts.nftables, "the ways out of kernels"),
+    ):
+        remedy = "" if there else f"modprobe {name}"
+        message = "the kernel has it" if there else f"the kernel lacks it: needed for {purpose}"
+        findings.append(Finding(name, OK if there else ERROR, message, remedy))
+    findings += [_mtu(facts.mtu), _addresses(facts.addresses), _clock(facts.clock_synchronized)]
+    return findings
+
+
+def _engine(facts: Facts) -> list[Finding]:
+    if facts.engine is None:
+        remedy = "apt-get install docker.io, or start the engine; DOCKER_HOST says where it is"
+        return [Finding("docker", WARNING, "no engine answers: sessions with an image cannot run here", remedy)]
+    found = []
+    for name, text, oldest in (
+        ("docker", str(facts.engine.get("version", "")), OLDEST_ENGINE),
+        ("runc", str(facts.engine.get("runc", "")), OLDEST_RUNC),
+    ):
+        wanted = ".".join(map(str, oldest))
+        version = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+        if not version:
+            found.append(Finding(name, WARNING, "does not say its version", f"{wanted} or newer is known to work"))
+        elif version < oldest:
+            found.append(Finding(name, ERROR, f"version {text} is too old", f"install {wanted} or newer"))
+        else:
+            found.append(Finding(name, OK, f"version {text}"))
+    if facts.engine.get("live_restore"):
+        found.append(Finding("live-restore", OK, "containers outlive a restart of the engine"))
+    else:
+        remedy = 'put "live-restore": true into /etc/docker/daemon.json and reload the engine'
+        found.append(Finding("live-restore", WARNING, "a restart of the engine ends all containers", remedy))
+    if not facts.programs_built and not facts.compiler:
+        remedy = "apt-get install gcc libc6-dev"
+        found.append(Finding("compiler", ERROR, "programs for containers are not built, and cannot be", remedy))
+    return found
+
+
+def _groups(facts: Facts) -> list[Finding]:
+    if missing := {"memory", "cpu", "pids"} - facts.controllers:
+        names = ", ".join(sorted(missing))
+        remedy = "boot with cgroup_enable=memory, or mount the controllers under /sys/fs/cgroup"
+        return [Finding("cgroups", ERROR, f"version {facts.cgroup_version or '?'} without {names}", remedy)]
+    return [Finding("cgroups", OK, f"version {facts.cgroup_version} with memory, cpu and pids")]
+
+
+def _mtu(mtu: int | None) -> Finding:
+    if mtu is None:
+        return Finding("mtu", ERROR, "there is no default route", "give the agent its --underlay-address")
+    if mtu < LEAST_MTU:
+        return Finding("mtu", ERROR, f"{mtu} leaves too little inside sessions", f"at least {LEAST_MTU} on the uplink")
+    return Finding("mtu", OK, f"{mtu} on the uplink, {mtu - 50} inside sessions over several nodes")
+
+
+def _addresses(addresses: Sequence[str]) -> Finding:
+    overlaps = [text for text in addresses if ipaddress.ip_network(text, strict=False).overlaps(SESSION_ADDRESSES)]
+    if overlaps:
+        # Sessions are in namespaces of their own: what they cannot reach is what lies behind these.
+        message = f"{', '.join(overlaps)} lies within {SESSION_ADDRESSES}, which sessions have"
+        return Finding("addresses", WARNING, message, "kernels may not reach it: give that network other addresses")
+    return Finding("addresses", OK, f"nothing here overlaps {SESSION_ADDRESSES}")
+
+
+def _clock(synchronized: bool | None) -> Finding:
+    if synchronized is None:
+        return Finding("clock", WARNING, "nobody says whether it is right", "run chrony or systemd-timesyncd")
+    if not synchronized:
+        return Finding("clock", WARNING, "is not synchronized; certificates need it right", "run chrony or ntpd")
+    return Finding("clock", OK, "is synchronized")
+
+
+def examine(docker_host: str = "") -> Facts:
+    """Looks at this machine; makes and removes a few links. Blocks for up to some seconds."""
+    mount = Path("/sys/fs/cgroup")
+    unified = (mount / "cgroup.controllers").exists()
+    controllers = (mount / "cgroup.controllers").read_text().split() if unified else os.listdir(mount)
+    filesystems = Path("/proc/filesystems").read_text().split()
+    root = os.geteuid() == 0
+    return Facts(
+        root=root,
+        tools={tool: shutil.which(tool) is not None for tool in TOOLS},
+        compiler=any(map(shutil.which, ("musl-gcc", "gcc", "cc"))),
+        programs_built=any(Path("/usr/lib/retinue").glob("init-*")) or any(Path("/var/cache/retinue").glob("init-*")),
+        engine=_ask_engine(docker_host),
+        cgroup_version=2 if unified else 1,
+        controllers=frozenset(controllers),
+        links={kind: root and _can_make(kind) for kind in LINKS},
+        overlay="overlay" in filesystems or _run("modprobe", "overlay"),
+        nftables=_run("nft", "list", "ruleset"),
+        mtu=_uplink_mtu(),
+        addresses=_routes(),
+        clock_synchronized=_is_synchronized(),
+    )
+
+
+def _ask_engine(host: str) -> dict[str, Any] | None:
+    version, info = engine.ask(host, "/version"), engine.ask(host, "/info")
+    if version is None or info is None:
+        return None
+    parts = {part.get("Name"): part.get("Version") for part in version.get("Components", [])}
+    return {
+        "version": version.get("Version"),
+        "runc": parts.get("runc", ""),
+        "live_restore": bool(info.get("LiveRestoreEnabled")),
+    }
+
+
+def _can_make(kind: str) -> bool:
+    name = f"rtd{os.getpid() % 100_000}"
+    extra = {"veth": ("peer", "name", f"{name}p"), "vxlan": ("id", "16777215", "dstport", "4789", "local", "127.0.0.1")}
+    # In a namespace of its own: nothing of the machine's network is touched, and all is gone with the command.
+    return _run("unshare", "--net", "ip", "link", "add", name, "type", kind, *extra.get(kind, ()))
+
+
+def _run(*command: str) -> bool:
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=False)  # noqa: S603  # our own words
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _output(*command: str) -> Any:
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=True)  # noqa: S603  # our own words
+        return json.loads(done.stdout or b"[]")
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
+
+
+def _uplink_mtu() -> int | None:
+    routes = _output("ip", "-j", "-4", "route", "show", "default")
+    device = next((route.get("dev") for route in routes), None)
+    if device is None:
+        return None
+    try:
+        return int(Path(f"/sys/class/net/{device}/mtu").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _routes() -> list[str]:
+    routes = _output("ip", "-j", "-4", "route", "show", "table", "main")
+    return sorted({str(route["dst"]) for route in routes if str(route.get("dst", "default")) != "default"})
+
+
+def _is_synchronized() -> bool | None:
+    """What the kernel's clock says of itself: adjtimex reports 5, or the flag STA_UNSYNC, while nobody steers it."""
+    if not hasattr(socket, "AF_UNIX") or not hasattr(time, "CLOCK_REALTIME"):
+        return None
+    import ctypes  # noqa: PLC0415  # only for this
+
+    buffer = ctypes.create_string_buffer(512)
+    state = int(ctypes.CDLL(None, use_errno=True).adjtimex(buffer))
+    return None if state < 0 else state != 5  # noqa: PLR2004  # TIME_ERROR
