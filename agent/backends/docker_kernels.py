@@ -185,7 +185,8 @@ class DockerKernels:
         name = container_name(attempt_id)
         state = self._engine.inspect(name)
         if state is not None and state.running:
-            if init is None or alive(init):
+            # Another first process than ours is that of a restart by somebody else: an attempt is not run twice.
+            if init is None or alive(init) or state.pid not in {0, init.pid}:
                 self._engine.kill(name)
                 if init is not None:
                     wait_end(init, END_TIMEOUT)

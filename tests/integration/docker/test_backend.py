@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -209,6 +210,22 @@ async def test_container_removed_by_somebody_else(contract: Contract, engine: Te
     engine.remove_containers(contract.place.agent_id)
     observed = await contract.until("k.1", Phase.EXITED)
     assert (observed.reason, observed.exit_code) == ("KILLED", None)
+    await backend.remove("k.1")
+    assert not contract.left()
+
+
+async def test_container_restarted_by_somebody_else(contract: Contract, engine: TestEngine) -> None:
+    backend = await contract.held(contract.spec("k", "sh", "-c", "echo once; sleep 1000"))
+    await backend.release("k.1")
+    client = engine.client()
+    try:
+        await asyncio.to_thread(client.restart, "retinue-k.1", timeout=0)
+        observed = await contract.until("k.1", Phase.EXITED)
+        assert observed.exit_code in {137, 143}
+        # It waits at its gate, which nobody opens again.
+        assert contract.printed("k.1") in {"", "once\n"}
+    finally:
+        client.close()
     await backend.remove("k.1")
     assert not contract.left()
 
