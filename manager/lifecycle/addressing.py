@@ -47,24 +47,39 @@ class SubnetPool:
     def __init__(self, taken: Iterable[str]) -> None:
         self._first = int(POOL.network_address) // _BLOCK
         self._used = bytearray(POOL.num_addresses // _BLOCK)
-        # Nothing is given back to a pool, so a search of one size goes on where the last one ended.
+        # By size: there is nothing free below.
         self._cursors: dict[int, int] = {}
         for subnet in taken:
-            network = ipaddress.ip_network(subnet)
-            start = int(network.network_address) // _BLOCK - self._first
-            blocks = max(1, network.num_addresses // _BLOCK)
-            self._used[start : start + blocks] = b"\x01" * blocks
+            self.hold(subnet)
 
     def take(self, kernels: int) -> str:
         """A subnet with room for `kernels`. Raises AddressSpaceExhaustedError."""
         prefix = min(_MIN_PREFIX, 32 - (kernels + _RESERVED_ADDRESSES - 1).bit_length())
         blocks = (1 << (32 - prefix)) // _BLOCK
-        for start in range(self._cursors.get(blocks, 0), len(self._used), blocks):
-            if not any(self._used[start : start + blocks]):
+        wanted, start = bytes(blocks), self._cursors.get(blocks, 0)
+        while (start := self._used.find(wanted, start)) >= 0:
+            if not start % blocks:
                 self._used[start : start + blocks] = b"\x01" * blocks
                 self._cursors[blocks] = start + blocks
                 return f"{ipaddress.ip_address((start + self._first) * _BLOCK)}/{prefix}"
+            start += blocks - start % blocks
         raise AddressSpaceExhaustedError(f"no free subnet for {kernels} kernels in {POOL}")
+
+    def hold(self, subnet: str) -> None:
+        """A subnet is taken."""
+        start, blocks = self._blocks(subnet)
+        self._used[start : start + blocks] = b"\x01" * blocks
+
+    def give_back(self, subnet: str) -> None:
+        """A subnet is free again."""
+        start, blocks = self._blocks(subnet)
+        self._used[start : start + blocks] = bytes(blocks)
+        for size, cursor in self._cursors.items():
+            self._cursors[size] = min(cursor, start - start % size)
+
+    def _blocks(self, subnet: str) -> tuple[int, int]:
+        network = ipaddress.ip_network(subnet)
+        return int(network.network_address) // _BLOCK - self._first, max(1, network.num_addresses // _BLOCK)
 
 
 def choose_vni(taken: Collection[int], source: random.Random) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import grpc
 import grpc.aio
@@ -41,14 +40,12 @@ class ExternalStrategies:
         for channel in channels:
             await channel.close()
 
-    async def ask(
-        self, group: str, settings: Settings, snapshot: Snapshot, rows: Sequence[Mapping[str, Any]]
-    ) -> Advice | None:
-        """What the strategies of a group say to a pass; None when none of them is external. `rows` are the queue as read."""
+    async def ask(self, group: str, settings: Settings, snapshot: Snapshot) -> Advice | None:
+        """What the strategies of a group say to a pass; None when none of them is external."""
         levels = (settings.session_strategy == EXTERNAL, settings.agent_strategy == EXTERNAL)
         if not any(levels):
             return None
-        waiting = await asyncio.to_thread(_waiting, snapshot, rows)
+        waiting = await asyncio.to_thread(_waiting, snapshot)
         stub: pb_grpc.StrategyServiceAsyncStub = pb_grpc.StrategyServiceStub(
             self._channel(settings.address, tls=settings.tls)
         )
@@ -86,24 +83,26 @@ def _words(error: grpc.aio.AioRpcError) -> str:
     return f"{error.code().name}: {error.details()}"
 
 
-def _waiting(snapshot: Snapshot, rows: Sequence[Mapping[str, Any]]) -> list[pb.WaitingSession]:
+def _waiting(snapshot: Snapshot) -> list[pb.WaitingSession]:
     """Those that may be tried. Pure computation of up to a second."""
     queue, offsets = snapshot.queue, snapshot.queue.offsets.tolist()
-    requests = queue.requests.tolist()
+    requests, priorities, tries = queue.requests.tolist(), queue.priorities.tolist(), queue.tries.tolist()
+    waited = [0] * len(tries) if queue.waited is None else queue.waited.tolist()
+    wishes = {session: wish for session, wish in queue.wishes.items() if len(wish.designated)}
     return [
         pb.WaitingSession(
             id=queue.ids[position],
-            owner=row["owner"],
-            priority=row["priority"],
+            owner=snapshot.owners.names[owner],
+            priority=priorities[position],
             kernels=[pb.Kernel(amounts=amounts) for amounts in requests[offsets[position] : offsets[position + 1]]],
-            single_node=row["cluster_mode"] == "SINGLE_NODE",
-            tries=row["tries"],
-            waited_seconds=row["waited"],
-            architecture=row["architecture"] or "",
-            agents=row["agents"] or (),
-            agents_strict=bool(row["agents_strict"]),
+            single_node=bool(queue.single_node[position]),
+            tries=tries[position],
+            waited_seconds=waited[position],
+            architecture=queue.architectures.get(position, ""),
+            agents=[snapshot.agents.ids[row] for row in wishes[position].designated] if position in wishes else (),
+            agents_strict=position in wishes and wishes[position].strict,
         )
-        for position, row in enumerate(rows)
+        for position, owner in enumerate(queue.owners.tolist())
         if position not in queue.held_back and position not in queue.promises
     ]
 

@@ -22,7 +22,7 @@ async def preempt(  # noqa: PLR0917  # all that a pass knows
     database: Database, term: int, settings: Settings, snapshot: Snapshot, running: Running, decisions: Decisions
 ) -> Concerned:
     """Ends or requeues the victims of a pass and promises their room. A winner that no longer waits wins nothing."""
-    winners = {snapshot.waiting[each.winner].id: each for each in decisions.preemptions}
+    winners = {snapshot.ids[each.winner]: each for each in decisions.preemptions}
     victims = {winner: [uuid.UUID(running.ids[victim]) for victim in each.victims] for winner, each in winners.items()}
     async with database.transaction() as tx:
         await leadership.check(tx, term)

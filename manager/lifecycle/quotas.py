@@ -1,4 +1,4 @@
-"""Quotas at admission: how many sessions may wait, and how urgent they may be; and the words for whose a quota is.
+"""Quotas at admission: how many sessions may wait, and how urgent they may be.
 
 Amounts and the number of placed sessions are for the scheduler's passes (see `manager.scheduling.quotas`).
 """
@@ -11,11 +11,11 @@ from typing import Any
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.commands import Draft
+from manager.lifecycle.mirror import words
 from manager.store import quotas, sessions
 from manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Subject
 from manager.store.tables import Quota
 
-_WORDS = {USER: "user", PROJECT: "project", RESOURCE_GROUP: "resource group"}
 _PATHS = {USER: "users", PROJECT: "projects", RESOURCE_GROUP: "resource_groups"}
 
 # `users/ann` and what is wrong there, with amounts.
@@ -25,11 +25,6 @@ Violation = tuple[str, str]
 def subjects_of(session: Mapping[str, Any]) -> tuple[Subject, Subject, Subject]:
     """Whose quotas hold for a session."""
     return (USER, session["owner"]), (PROJECT, session["project"]), (RESOURCE_GROUP, session["resource_group"])
-
-
-def words(subject: Subject) -> str:
-    """Whose a quota is, for people: `user ann`."""
-    return f"{_WORDS[subject[0]]} {subject[1]}"
 
 
 def path(subject: Subject) -> str:

@@ -1,17 +1,20 @@
-"""Builds the scheduler's columns from rows of the store. Pure."""
+"""What one pass of one group reads, taken from the mirror in a few vector steps. Pure."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
+from manager.lifecycle.mirror import Limit, Mirror, Subject, subjects_of, words
+from manager.scheduling.amounts import format_amount
 from manager.scheduling.columns import (
     UNLIMITED,
     Agents,
@@ -26,25 +29,14 @@ from manager.scheduling.columns import (
 )
 from manager.scheduling.fair_share import normalised_usage
 
+Row = Mapping[str, Any]
+
 # What a kernel may need of an agent, in words, and the names of the agents' backends that give it.
 FEATURES = ("a backend for native processes", "a backend for images")
 _NATIVE, _IMAGES = 1, 2
 _OFFERED = {"process": _NATIVE, "docker": _IMAGES, "null": _NATIVE | _IMAGES}
 # Project and name.
 Endpoint: TypeAlias = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A waiting session as read, and its kernels by rank."""
-
-    id: uuid.UUID
-    owner: str
-    kernel_ids: tuple[uuid.UUID, ...]
-    hostnames: tuple[str, ...]
-    slots: tuple[Mapping[str, int], ...]
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,126 +49,132 @@ class PastUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """A quota that holds for waiting sessions, and what counts against it: amounts by slot, and placed sessions."""
-
-    # Whose it is: kind and name, and in words.
-    subject: tuple[str, str]
-    words: str
-    slots: Mapping[str, int]
-    max_sessions: int | None
-    held: Mapping[str, int]
-    sessions: int
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that one pass of one group reads."""
+    """All that one pass of one group reads, and where it stands in the mirror."""
 
+    group: str
     agents: Agents
     owners: Owners
     queue: Queue
-    waiting: tuple[Waiting, ...]
+    # By session of the queue: its account and its hostnames, as numbers of the mirror.
+    accounts: Integers
+    hostnames: Integers
+    # UUIDs.
+    ids: NDArray[np.object_]
+    # By agent: its row in the mirror; by slot: its column there.
+    agent_rows: Integers
+    columns: Integers
+    # By session: its row in the mirror's queue, while that is not packed again.
+    rows: Integers
+    packed: int
+    hostname_sets: Sequence[tuple[str, ...]]
 
 
-def build(
-    agent_rows: Sequence[Mapping[str, Any]],
-    held: Mapping[str, Mapping[str, int]],
-    queue_rows: Sequence[Mapping[str, Any]],
-    weights: Mapping[str, int],
-    *,
+def take(
+    mirror: Mirror,
+    group: str,
+    now: float,
     past: PastUsage | None = None,
-    limits: Sequence[Limit] = (),
+    *,
     replicas: Mapping[Endpoint, Mapping[str, int]] = MappingProxyType({}),
 ) -> Snapshot:
-    """The columns of one group. Owners with equal shares are served in the order in which their first session arrived; given past usage,
-    those who used least for their weight come first: owners who hold nothing now differ by nothing else. `replicas` are the live kernels
-    of endpoints by agent.
+    """The columns of one group at `now` (seconds since 1970). Owners with equal shares are served in the order in which their first
+    session arrived; given past usage, those who used least for their weight come first: owners who hold nothing now differ by nothing else.
+    `replicas` are the live kernels of endpoints by agent.
     """
-    waiting = tuple(_waiting(row) for row in queue_rows)
-    slots = tuple(
-        sorted(
-            {slot for row in agent_rows for slot in row["capacity"]}
-            | {s for w in waiting for kernel in w.slots for s in kernel}
-        )
-    )
-    column = {slot: position for position, slot in enumerate(slots)}
-    # First those who wait, by arrival, then those who only hold: their order decides ties.
-    names = list(dict.fromkeys([*(session.owner for session in waiting), *sorted(held)]))
+    mirror.widen()
+    table, queue = mirror.agents, mirror.queue
+    rows = queue.rows_of(group)
+    kernels, offsets = queue.kernels_of(rows)
+    requests = queue.requests[kernels]
+    index = table.of_group(group)
+    capacity = table.capacity[index.rows]
+    used_columns = np.flatnonzero(capacity.any(axis=0) | requests.any(axis=0)).tolist()
+    columns = np.array(sorted(used_columns, key=mirror.slots.names.__getitem__), np.int64)
+    slots = tuple(mirror.slots.names[column] for column in columns)
+    capacity = capacity[:, columns]
+    accounts = queue.account[rows].astype(np.int64)
+    waiting, positions = np.unique(accounts, return_index=True)
+    in_order = waiting[np.argsort(positions)].tolist()
     normalised: dict[str, float] = {}
     if past is not None:
-        normalised = _normalised(past, agent_rows)
-        names.sort(key=lambda name: normalised.get(name, 0.0) / weights.get(name, 1))
-    owner_row = {name: position for position, name in enumerate(names)}
-    agent_row = {row["id"]: position for position, row in enumerate(agent_rows)}
-
-    def matrix(rows: Sequence[Mapping[str, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        values = np.zeros((len(rows), len(slots)), dtype=np.int64)
-        for position, amounts in enumerate(rows):
-            for slot, amount in amounts.items():
-                if slot in column:
-                    values[position, column[slot]] = amount
-        return values
-
-    agents = Agents(
-        slots=slots,
-        ids=[row["id"] for row in agent_rows],
-        capacity=matrix([row["capacity"] for row in agent_rows]),
-        used=matrix([row["used"] for row in agent_rows]),
-        schedulable=np.array([row["state"] == "ALIVE" and not row["drained"] for row in agent_rows], dtype=np.bool_),
-        architectures=[row["architecture"] for row in agent_rows],
-        kernels=np.array([row["kernels"] for row in agent_rows], dtype=np.int64),
-        features=FEATURES,
-        offers=np.array([offered(row["backends"]) for row in agent_rows], dtype=np.int64),
-    )
-    owners = Owners(
-        names=names,
-        weights=np.array([weights.get(name, 1) for name in names], dtype=np.int64),
-        held=matrix([held.get(name, {}) for name in names]),
-        past_usage=None if past is None else np.array([normalised.get(name, 0.0) for name in names], dtype=np.float64),
-    )
+        normalised = _normalised(past, dict(zip(slots, capacity.sum(axis=0, dtype=np.float64).tolist(), strict=True)))
+    owners, owner_of = _owners(mirror, group, in_order, columns, normalised if past is not None else None)
+    particulars = _particulars(mirror, rows)
     endpoints = {
-        endpoint: position
-        for position, endpoint in enumerate(dict.fromkeys(filter(None, map(endpoint_of, queue_rows))))
+        endpoint: number
+        for number, endpoint in enumerate(dict.fromkeys(filter(None, map(endpoint_of, particulars.values()))))
     }
-    offsets = np.zeros(len(waiting) + 1, dtype=np.int64)
-    np.cumsum([len(session.slots) for session in waiting], out=offsets[1:])
-    queue = Queue(
-        ids=[str(session.id) for session in waiting],
-        owners=np.array([owner_row[session.owner] for session in waiting], dtype=np.int64),
-        priorities=np.array([row["priority"] for row in queue_rows], dtype=np.int64),
-        orders=np.array([row["sequence"] for row in queue_rows], dtype=np.int64),
-        single_node=np.array([row["cluster_mode"] == "SINGLE_NODE" for row in queue_rows], dtype=np.bool_),
-        offsets=offsets,
-        requests=matrix([kernel for session in waiting for kernel in session.slots]),
-        needs=np.array([needed(kernel["image"]) for row in queue_rows for kernel in row["kernels"]], dtype=np.int64),
-        tries=np.array([row["tries"] for row in queue_rows], dtype=np.int64),
-        held_back={
-            position: why for position, row in enumerate(queue_rows) if (why := _held_back(row, agent_row)) is not None
-        },
-        architectures={
-            position: row["architecture"] for position, row in enumerate(queue_rows) if row.get("architecture")
-        },
-        wishes={
-            position: _wishes(row, agent_row, endpoints)
-            for position, row in enumerate(queue_rows)
-            if row["failed_agents"] or row.get("agents") or row.get("replica_placement")
-        },
-        replicas=[
-            {agent_row[agent]: kernels for agent, kernels in replicas.get(endpoint, {}).items() if agent in agent_row}
-            for endpoint in endpoints
-        ],
-        waited=np.array([row.get("waited") or 0 for row in queue_rows], dtype=np.int64),
-        limits={position: row["time_limit"] for position, row in enumerate(queue_rows) if row.get("time_limit")},
-        promises={
-            position: tuple(agent_row[agent] for agent in row["promise"])
-            for position, row in enumerate(queue_rows)
-            # A promise on an agent that is gone is void.
-            if row.get("promise") and all(agent in agent_row for agent in row["promise"])
-        },
-        quotas=_quotas(limits, queue_rows, slots, matrix([limit.held for limit in limits])) if limits else None,
+    limits = {
+        subject: mirror.quotas[subject]
+        for account in waiting.tolist()
+        for subject in subjects_of(mirror.accounts.names[account])
+        if subject in mirror.quotas
+    }
+    ids = queue.ids[rows]
+    return Snapshot(
+        group=group,
+        agents=Agents(
+            slots=slots,
+            ids=index.ids,
+            capacity=capacity,
+            used=table.used[index.rows][:, columns],
+            schedulable=table.schedulable[index.rows],
+            architectures=index.architectures,  # type: ignore[arg-type]  # reads like a sequence
+            kernels=table.kernels[index.rows],
+            features=FEATURES,
+            offers=table.offers[index.rows],
+            in_order=True,
+        ),
+        owners=owners,
+        queue=Queue(
+            ids=_Texts(ids),
+            owners=owner_of[accounts],
+            priorities=queue.priority[rows].astype(np.int64),
+            orders=queue.sequence[rows],
+            single_node=queue.single_node[rows],
+            offsets=offsets,
+            requests=requests[:, columns],
+            needs=queue.needs[kernels].astype(np.int64),
+            tries=queue.tries[rows].astype(np.int64),
+            held_back={
+                session: why
+                for session, row in particulars.items()
+                if (why := held_back(row, now, index.position)) is not None
+            },
+            architectures={session: row["architecture"] for session, row in particulars.items() if row["architecture"]},
+            wishes={
+                session: wishes
+                for session, row in particulars.items()
+                if (wishes := wishes_of(row, index.position, endpoints)) is not None
+            },
+            replicas=[
+                {
+                    index.position[agent]: kernels
+                    for agent, kernels in replicas.get(endpoint, {}).items()
+                    if agent in index.position
+                }
+                for endpoint in endpoints
+            ],
+            waited=np.maximum(0, now - queue.created[rows]).astype(np.int64),
+            limits={session: row["time_limit"] for session, row in particulars.items() if row["time_limit"]},
+            promises={
+                session: tuple(index.position[agent] for agent in row["promise"])
+                for session, row in particulars.items()
+                # A promise on an agent that is gone is void.
+                if row["promise_until"] > now and all(agent in index.position for agent in row["promise"])
+            },
+            quotas=_quotas(mirror, limits, accounts, slots, columns) if limits else None,
+        ),
+        accounts=accounts,
+        hostnames=queue.hostnames[rows],
+        ids=ids,
+        agent_rows=index.rows,
+        columns=columns,
+        rows=rows,
+        packed=queue.packed,
+        hostname_sets=queue.hostname_sets,
     )
-    return Snapshot(agents, owners, queue, waiting)
 
 
 def build_running(running_rows: Sequence[Mapping[str, Any]], agents: Agents) -> Running:
@@ -214,12 +212,173 @@ def needed(image: bool) -> int:  # the one fact there is
     return _IMAGES if image else _NATIVE
 
 
-def _normalised(past: PastUsage, agent_rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def endpoint_of(row: Row) -> Endpoint | None:
+    """Project and name of the endpoint whose replicas decide where a waiting session goes."""
+    return (row["project"], row["endpoint"]) if row["replica_placement"] else None
+
+
+def endpoints_of(mirror: Mirror, group: str) -> set[Endpoint]:
+    """The endpoints whose replicas decide where sessions go that wait in a group."""
+    return {
+        endpoint
+        for row in mirror.queue.particulars.values()
+        if row["resource_group"] == group and (endpoint := endpoint_of(row)) is not None
+    }
+
+
+def held_back(row: Row, now: float, position: Mapping[str, int]) -> Explanation | None:
+    """Why a waiting session is not to be tried at `now`; `position` is that of agents by id. Only rows that `mirror.is_particular` picks
+    are asked about.
+    """
+    if (policy := _held_by_policy(row, now)) is not None:
+        return policy
+    if row["clearing"]:
+        return Explanation(Tier.SYSTEM, "CLEARING", "what an earlier start left on its agents is being cleared away")
+    if row["next_try"] > now:
+        again = row["retries"] and not row["failed_starts"]
+        code, what = ("RETRY_BACKOFF", "try") if again else ("START_BACKOFF", "start")
+        why = f"its last {what} failed ({row['last_failure']}); it waits before the next try"
+        return Explanation(Tier.SYSTEM, code, why)
+    if row["agents_strict"] and not any(agent in position for agent in row["agents"]):
+        named = ", ".join(row["agents"])
+        return Explanation(
+            Tier.SYSTEM, "NO_AGENT_AVAILABLE", f"none of the agents that it must run on is here: {named}"
+        )
+    return None
+
+
+def _held_by_policy(row: Row, now: float) -> Explanation | None:
+    if row["open_dependencies"]:
+        names, number = list(row["waits_for"]), row["open_dependencies"]
+        more = f" and {number - len(names)} more" if number > len(names) else ""
+        return Explanation(Tier.POLICY, "DEPENDENCY", f"it waits for the success of {', '.join(names)}{more}")
+    if row["starts_at"] > now:
+        return Explanation(Tier.POLICY, "START_TIME", "its start time has not come")
+    return None
+
+
+def wishes_of(row: Row, position: Mapping[str, int], endpoints: Mapping[Endpoint, int]) -> AgentWishes | None:
+    """Which agents a waiting session likes or does not like; endpoints are numbered. Asked as `held_back`."""
+    if not (row["failed_agents"] or row["agents"] or row["replica_placement"]):
+        return None
+    endpoint = endpoint_of(row)
+    return AgentWishes(
+        designated=tuple(position[agent] for agent in row["agents"] or () if agent in position),
+        strict=bool(row["agents_strict"]),
+        avoided=tuple(position[agent] for agent in row["failed_agents"] if agent in position),
+        endpoint=None if endpoint is None else endpoints[endpoint],
+        pack=row["replica_placement"] == "PACK",
+    )
+
+
+def explanation_text(why: Explanation, hostnames: Sequence[str]) -> str:
+    """An explanation as it is kept, with amounts in words: for people. JSON."""
+    return json.dumps(
+        {
+            "tier": why.tier.value,
+            "shortfalls": [
+                {
+                    "hostname": "" if shortfall.kernel is None else hostnames[shortfall.kernel],
+                    "agent": shortfall.agent,
+                    "slot": lack.slot,
+                    "requested": format_amount(lack.slot, lack.requested),
+                    "free": format_amount(lack.slot, lack.free),
+                    "short": format_amount(lack.slot, lack.short),
+                }
+                for shortfall in why.shortfalls
+                for lack in shortfall.lacks[:1]
+            ],
+        }
+    )
+
+
+class _Texts(Sequence[str]):
+    """Ids as text, made when one is asked for."""
+
+    def __init__(self, ids: NDArray[np.object_]) -> None:
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[str]: ...
+    def __getitem__(self, row: int | slice) -> str | Sequence[str]:
+        return _Texts(self._ids[row]) if isinstance(row, slice) else str(self._ids[row])
+
+
+class _ByAccount(Sequence[tuple[int, ...]]):
+    """For each session what its account has."""
+
+    def __init__(self, accounts: Integers, values: Mapping[int, tuple[int, ...]]) -> None:
+        self._accounts = accounts
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    @overload
+    def __getitem__(self, row: int) -> tuple[int, ...]: ...
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[tuple[int, ...]]: ...
+    def __getitem__(self, row: int | slice) -> tuple[int, ...] | Sequence[tuple[int, ...]]:
+        if isinstance(row, slice):
+            return _ByAccount(self._accounts[row], self._values)
+        return self._values[int(self._accounts[row])]
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return (self._values[account] for account in self._accounts.tolist())
+
+
+def _owners(
+    mirror: Mirror,
+    group: str,
+    waiting: Sequence[int],
+    columns: Integers,
+    past_usage: Mapping[str, float] | None,
+) -> tuple[Owners, Integers]:
+    """The owners, and by account its owner's row: first those who wait, by arrival, then those who only hold; this order decides ties."""
+    table = mirror.accounts
+    weights: Mapping[str, int] = mirror.groups[group]["owner_weights"]
+    members = table.of_group.get(group, [])
+    holding: list[bool] = np.any(table.held[members], axis=1).tolist()
+    holders = {table.names[account][1] for account, holds in zip(members, holding, strict=True) if holds}
+    names = list(dict.fromkeys([*(table.names[account][1] for account in waiting), *sorted(holders)]))
+    if past_usage is not None:
+        names.sort(key=lambda name: past_usage.get(name, 0.0) / weights.get(name, 1))
+    row = {name: position for position, name in enumerate(names)}
+    owner_of = np.full(len(table.names), -1, np.int64)
+    owner_of[members] = [row.get(table.names[account][1], -1) for account in members]
+    held = np.zeros((len(names), len(columns)), np.int64)
+    known = [account for account in members if owner_of[account] >= 0]
+    np.add.at(held, owner_of[known], table.held[known][:, columns])
+    return (
+        Owners(
+            names=names,
+            weights=np.array([weights.get(name, 1) for name in names], np.int64),
+            held=held,
+            past_usage=None
+            if past_usage is None
+            else np.array([past_usage.get(name, 0.0) for name in names], np.float64),
+        ),
+        owner_of,
+    )
+
+
+def _particulars(mirror: Mirror, rows: Integers) -> dict[int, Row]:
+    """What few sessions have, by session."""
+    particulars = mirror.queue.particulars
+    if not particulars:
+        return {}
+    where = np.full(mirror.queue.count, -1, np.int64)
+    where[rows] = np.arange(len(rows))
+    return {int(where[number]): row for number, row in particulars.items() if where[number] >= 0}
+
+
+def _normalised(past: PastUsage, capacity: Mapping[str, float]) -> dict[str, float]:
     """By owner, usage as part of what the group gives in the look-back time."""
-    capacity: dict[str, float] = {}
-    for row in agent_rows:
-        for slot, amount in row["capacity"].items():
-            capacity[slot] = capacity.get(slot, 0.0) + amount
     slot_weights = dict.fromkeys(capacity, 1.0) if past.slot_weights is None else past.slot_weights
     return {
         owner: normalised_usage(usage, capacity, past.look_back_days, slot_weights)
@@ -228,81 +387,37 @@ def _normalised(past: PastUsage, agent_rows: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _quotas(
-    limits: Sequence[Limit], queue_rows: Sequence[Mapping[str, Any]], slots: Sequence[str], held: Integers
+    mirror: Mirror, limits: Mapping[Subject, Limit], accounts: Integers, slots: Sequence[str], columns: Integers
 ) -> Quotas:
-    row_of = {limit.subject: row for row, limit in enumerate(limits)}
-    of_groups = tuple(row for row, limit in enumerate(limits) if limit.subject[0] == "RESOURCE_GROUP")
-    known: dict[tuple[str, str], tuple[int, ...]] = {}
-    for row in queue_rows:
-        key = row["owner"], row["project"]
-        if key not in known:
-            subjects = (("USER", row["owner"]), ("PROJECT", row["project"]))
-            known[key] = (*(row_of[subject] for subject in subjects if subject in row_of), *of_groups)
+    subjects = sorted(limits)
+    row_of = {subject: row for row, subject in enumerate(subjects)}
+    table = mirror.accounts
+    holders = [table.of_subject.get(subject, []) for subject in subjects]
     return Quotas(
-        names=[limit.words for limit in limits],
+        names=[words(subject) for subject in subjects],
         slots=slots,
-        limits=np.array([[limit.slots.get(slot, UNLIMITED) for slot in slots] for limit in limits], dtype=np.int64),
-        held=held,
-        session_limits=np.array(
-            [UNLIMITED if limit.max_sessions is None else limit.max_sessions for limit in limits], dtype=np.int64
+        limits=np.array(
+            [[limits[subject].slots.get(slot, UNLIMITED) for slot in slots] for subject in subjects], np.int64
+        ).reshape(len(subjects), len(slots)),
+        held=np.array([table.held[rows][:, columns].sum(axis=0) for rows in holders], np.int64).reshape(
+            len(subjects), len(slots)
         ),
-        sessions=np.array([limit.sessions for limit in limits], dtype=np.int64),
-        of_sessions=[known[row["owner"], row["project"]] for row in queue_rows],
+        session_limits=np.array(
+            [_limit(limits[subject].max_sessions) for subject in subjects],
+            np.int64,
+        ),
+        sessions=np.array([table.sessions[rows].sum() for rows in holders], np.int64),
+        of_sessions=_ByAccount(
+            accounts,
+            {
+                account: tuple(
+                    row_of[subject] for subject in subjects_of(mirror.accounts.names[account]) if subject in row_of
+                )
+                for account in np.unique(accounts).tolist()
+            },
+        ),
     )
 
 
-def _waiting(row: Mapping[str, Any]) -> Waiting:
-    kernels = row["kernels"]
-    return Waiting(
-        id=row["id"],
-        owner=row["owner"],
-        kernel_ids=tuple(uuid.UUID(kernel["id"]) for kernel in kernels),
-        hostnames=tuple(kernel["hostname"] for kernel in kernels),
-        slots=tuple(kernel["slots"] for kernel in kernels),
-        reason=row["reason"],
-        message=row["message"],
-    )
-
-
-def endpoint_of(row: Mapping[str, Any]) -> Endpoint | None:
-    """Project and name of the endpoint whose replicas decide where a waiting session goes."""
-    return (row["project"], row["endpoint"]) if row.get("replica_placement") else None
-
-
-def _wishes(row: Mapping[str, Any], agent_row: Mapping[str, int], endpoints: Mapping[Endpoint, int]) -> AgentWishes:
-    endpoint = endpoint_of(row)
-    return AgentWishes(
-        designated=tuple(agent_row[agent] for agent in row.get("agents") or () if agent in agent_row),
-        strict=bool(row.get("agents_strict")),
-        avoided=tuple(agent_row[agent] for agent in row["failed_agents"] if agent in agent_row),
-        endpoint=None if endpoint is None else endpoints[endpoint],
-        pack=row.get("replica_placement") == "PACK",
-    )
-
-
-def _held_back(row: Mapping[str, Any], agent_row: Mapping[str, int]) -> Explanation | None:
-    if (policy := _held_by_policy(row)) is not None:
-        return policy
-    if row["clearing"]:
-        return Explanation(Tier.SYSTEM, "CLEARING", "what an earlier start left on its agents is being cleared away")
-    if row["delay"] > 0:
-        again = row.get("retries") and not row.get("failed_starts")
-        code, what = ("RETRY_BACKOFF", "try") if again else ("START_BACKOFF", "start")
-        why = f"its last {what} failed ({row['last_failure']}); it waits before the next try"
-        return Explanation(Tier.SYSTEM, code, why)
-    if row.get("agents_strict") and not any(agent in agent_row for agent in row["agents"]):
-        named = ", ".join(row["agents"])
-        return Explanation(
-            Tier.SYSTEM, "NO_AGENT_AVAILABLE", f"none of the agents that it must run on is here: {named}"
-        )
-    return None
-
-
-def _held_by_policy(row: Mapping[str, Any]) -> Explanation | None:
-    if row.get("open_dependencies"):
-        names, number = list(row["waits_for"]), row["open_dependencies"]
-        more = f" and {number - len(names)} more" if number > len(names) else ""
-        return Explanation(Tier.POLICY, "DEPENDENCY", f"it waits for the success of {', '.join(names)}{more}")
-    if row.get("until_start"):
-        return Explanation(Tier.POLICY, "START_TIME", "its start time has not come")
-    return None
+def _limit(most: int | None) -> int:
+    return UNLIMITED if most is None else most

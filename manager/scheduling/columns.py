@@ -121,7 +121,7 @@ class Agents:
     # What kernels may need besides an architecture, in words, one bit each from the lowest; and the bits that each agent has.
     features: tuple[str, ...] = ()
     offers: Integers | None = None
-    # The ids are in order already.
+    # The ids are in order already, each once: the caller answers for it.
     in_order: bool = False
 
 

@@ -91,6 +91,22 @@ class Decisions:
             return promised([self._view.agents.ids[row] for row in queue.promises[session]])
         return self._behind if verdict == Verdict.BEHIND else self._of_kind(session, verdict)
 
+    def alike(self) -> Integers:
+        """By session, integers that are equal for sessions of one explanation, as far as that does not hang on quotas or on itself alone."""
+        sessions = len(self.verdicts)
+        kinds, closed, alone = (np.full(sessions, -1, np.int64) for _ in range(3))
+        kinds[self._view.rows] = self._view.kind_of
+        if self._backfill is not None:
+            closed[self._backfill.closed.rows] = self._backfill.closed.kind_of
+        if self.reservation is not None:
+            alone[self.reservation.session] = 0
+        own = np.flatnonzero((self.verdicts == Verdict.HELD_BACK) | (self.verdicts == Verdict.PROMISED))
+        alone[own] = own + 1
+        if self._view.choices is not None:
+            refused = np.fromiter(self._view.choices.refused, np.int64)
+            alone[refused] = refused + 1
+        return np.column_stack((self.verdicts.astype(np.int64), kinds, closed, alone))
+
     def _of_kind(self, session: int, verdict: int) -> Explanation:
         queue = self._view.queue
         view = self._view if self._backfill is None else self._backfill.view_of(session)
@@ -450,7 +466,7 @@ def _check(agents: Agents, owners: Owners, queue: Queue) -> None:
     for name, shape, wanted in expected:
         if shape != wanted:
             raise ValueError(f"{name} has shape {shape}, not {wanted}")
-    if len(set(agents.slots)) != slots or len(set(agents.ids)) != count:
+    if len(set(agents.slots)) != slots or (not agents.in_order and len(set(agents.ids)) != count):
         raise ValueError("each slot and each agent must be named once")
     if len(owners.weights) and int(owners.weights.min()) < 1:
         raise ValueError("weights must be 1 or more")

@@ -39,7 +39,7 @@ class View:
         self.shapes = Shapes(self.lanes)
         every_move = settings.agent_strategy == CONCENTRATED
         self.free = Free(agents, self.columns, self.lanes, settings.max_kernels_per_agent, every_move=every_move)
-        self.ids = [agents.ids[row] for row in self.free.rows.tolist()]
+        self.ids = agents.ids if agents.in_order else [agents.ids[row] for row in self.free.rows.tolist()]
         self.numbers = {} if choices is None else {name: number for number, name in enumerate(self.ids)}
         self.placer = Placer(
             self.free,

@@ -34,9 +34,13 @@ class NotLeader(Exception):  # noqa: N818  # a fact, not a mistake
     """Another term leads, or the lock was lost: nothing may be written under this term any more."""
 
 
-async def check(tx: AsyncSession, term: int) -> None:
-    """Makes a transaction conditional on a term: no other begins until it ends. Raises NotLeader when one has."""
-    row = await tx.execute(text("SELECT 1 FROM leadership WHERE id = 1 AND term = :term FOR SHARE"), {"term": term})
+async def check(tx: AsyncSession, term: int, *, alone: bool = False) -> None:
+    """Makes a transaction conditional on a term: no other begins until it ends. Raises NotLeader when one has.
+
+    With `alone`, it waits for the leader's other transactions, and they for it.
+    """
+    lock = "FOR UPDATE" if alone else "FOR SHARE"
+    row = await tx.execute(text(f"SELECT 1 FROM leadership WHERE id = 1 AND term = :term {lock}"), {"term": term})  # noqa: S608
     if row.first() is None:
         raise NotLeader(f"term {term} is over")
 

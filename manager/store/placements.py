@@ -1,112 +1,217 @@
-"""What a scheduling pass reads, and its one commit: attempts, claims, networks and states of the sessions it placed."""
+"""The one commit of a scheduling pass: a fixed number of set-based statements, however much was placed.
+
+`begin` to `record` are called in the order in which they stand here, which is the order of locks.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.store.changes import unmarked
+from manager.store.leadership import check
 from manager.store.recordset import Row, fetched, recordset
 
 
-async def read_groups(tx: AsyncSession) -> list[Row]:
-    """Groups that have something waiting, with their policies."""
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Placed sessions of a group, in order of decision: `networks` is '', BRIDGE or VXLAN, `tries` the tries that this one makes."""
+
+    group: str
+    ids: Sequence[uuid.UUID]
+    owners: Sequence[str]
+    networks: Sequence[str]
+    tries: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Their kernels: `sessions` are positions in Sessions."""
+
+    sessions: Sequence[int]
+    ranks: Sequence[int]
+    agents: Sequence[str]
+    addresses: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A private network to be made. A VNI of 0 is none."""
+
+    session_id: uuid.UUID
+    vni: int
+    subnet: str
+    mtu: int
+    agents: Sequence[str]
+
+
+async def begin(tx: AsyncSession, term: int) -> None:
+    """Begins the commit: of this term only, and unmarked, because the scheduler knows what it writes. Raises NotLeader."""
+    await check(tx, term)
+    await unmarked(tx)
+
+
+async def hold_quotas(tx: AsyncSession, subjects: Collection[tuple[str, str]]) -> list[Row]:
+    """The quotas of subjects (kind, name) as they are now and will be until the commit."""
     rows = await tx.execute(
         text("""
-            SELECT g.name, g.session_strategy, g.agent_strategy, g.options, g.owner_weights, g.rotation FROM resource_group g
-            WHERE EXISTS (SELECT FROM session s WHERE s.state = 'PENDING' AND s.resource_group = g.name) ORDER BY g.name
-        """)
+            SELECT q.kind, q.name, q.slots, q.max_sessions FROM quota q
+            JOIN unnest(CAST(:kinds AS text[]), CAST(:names AS text[])) AS r(kind, name) USING (kind, name)
+            ORDER BY q.kind, q.name FOR SHARE OF q
+        """),
+        {"kinds": [kind for kind, _ in subjects], "names": [name for _, name in subjects]},
     )
     return fetched(rows)
 
 
-async def read_agents(tx: AsyncSession, group: str) -> list[Row]:
-    """Agents of a group that count: heard of and not lost, with what live claims hold of each."""
-    rows = await tx.execute(
+async def hold_waiting(tx: AsyncSession, ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Locks the sessions that still wait; returns the others."""
+    lost = await tx.execute(
         text("""
-            SELECT a.id, a.state, a.drained, a.architecture, a.backends, a.capacity,
-                coalesce(c.used, '{}'::jsonb) AS used, coalesce(n.kernels, 0) AS kernels
-            FROM agent a
-            LEFT JOIN (
-                SELECT agent_id, jsonb_object_agg(slot, amount) AS used FROM (
-                    SELECT agent_id, slot, sum(amount) AS amount FROM claim WHERE release_time IS NULL GROUP BY agent_id, slot
-                ) sums GROUP BY agent_id
-            ) c ON c.agent_id = a.id
-            LEFT JOIN (SELECT agent_id, count(*) AS kernels FROM attempt WHERE end_time IS NULL GROUP BY agent_id) n ON n.agent_id = a.id
-            WHERE a.resource_group = :group AND a.state IN ('ALIVE', 'SUSPECT') AND NOT a.revoked ORDER BY a.id
+            WITH held AS (SELECT id FROM session WHERE id = ANY(:ids) AND state = 'PENDING' ORDER BY id FOR UPDATE)
+            SELECT r.id FROM unnest(CAST(:ids AS uuid[])) AS r(id) WHERE NOT EXISTS (SELECT FROM held WHERE held.id = r.id)
         """),
-        {"group": group},
+        {"ids": list(ids)},
     )
-    return fetched(rows)
+    return set(lost.scalars())
 
 
-async def read_held(tx: AsyncSession, group: str) -> dict[str, dict[str, int]]:
-    """What live claims hold of a group, by owner and slot."""
-    rows = await tx.execute(
-        text("""
-            SELECT owner, slot, sum(amount)::bigint AS amount FROM claim
-            WHERE release_time IS NULL AND resource_group = :group GROUP BY owner, slot
-        """),
-        {"group": group},
-    )
-    held: dict[str, dict[str, int]] = {}
-    for owner, slot, amount in rows:
-        held.setdefault(owner, {})[slot] = amount
-    return held
-
-
-async def read_queue(tx: AsyncSession, group: str) -> list[Row]:
-    """Sessions that wait in a group, in order of arrival: with their kernels' amounts by rank, the seconds until the next try
-    and until they may start at all, what they depend on that has not succeeded, and
-    whether attempts or networks of an earlier placement are still being cleared away.
+async def hold_agents(
+    tx: AsyncSession, agents: Sequence[str], slots: Sequence[str], amounts: Sequence[int]
+) -> dict[tuple[str, str], int | None]:
+    """Locks agents of which amounts are wanted. Returns what is free of each (agent, slot) of which there is not enough, and None of an
+    agent that takes nothing new. An agent that nothing is wanted of is named with the empty slot and 0.
     """
-    rows = await tx.execute(
+    short = await tx.execute(
         text("""
-            SELECT s.id, s.owner, s.project, s.priority, s.sequence, s.cluster_mode, s.tries, s.retries, s.failed_starts,
-                s.failed_agents, s.last_failure, s.reason, s.message,
-                s.spec->'agents' AS agents, s.spec->'agents_strict' AS agents_strict, s.spec->>'architecture' AS architecture, s.endpoint,
-                s.spec->>'replica_placement' AS replica_placement,
-                (s.spec->>'time_limit_seconds')::float8 AS time_limit, extract(epoch FROM now() - s.create_time)::bigint AS waited,
-                CASE WHEN (s.promise->>'until')::float8 > extract(epoch FROM now()) THEN s.promise->'agents' END AS promise,
-                greatest(0, extract(epoch FROM s.next_try_time - now()))::float8 AS delay,
-                (SELECT jsonb_agg(jsonb_build_object('id', k.id, 'hostname', k.hostname, 'slots', k.slots, 'image',
-                        coalesce(nullif(s.spec->'roles'->k.role->>'image', ''), s.spec->'kernel'->>'image', '') <> '') ORDER BY k.local_rank)
-                 FROM kernel k WHERE k.session_id = s.id) AS kernels,
-                greatest(0, (s.spec->>'starts_at')::float8 - extract(epoch FROM now()))::float8 AS until_start,
-                (SELECT count(*) FROM session_dependency d WHERE d.child_id = s.id AND NOT d.settled) AS open_dependencies,
-                ARRAY(SELECT coalesce(p.name, d.parent_id::text) FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
-                      WHERE d.child_id = s.id AND NOT d.settled ORDER BY d.position LIMIT 3) AS waits_for,
-                EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND (a.end_time IS NULL OR a.log_pending))
-                    OR EXISTS (SELECT FROM network n WHERE n.session_id = s.id) AS clearing
-            FROM session s WHERE s.state = 'PENDING' AND s.resource_group = :group ORDER BY s.sequence
+            WITH held AS (
+                SELECT id, capacity, state = 'ALIVE' AND NOT drained AND NOT revoked AS takes FROM agent
+                WHERE id = ANY(:agents) ORDER BY id FOR NO KEY UPDATE
+            ), wanted AS (
+                SELECT r.agent_id, r.slot, r.amount,
+                    CASE WHEN held.takes THEN coalesce((held.capacity->>r.slot)::bigint, 0) - (
+                        SELECT coalesce(sum(c.amount), 0) FROM claim c
+                        WHERE c.release_time IS NULL AND c.agent_id = r.agent_id AND c.slot = r.slot
+                    ) END AS free
+                FROM unnest(CAST(:agents AS text[]), CAST(:slots AS text[]), CAST(:amounts AS bigint[])) AS r(agent_id, slot, amount)
+                LEFT JOIN held ON held.id = r.agent_id
+            )
+            SELECT agent_id, slot, free::bigint FROM wanted WHERE (amount <= free) IS NOT TRUE
         """),
-        {"group": group},
+        {"agents": list(agents), "slots": list(slots), "amounts": list(amounts)},
     )
-    return fetched(rows)
+    return {(agent, slot): free for agent, slot, free in short}
 
 
-async def read_replicas(
-    tx: AsyncSession, endpoints: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], dict[str, int]]:
-    """For endpoints (project, name): how many live kernels of theirs are on each agent."""
-    rows = await tx.execute(
+async def place(tx: AsyncSession, term: int, placed: Sessions, kernels: Kernels) -> None:
+    """Writes attempts with their claims."""
+    await tx.execute(
         text("""
-            SELECT s.project, s.endpoint, a.agent_id, count(*)
-            FROM unnest(CAST(:projects AS text[]), CAST(:endpoints AS text[])) AS wanted(project, endpoint)
-            JOIN session s ON s.project = wanted.project AND s.endpoint = wanted.endpoint AND s.endpoint <> ''
-                AND s.state NOT IN ('TERMINATED', 'CANCELLED')
-            JOIN attempt a ON a.session_id = s.id AND a.end_time IS NULL
-            GROUP BY s.project, s.endpoint, a.agent_id
+            WITH told AS (
+                SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:ranks AS int[]), CAST(:agents AS text[]), CAST(:addresses AS text[]),
+                    CAST(:owners AS text[])) AS r(session_id, local_rank, agent_id, address, owner)
+            ), placed AS (
+                UPDATE kernel SET state = 'SCHEDULED', agent_id = told.agent_id, epoch = kernel.epoch + 1, address = told.address,
+                    exit_code = NULL, reason = ''
+                FROM told WHERE kernel.session_id = told.session_id AND kernel.local_rank = told.local_rank
+                RETURNING kernel.id, kernel.epoch, kernel.session_id, kernel.agent_id, kernel.slots, told.owner
+            ), tried AS (
+                INSERT INTO attempt (kernel_id, epoch, session_id, agent_id, goal, observed, term, log_pending)
+                SELECT id, epoch, session_id, agent_id, 'HELD', '', :term, FALSE FROM placed
+            )
+            INSERT INTO claim (kernel_id, epoch, slot, agent_id, resource_group, owner, amount)
+            SELECT placed.id, placed.epoch, slot.key, placed.agent_id, :group, placed.owner, slot.value::bigint
+            FROM placed CROSS JOIN LATERAL jsonb_each_text(placed.slots) AS slot
         """),
-        {"projects": [project for project, _ in endpoints], "endpoints": [name for _, name in endpoints]},
+        {
+            "term": term,
+            "group": placed.group,
+            "sessions": [placed.ids[position] for position in kernels.sessions],
+            "ranks": list(kernels.ranks),
+            "agents": list(kernels.agents),
+            "addresses": list(kernels.addresses),
+            "owners": [placed.owners[position] for position in kernels.sessions],
+        },
     )
-    replicas: dict[tuple[str, str], dict[str, int]] = {}
-    for project, endpoint, agent, kernels in rows:
-        replicas.setdefault((project, endpoint), {})[agent] = kernels
-    return replicas
+
+
+async def make_networks(tx: AsyncSession, networks: Sequence[Network]) -> None:
+    """Writes networks, and the agents that will have them."""
+    await tx.execute(
+        text("""
+            WITH made AS (
+                INSERT INTO network (session_id, vni, subnet, mtu)
+                SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:vnis AS int[]), CAST(:subnets AS cidr[]), CAST(:mtus AS int[]))
+                RETURNING id, session_id
+            )
+            INSERT INTO network_site (network_id, agent_id, session_id)
+            SELECT made.id, site.agent_id, made.session_id
+            FROM unnest(CAST(:site_sessions AS uuid[]), CAST(:site_agents AS text[])) AS site(session_id, agent_id) JOIN made USING (session_id)
+        """),
+        {
+            "sessions": [network.session_id for network in networks],
+            "vnis": [network.vni for network in networks],
+            "subnets": [network.subnet for network in networks],
+            "mtus": [network.mtu for network in networks],
+            "site_sessions": [network.session_id for network in networks for _ in network.agents],
+            "site_agents": [agent for network in networks for agent in network.agents],
+        },
+    )
+
+
+async def move(tx: AsyncSession, placed: Sessions) -> None:
+    """The sessions are SCHEDULED."""
+    await tx.execute(
+        text("""
+            UPDATE session SET state = 'SCHEDULED', state_time = now(), schedule_time = now(), evaluate_time = now(), reason = '', message = '',
+                explanation = '{}', network = r.network, promise = '{}', tries = r.tries, version = version + 1
+            FROM unnest(CAST(:ids AS uuid[]), CAST(:networks AS text[]), CAST(:tries AS int[])) AS r(id, network, tries) WHERE session.id = r.id
+        """),
+        {"ids": list(placed.ids), "networks": list(placed.networks), "tries": list(placed.tries)},
+    )
+
+
+async def keep_rotation(tx: AsyncSession, group: str, rotation: str) -> None:
+    """Remembers the agent that a rotation chose last."""
+    await tx.execute(
+        text("UPDATE resource_group SET rotation = :rotation WHERE name = :group AND rotation <> :rotation"),
+        {"group": group, "rotation": rotation},
+    )
+
+
+async def record(tx: AsyncSession, ids: Sequence[uuid.UUID]) -> None:
+    """What happened to sessions that were placed, in their order, into the journal; nothing may be locked afterwards."""
+    await tx.execute(
+        text("""
+            WITH told AS (
+                SELECT r.place, s.id, s.owner, s.project, s.network FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS r(id, place)
+                JOIN session s USING (id)
+            ), entry AS (
+                SELECT told.place, k.local_rank AS rank, told.id, told.owner, told.project, 'KERNEL_MOVED' AS kind,
+                    jsonb_build_object('kernel_id', k.id, 'hostname', k.hostname, 'from', 'PENDING', 'to', 'SCHEDULED', 'agent', k.agent_id,
+                        'epoch', k.epoch, 'address', k.address, 'exit_code', NULL, 'reason', '') AS payload
+                FROM told JOIN kernel k ON k.session_id = told.id
+                UNION ALL
+                SELECT place, 2147483647, id, owner, project, 'SESSION_MOVED',
+                    jsonb_build_object('from', 'PENDING', 'to', 'SCHEDULED', 'result', 'UNDEFINED', 'exit_code', NULL, 'reason', '',
+                        'message', '', 'network', network)
+                FROM told
+            ), numbered AS MATERIALIZED (
+                SELECT *, row_number() OVER (ORDER BY place, rank) AS number FROM entry
+            ), counted AS (
+                UPDATE journal_head SET revision = revision + (SELECT count(*) FROM numbered) WHERE id = 1
+                RETURNING revision - (SELECT count(*) FROM numbered) AS before
+            )
+            INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
+            SELECT before + number, clock_timestamp(), id, owner, project, kind, payload FROM counted, numbered
+        """),
+        {"ids": list(ids)},
+    )
 
 
 async def read_running(tx: AsyncSession, group: str, *, min_runtime: int) -> list[Row]:
@@ -147,113 +252,42 @@ async def promise(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> None:
     )
 
 
-async def lock_waiting(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Row]:
-    """Those of the sessions that still wait, locked."""
-    rows = await tx.execute(
-        text(
-            "SELECT id, owner, project, resource_group, version FROM session WHERE id = ANY(:ids) AND state = 'PENDING' ORDER BY id FOR UPDATE"
-        ),
-        {"ids": list(session_ids)},
-    )
-    return {row["id"]: row for row in fetched(rows)}
-
-
-async def lock_free(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, dict[str, int]]:
-    """What is free on agents that may take new kernels, by agent and slot; the agents are locked, so it stays true until the commit."""
-    agents = await tx.execute(
-        text("""
-            SELECT id, capacity FROM agent WHERE id = ANY(:ids) AND state = 'ALIVE' AND NOT drained AND NOT revoked ORDER BY id FOR UPDATE
-        """),
-        {"ids": list(agent_ids)},
-    )
-    free = {row["id"]: dict(row["capacity"]) for row in fetched(agents)}
-    used = await tx.execute(
-        text("""
-            SELECT agent_id, slot, sum(amount)::bigint AS amount FROM claim
-            WHERE release_time IS NULL AND agent_id = ANY(:ids) GROUP BY agent_id, slot
-        """),
-        {"ids": list(agent_ids)},
-    )
-    for agent_id, slot, amount in used:
-        if agent_id in free:
-            free[agent_id][slot] = free[agent_id].get(slot, 0) - amount
-    return free
-
-
-async def keep_rotation(tx: AsyncSession, group: str, rotation: str) -> None:
-    """Remembers the agent that a rotation chose last."""
-    await tx.execute(
-        text("UPDATE resource_group SET rotation = :rotation WHERE name = :group AND rotation <> :rotation"),
-        {"group": group, "rotation": rotation},
-    )
-
-
-async def read_underlays(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, tuple[str, int]]:
-    """Address and MTU of each agent's underlay link."""
-    rows = await tx.execute(
-        text("SELECT id, underlay_address, underlay_mtu FROM agent WHERE id = ANY(:ids)"), {"ids": list(agent_ids)}
-    )
-    return {row["id"]: (row["underlay_address"], row["underlay_mtu"]) for row in fetched(rows)}
-
-
-async def read_taken_addresses(tx: AsyncSession) -> tuple[list[str], set[int]]:
-    """Subnets and VNIs that networks have."""
-    rows = (await tx.execute(text("SELECT subnet::text, vni FROM network"))).all()
-    return [subnet for subnet, _ in rows], {vni for _, vni in rows if vni}
-
-
-async def place(
+async def note(
     tx: AsyncSession,
-    *,
-    term: int,
-    kernels: Iterable[Mapping[str, Any]],
-    networks: Iterable[Mapping[str, Any]],
-    sessions: Iterable[Mapping[str, Any]],
-) -> dict[uuid.UUID, int]:
-    """Writes placements: `kernels` are rows of id, session_id, agent_id, address, slots, owner and resource_group; `networks` of session_id,
-    vni, subnet, mtu and agents; `sessions` of id and network. Returns the epoch of each kernel's new attempt.
+    notes: Sequence[tuple[str, str, str]],
+    ids: Sequence[uuid.UUID],
+    which: Sequence[int],
+    tries: Sequence[int],
+) -> list[Row]:
+    """Writes why sessions wait: `notes` are reason, message and explanation (JSON), `which` says whose is which. Sessions that do not wait
+    any more are left alone. Returns those whose reason changed.
     """
-    placed = await tx.execute(
+    changed = await tx.execute(
         text("""
-            WITH placed AS (
-                UPDATE kernel SET state = 'SCHEDULED', agent_id = r.agent_id, epoch = kernel.epoch + 1, address = r.address, exit_code = NULL,
-                    reason = ''
-                FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, session_id uuid, agent_id text, address text, slots jsonb, owner text,
-                    resource_group text)
-                WHERE kernel.id = r.id
-                RETURNING kernel.id, kernel.epoch, kernel.session_id, kernel.agent_id, r.slots, r.owner, r.resource_group
-            ), tried AS (
-                INSERT INTO attempt (kernel_id, epoch, session_id, agent_id, goal, observed, term, log_pending)
-                SELECT id, epoch, session_id, agent_id, 'HELD', '', :term, FALSE FROM placed
-            ), claimed AS (
-                INSERT INTO claim (kernel_id, epoch, slot, agent_id, resource_group, owner, amount)
-                SELECT placed.id, placed.epoch, slot.key, placed.agent_id, placed.resource_group, placed.owner, slot.value::bigint
-                FROM placed CROSS JOIN LATERAL jsonb_each_text(placed.slots) AS slot
+            WITH note AS (
+                SELECT * FROM unnest(CAST(:reasons AS text[]), CAST(:messages AS text[]), CAST(:explanations AS text[]))
+                    WITH ORDINALITY AS n(reason, message, explanation, place)
+            ), told AS (
+                SELECT r.id, r.tries, note.reason, note.message, note.explanation
+                FROM unnest(CAST(:ids AS uuid[]), CAST(:which AS int[]), CAST(:tries AS int[])) AS r(id, which, tries)
+                JOIN note ON note.place = r.which + 1
+            ), held AS (
+                SELECT id, reason AS before, owner, project FROM session WHERE id = ANY(:ids) AND state = 'PENDING' ORDER BY id FOR UPDATE
+            ), written AS (
+                UPDATE session SET reason = told.reason, message = told.message, explanation = CAST(told.explanation AS jsonb),
+                    tries = told.tries, evaluate_time = now(),
+                    version = session.version + CASE WHEN told.reason <> held.before THEN 1 ELSE 0 END
+                FROM told JOIN held USING (id) WHERE session.id = told.id
             )
-            SELECT id, epoch FROM placed
+            SELECT id, owner, project, reason, message FROM told JOIN held USING (id) WHERE reason <> before
         """),
-        {"rows": recordset(kernels), "term": term},
+        {
+            "reasons": [reason for reason, _, _ in notes],
+            "messages": [message for _, message, _ in notes],
+            "explanations": [explanation for _, _, explanation in notes],
+            "ids": list(ids),
+            "which": list(which),
+            "tries": list(tries),
+        },
     )
-    epochs: dict[uuid.UUID, int] = {kernel_id: epoch for kernel_id, epoch in placed}  # noqa: C416  # rows are no pairs to the type checker
-    await tx.execute(
-        text("""
-            WITH wanted AS (
-                SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(session_id uuid, vni int, subnet cidr, mtu int, agents jsonb)
-            ), made AS (
-                INSERT INTO network (session_id, vni, subnet, mtu) SELECT session_id, vni, subnet, mtu FROM wanted RETURNING id, session_id
-            )
-            INSERT INTO network_site (network_id, agent_id, session_id)
-            SELECT made.id, agent.value, made.session_id
-            FROM made JOIN wanted USING (session_id) CROSS JOIN LATERAL jsonb_array_elements_text(wanted.agents) AS agent
-        """),
-        {"rows": recordset(networks)},
-    )
-    await tx.execute(
-        text("""
-            UPDATE session SET state = 'SCHEDULED', state_time = now(), schedule_time = now(), evaluate_time = now(), reason = '', message = '',
-                explanation = '{}', network = r.network, promise = '{}', tries = tries + 1, version = version + 1
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, network text) WHERE session.id = r.id
-        """),
-        {"rows": recordset(sessions)},
-    )
-    return epochs
+    return fetched(changed)

@@ -21,6 +21,8 @@ from sqlalchemy import (
     LargeBinary,
     Numeric,
     SmallInteger,
+    Table,
+    Text,
     text,
 )
 from sqlalchemy.dialects.postgresql import CIDR, JSONB
@@ -473,3 +475,19 @@ class Journal(SQLModel, table=True):
     project: str
     kind: str
     payload: dict[str, Any] = _json()
+
+
+# What the leader's scheduler has not taken in yet, set by triggers in the commit of the change (see `changes`). It has no key and is not
+# written ahead: rows are only ever added, and deleted all at once.
+scheduling_change = Table(
+    "scheduling_change",
+    SQLModel.metadata,
+    Column("kind", Text, nullable=False),
+    Column("key", Text),
+    Column("resource_group", Text),
+    Column("owner", Text),
+    Column("project", Text),
+    Column("slot", Text),
+    Column("amount", BigInteger),
+    prefixes=["UNLOGGED"],
+)

@@ -140,11 +140,11 @@ async def test_command_that_does_not_exist_fails_with_127(client: Client) -> Non
     assert "/no/such/program" in await output(client, session.id)
 
 
-async def test_unsupported_image_rolls_back_and_ends_with_its_reason(client: Client) -> None:
+async def test_a_session_with_an_image_waits_where_no_agent_runs_images(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["true"], image="alpine:3")
     async for event in client.sessions.watch(after_revision=session.revision - 1, session_id=session.id):
-        if event.HasField("session_moved") and event.session_moved.to_state == session_pb2.SESSION_STATE_PENDING:
-            assert event.session_moved.reason == "IMAGE_UNSUPPORTED"
+        if event.HasField("noted"):
+            assert event.noted.reason == "FEATURE_MISSING"
             break
     await session.terminate()
     await session.wait_ended(30)

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from manager.lifecycle.snapshot import Limit, PastUsage, build
+from manager.lifecycle import snapshot as snapshots
+from manager.lifecycle.mirror import Limit, Mirror, Subject
+from manager.lifecycle.snapshot import Endpoint, PastUsage, Snapshot
 from manager.scheduling.columns import UNLIMITED, AgentWishes, Tier
 from manager.scheduling.fair_share import DAY_SECONDS
 
 AGENTS: list[dict[str, Any]] = [
     {
         "id": f"n{number}",
+        "resource_group": "g",
         "state": "ALIVE",
         "drained": False,
+        "revoked": False,
         "architecture": "x86_64",
         "backends": ["process"],
         "capacity": {"cpu": 2000, "mem": 1024},
-        "used": {},
-        "kernels": 0,
+        "underlay_address": "192.0.2.1",
+        "underlay_mtu": 1500,
     }
     for number in range(2)
 ]
@@ -31,6 +36,7 @@ def waiting(owner: str, project: str = "p", **slots: int) -> dict[str, Any]:
         "id": uuid.uuid4(),
         "owner": owner,
         "project": project,
+        "resource_group": "g",
         "priority": 10,
         "sequence": 1,
         "cluster_mode": "SINGLE_NODE",
@@ -39,17 +45,56 @@ def waiting(owner: str, project: str = "p", **slots: int) -> dict[str, Any]:
         "last_failure": "",
         "reason": "",
         "message": "",
-        "delay": 0.0,
+        "next_try": 0.0,
+        "starts_at": 0.0,
+        "endpoint": "",
+        "agents": None,
+        "agents_strict": None,
+        "architecture": None,
+        "replica_placement": None,
+        "time_limit": None,
+        "open_dependencies": 0,
+        "waits_for": [],
+        "retries": 0,
+        "failed_starts": 0,
+        "created": 0.0,
+        "promise": None,
+        "promise_until": 0.0,
         "clearing": False,
-        "kernels": [{"id": str(uuid.uuid4()), "hostname": "main1", "image": False, "slots": slots or {"cpu": 1000}}],
+        "kernels": [{"hostname": "main1", "image": False, "slots": slots or {"cpu": 1000}}],
     }
 
 
 QUEUE = [waiting("ann"), waiting("ben", "q"), waiting("cem")]
 
 
+def build(
+    agents: Sequence[dict[str, Any]],
+    held: Mapping[tuple[str, str], tuple[int, Mapping[str, int]]],
+    queue: Sequence[dict[str, Any]],
+    weights: Mapping[str, int],
+    *,
+    past: PastUsage | None = None,
+    limits: Mapping[Subject, Limit] | None = None,
+    replicas: Mapping[Endpoint, Mapping[str, int]] | None = None,
+) -> Snapshot:
+    """A snapshot of group g; `held` is by owner and project, with the number of placed sessions and the amounts on the first agent."""
+    mirror = Mirror.empty(snapshots.offered, snapshots.needed)
+    mirror.groups["g"] = {"owner_weights": weights}
+    for row in agents:
+        mirror.agents.put(row)
+    for (owner, project), (sessions, amounts) in held.items():
+        mirror.add_placed(("g", owner, project), sessions)
+        for slot, amount in amounts.items():
+            mirror.add_claim("n0", ("g", owner, project), slot, amount)
+    for subject, limit in (limits or {}).items():
+        mirror.put_quota(subject, limit)
+    mirror.put_waiting({**row, "sequence": number} for number, row in enumerate(queue, 1))
+    return snapshots.take(mirror, "g", 0.0, past, replicas=replicas or {})
+
+
 def test_without_past_usage_owners_are_in_order_of_arrival() -> None:
-    snapshot = build(AGENTS, {"zoe": {"cpu": 1}}, QUEUE, {})
+    snapshot = build(AGENTS, {("zoe", "p"): (1, {"cpu": 1})}, QUEUE, {})
     assert list(snapshot.owners.names) == ["ann", "ben", "cem", "zoe"]
     assert snapshot.owners.past_usage is None
     assert snapshot.queue.quotas is None
@@ -69,17 +114,18 @@ def test_past_usage_is_a_part_of_what_the_group_gives() -> None:
 
 
 def test_each_session_is_held_to_its_own_quotas() -> None:
-    limits = [
-        Limit(("PROJECT", "q"), "project q", {"cpu": 5000}, None, {"cpu": 1000, "gone": 7}, 1),
-        Limit(("RESOURCE_GROUP", "g"), "resource group g", {"disk": 1}, 9, {}, 3),
-        Limit(("USER", "ann"), "user ann", {"mem": 0}, None, {}, 0),
-    ]
-    quotas = build(AGENTS, {}, QUEUE, {}, limits=limits).queue.quotas
+    limits = {
+        ("PROJECT", "q"): Limit({"cpu": 5000}, None),
+        ("RESOURCE_GROUP", "g"): Limit({"disk": 1}, 9),
+        ("USER", "ann"): Limit({"mem": 0}, None),
+    }
+    held = {("zoe", "q"): (1, {"cpu": 1000, "gone": 7}), ("yan", "p"): (2, {})}
+    quotas = build(AGENTS, held, QUEUE, {}, limits=limits).queue.quotas
     assert quotas is not None
-    assert quotas.of_sessions == [(2, 1), (0, 1), (1,)]
+    assert list(quotas.of_sessions) == [(2, 1), (0, 1), (1,)]
     assert list(quotas.slots) == ["cpu", "mem"]
     assert quotas.limits.tolist() == [[5000, UNLIMITED], [UNLIMITED, UNLIMITED], [UNLIMITED, 0]]
-    assert quotas.held.tolist() == [[1000, 0], [0, 0], [0, 0]]
+    assert quotas.held.tolist() == [[1000, 0], [1000, 0], [0, 0]]
     assert quotas.session_limits.tolist() == [UNLIMITED, 9, UNLIMITED]
     assert quotas.sessions.tolist() == [1, 3, 0]
 
@@ -103,7 +149,7 @@ def test_what_a_session_wants_of_agents_comes_through() -> None:
         0: AgentWishes(designated=(0,), avoided=(1,)),
         1: AgentWishes(endpoint=0, pack=True),
     }
-    assert snapshot.queue.replicas == [{1: 2}]
+    assert list(snapshot.queue.replicas) == [{1: 2}]
     assert snapshot.queue.architectures == {1: "aarch64"}
 
 

@@ -1,0 +1,247 @@
+"""What the leader's scheduler keeps in memory, and how it is kept equal to the rows.
+
+A term begins by reading everything that is live once. From then on triggers mark, in the commit of each change, which sessions, agents,
+groups and quotas have changed, and by how much what is held of agents and by owners has; whoever makes the change, on whichever replica,
+need not know of it. Taking the marks deletes them in the same transaction, so each is taken in exactly once, and only after its commit.
+Sums are marked as differences (nothing is summed again), everything else by its key alone (the row is read again as it is by then).
+
+Only what a scheduling pass itself writes is not marked (`unmarked`): the leader knows it already.
+
+Whatever `read_waiting` reads must be marked when it changes. A table added to it needs a trigger like those of migration 0011.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy import text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store import leadership
+from manager.store.database import Database
+from manager.store.recordset import Row, fetched
+
+# Group, owner and project: who holds something.
+Account = tuple[str, str, str]
+
+_PAGE = 2000
+
+
+@dataclass(slots=True)
+class Changes:
+    """What has changed since the last time, at `now` (seconds since 1970, by the database's clock)."""
+
+    now: float
+    sessions: set[uuid.UUID] = field(default_factory=set)
+    agents: set[str] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    # Kind and name.
+    quotas: set[tuple[str, str]] = field(default_factory=set)
+    # Differences: agent, account, slot, amount; account, number of placed sessions; agent, number of live kernels.
+    claims: list[tuple[str, Account, str, int]] = field(default_factory=list)
+    placed: list[tuple[Account, int]] = field(default_factory=list)
+    kernels: list[tuple[str, int]] = field(default_factory=list)
+    # Subnet and VNI.
+    freed: list[tuple[str, int]] = field(default_factory=list)
+    taken: list[tuple[str, int]] = field(default_factory=list)
+
+
+async def take(tx: AsyncSession, term: int) -> Changes:
+    """Takes all marks of committed changes; to be called by the leader only, and everything in them to be taken in. Raises NotLeader."""
+    await leadership.check(tx, term)
+    rows = await tx.execute(
+        text("""
+            WITH gone AS (DELETE FROM scheduling_change RETURNING kind, key, resource_group, owner, project, slot, amount)
+            SELECT 'now', NULL, NULL, NULL, NULL, NULL, NULL, extract(epoch FROM clock_timestamp())::float8
+            UNION ALL SELECT *, 0 FROM gone
+        """)
+    )
+    changes = Changes(0.0)
+    for kind, key, group, owner, project, slot, amount, now in rows:
+        match kind:
+            case "now":
+                changes.now = now
+            case "session":
+                changes.sessions.add(uuid.UUID(key))
+            case "claim":
+                changes.claims.append((key, (group, owner, project), slot, amount))
+            case "sessions":
+                changes.placed.append(((group, owner, project), amount))
+            case "kernels":
+                changes.kernels.append((key, amount))
+            case "agent":
+                changes.agents.add(key)
+            case "group":
+                changes.groups.add(key)
+            case "quota":
+                changes.quotas.add((slot, key))
+            case "network freed":
+                changes.freed.append((slot, amount))
+            case "network taken":
+                changes.taken.append((slot, amount))
+    return changes
+
+
+async def unmarked(tx: AsyncSession) -> None:
+    """What this transaction writes from here on is not marked: the scheduler takes it in by itself."""
+    await tx.execute(text("SELECT set_config('retinue.marked', 'no', TRUE)"))
+
+
+@asynccontextmanager
+async def stillness(database: Database, term: int) -> AsyncIterator[AsyncSession]:
+    """A transaction that sees one state of the database, marks included, from after every commit of this leader that was under way.
+
+    Raises NotLeader.
+    """
+    # Commits that nobody waits for any more may still be on their way: they hold the term, and are waited for.
+    async with database.transaction() as gate:
+        await leadership.check(gate, term, alone=True)
+        async with database.transaction() as tx:
+            await tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+            await tx.execute(text("DELETE FROM scheduling_change"))
+            yield tx
+
+
+async def read_now(tx: AsyncSession) -> float:
+    """Seconds since 1970, by the database's clock."""
+    now: float = (await tx.execute(text("SELECT extract(epoch FROM clock_timestamp())::float8"))).scalar_one()
+    return now
+
+
+async def read_groups(tx: AsyncSession, names: Collection[str] | None = None) -> list[Row]:
+    """Groups with their policies, all of them or those named."""
+    rows = await tx.execute(
+        text(f"""
+            SELECT name, session_strategy, agent_strategy, options, owner_weights, rotation FROM resource_group
+            {"" if names is None else "WHERE name = ANY(:names)"}
+        """),  # noqa: S608  # our own words
+        {} if names is None else {"names": list(names)},
+    )
+    return fetched(rows)
+
+
+async def read_agents(tx: AsyncSession, ids: Collection[str] | None = None) -> list[Row]:
+    """Agents as the scheduler sees them, all of them or those named, whatever their state."""
+    rows = await tx.execute(
+        text(f"""
+            SELECT id, resource_group, state, drained, revoked, architecture, backends, capacity, underlay_address, underlay_mtu FROM agent
+            {"" if ids is None else "WHERE id = ANY(:ids)"}
+        """),  # noqa: S608  # our own words
+        {} if ids is None else {"ids": list(ids)},
+    )
+    return fetched(rows)
+
+
+async def read_quotas(tx: AsyncSession, subjects: Collection[tuple[str, str]] | None = None) -> list[Row]:
+    """Quotas, all of them or those of subjects (kind, name)."""
+    rows = await tx.execute(
+        text(f"""
+            SELECT kind, name, slots, max_sessions FROM quota
+            {"" if subjects is None else "WHERE (kind, name) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:names AS text[])))"}
+        """),  # noqa: S608  # our own words
+        {} if subjects is None else {"kinds": [kind for kind, _ in subjects], "names": [name for _, name in subjects]},
+    )
+    return fetched(rows)
+
+
+async def read_claims(tx: AsyncSession) -> list[tuple[str, Account, str, int]]:
+    """What live claims hold: agent, account, slot, sum of the amounts."""
+    rows = await tx.execute(
+        text("""
+            SELECT c.agent_id, c.resource_group, c.owner, coalesce(s.project, ''), c.slot, sum(c.amount)::bigint
+            FROM claim c LEFT JOIN kernel k ON k.id = c.kernel_id LEFT JOIN session s ON s.id = k.session_id
+            WHERE c.release_time IS NULL GROUP BY 1, 2, 3, 4, 5
+        """)
+    )
+    return [(agent, (group, owner, project), slot, amount) for agent, group, owner, project, slot, amount in rows]
+
+
+async def read_placed(tx: AsyncSession) -> list[tuple[Account, int]]:
+    """How many sessions of each account are placed and not over."""
+    rows = await tx.execute(
+        text("""
+            SELECT resource_group, owner, project, count(*) FROM session
+            WHERE state NOT IN ('TERMINATED', 'CANCELLED') AND state <> 'PENDING' GROUP BY 1, 2, 3
+        """)
+    )
+    return [((group, owner, project), number) for group, owner, project, number in rows]
+
+
+async def read_kernels(tx: AsyncSession) -> list[tuple[str, int]]:
+    """How many live kernels each agent has."""
+    rows = await tx.execute(text("SELECT agent_id, count(*) FROM attempt WHERE end_time IS NULL GROUP BY agent_id"))
+    return [(agent, number) for agent, number in rows]
+
+
+async def read_networks(tx: AsyncSession) -> list[tuple[str, int]]:
+    """Subnets and VNIs that are taken; 0 is none."""
+    rows = await tx.execute(text("SELECT subnet::text, vni FROM network"))
+    return [(subnet, vni) for subnet, vni in rows]
+
+
+_WAITING = """
+    SELECT s.id, s.owner, s.project, s.resource_group, s.priority, s.sequence, s.cluster_mode, s.tries, s.failed_agents, s.last_failure,
+        s.retries, s.failed_starts, extract(epoch FROM s.create_time)::float8 AS created,
+        s.promise->'agents' AS promise, coalesce((s.promise->>'until')::float8, 0) AS promise_until,
+        s.reason, s.message, coalesce(extract(epoch FROM s.next_try_time), 0)::float8 AS next_try,
+        coalesce((s.spec->>'starts_at')::float8, 0) AS starts_at, s.endpoint,
+        s.spec->'agents' AS agents, s.spec->'agents_strict' AS agents_strict, s.spec->>'architecture' AS architecture,
+        s.spec->>'replica_placement' AS replica_placement, (s.spec->>'time_limit_seconds')::float8 AS time_limit,
+        (SELECT count(*) FROM session_dependency d WHERE d.child_id = s.id AND NOT d.settled) AS open_dependencies,
+        ARRAY(SELECT coalesce(p.name, d.parent_id::text) FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+              WHERE d.child_id = s.id AND NOT d.settled ORDER BY d.position LIMIT 3) AS waits_for,
+        (SELECT jsonb_agg(jsonb_build_object('hostname', k.hostname, 'slots', k.slots, 'image',
+                    coalesce(nullif(s.spec->'roles'->k.role->>'image', ''), s.spec->'kernel'->>'image', '') <> '') ORDER BY k.local_rank)
+         FROM kernel k WHERE k.session_id = s.id) AS kernels,
+        EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND (a.end_time IS NULL OR a.log_pending))
+            OR EXISTS (SELECT FROM network n WHERE n.session_id = s.id) AS clearing
+    FROM session s WHERE s.state = 'PENDING'
+"""
+
+
+async def read_waiting(tx: AsyncSession, ids: Collection[uuid.UUID]) -> list[Row]:
+    """Those of the sessions that wait: with their kernels by rank, the times of the next try and of the start asked for (seconds since 1970),
+    what they depend on that has not succeeded, and whether attempts or networks of an earlier placement are still being cleared away.
+    """
+    rows = await tx.execute(text(f"{_WAITING} AND s.id = ANY(:ids) ORDER BY s.sequence"), {"ids": list(ids)})
+    return fetched(rows)
+
+
+async def read_replicas(
+    tx: AsyncSession, endpoints: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], dict[str, int]]:
+    """For endpoints (project, name): how many live kernels of theirs are on each agent."""
+    rows = await tx.execute(
+        text("""
+            SELECT s.project, s.endpoint, a.agent_id, count(*)
+            FROM unnest(CAST(:projects AS text[]), CAST(:endpoints AS text[])) AS wanted(project, endpoint)
+            JOIN session s ON s.project = wanted.project AND s.endpoint = wanted.endpoint AND s.endpoint <> ''
+                AND s.state NOT IN ('TERMINATED', 'CANCELLED')
+            JOIN attempt a ON a.session_id = s.id AND a.end_time IS NULL
+            GROUP BY s.project, s.endpoint, a.agent_id
+        """),
+        {"projects": [project for project, _ in endpoints], "endpoints": [name for _, name in endpoints]},
+    )
+    replicas: dict[tuple[str, str], dict[str, int]] = {}
+    for project, endpoint, agent, kernels in rows:
+        replicas.setdefault((project, endpoint), {})[agent] = kernels
+    return replicas
+
+
+async def read_all_waiting(tx: AsyncSession, group: str) -> AsyncIterator[list[Row]]:
+    """As `read_waiting`, all of a group, page by page."""
+    after = 0
+    while True:
+        rows = await tx.execute(
+            text(f"{_WAITING} AND s.resource_group = :group AND s.sequence > :after ORDER BY s.sequence LIMIT :limit"),
+            {"group": group, "after": after, "limit": _PAGE},
+        )
+        page = fetched(rows)
+        if page:
+            after = page[-1]["sequence"]
+            yield page
+        if len(page) < _PAGE:
+            return
