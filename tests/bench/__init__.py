@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -15,3 +17,8 @@ def report(name: str, value: float, unit: str, peer: float | None, *, spread: Se
     around = f" min={min(spread):.4g} max={max(spread):.4g}" if len(spread) > 1 else ""
     sys.stdout.write(f"{name} {value:.4g} {unit} {against}{around}\n")
     sys.stdout.flush()
+
+
+def end_politely() -> None:
+    """A request to end is taken as an interrupt: what was started is ended and removed then, too."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster, ClusterOptions
 from retinue.client.spec import session_spec
-from tests.bench import report, slurm
+from tests.bench import end_politely, report, slurm
 
 AGENTS = 2
 
@@ -79,6 +79,7 @@ async def main(count: int, jobs: int, rounds: int) -> None:
 
 
 if __name__ == "__main__":
+    end_politely()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10_000, help="sessions in a round")
     parser.add_argument("--jobs", type=int, default=2_000, help="jobs of the peer in a round; 0 leaves it out")

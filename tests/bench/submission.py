@@ -35,7 +35,7 @@ from manager.identity.authority import Authority
 from manager.store.embedded import EmbeddedServer
 from retinue.client import Client
 from retinue.client.spec import session_spec
-from tests.bench import report
+from tests.bench import end_politely, report
 
 TABLES = ("session", "kernel", "journal")
 _METHOD = "/bench.Echo/Call"
@@ -243,6 +243,7 @@ async def main(count: int, rounds: int, singles: int) -> None:
 
 
 if __name__ == "__main__":
+    end_politely()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10_000, help="sessions in a bulk")
     parser.add_argument("--rounds", type=int, default=5)
