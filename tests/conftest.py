@@ -13,7 +13,15 @@ from retinue.client.local.cluster import Cluster, ClusterOptions
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def cluster() -> AsyncIterator[Cluster]:
-    options = ClusterOptions(agents=2, prefix="rt-test-", heartbeat=0.5, suspect_after=3.0, lost_after=6.0)
+    options = ClusterOptions(
+        agents=2,
+        prefix="rt-test-",
+        heartbeat=0.5,
+        suspect_after=3.0,
+        lost_after=6.0,
+        # For receivers of webhooks that tests start.
+        manager_arguments=("--webhook-allow", "127.0.0.0/8"),
+    )
     async with Cluster(options=options) as cluster:
         yield cluster
         log = await asyncio.to_thread((cluster.directory / "logs" / "manager.log").read_text)

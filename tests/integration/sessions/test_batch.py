@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import hmac
+import json
 import time
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.client import Client
+from retinue.client.local.cluster import Cluster
 from retinue.client.spec import session_spec
 from retinue.manager.v1 import session_pb2
 
@@ -83,3 +88,39 @@ async def test_a_pipeline_with_a_failing_branch(client: Client) -> None:
     assert ended["p-report"].reason == "DEPENDENCY_FAILED"
     assert "p-bad, which it depends on, failed" in ended["p-report"].message
     assert ended["p-good"].schedule_time.ToNanoseconds() >= ended["p-prepare"].end_time.ToNanoseconds()
+
+
+async def test_webhooks_are_told_over_the_death_of_the_manager(client: Client, cluster: Cluster) -> None:
+    heard: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        heard.put_nowait((head, await reader.readexactly(length)))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        spec = session_spec(type="batch", command=["sleep", "1"])
+        events = [session_pb2.WEBHOOK_EVENT_RUNNING, session_pb2.WEBHOOK_EVENT_SUCCEEDED]
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        spec.webhooks.add(url=url, events=events, secret="not to be shown")
+        session = await client.sessions.create_from(spec)
+        async with asyncio.timeout(30):
+            head, body = await heard.get()
+        assert json.loads(body)["event"] == "RUNNING"
+        timestamp = head.partition(b"Retinue-Timestamp: ")[2].partition(b"\r\n")[0]
+        signature = hmac.new(b"not to be shown", timestamp + b"." + body, hashlib.sha256).hexdigest()
+        assert f"Retinue-Signature: v1={signature}".encode() in head
+        await cluster.kill_manager()
+        await cluster.start_manager()
+        async with asyncio.timeout(60):
+            while json.loads((await heard.get())[1])["event"] != "SUCCEEDED":
+                pass
+        shown = (await client.sessions.get(session.id)).view
+        assert (shown.spec.webhooks[0].url, shown.spec.webhooks[0].secret) == (url, "")
+    finally:
+        server.close()
+        await server.wait_closed()

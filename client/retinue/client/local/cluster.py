@@ -44,8 +44,8 @@ class ClusterOptions:
     `agents` on nodes of their own, each with `slots`; 0 means one agent in this machine's own network, for machines
     where namespaces cannot be made. Times of the agents' supervision in seconds. `port` is the manager's for users, the
     next one is that for agents; 0 takes free ones. `prefix` starts the names of the nodes' namespaces.
-    `agent_arguments` are added to the command of every agent. `engine` gives the Docker engine of an agent by its id and
-    node, as `unix://PATH`, and may start it first; without it, agents use the machine's engine if it answers.
+    `agent_arguments` are added to the command of every agent, `manager_arguments` to the manager's. `engine` gives the
+    Docker engine of an agent by its id and node, as `unix://PATH`, and may start it first; without it, agents use the machine's engine if it answers.
     """
 
     agents: int = 2
@@ -58,6 +58,7 @@ class ClusterOptions:
     manager_seconds: float = 90.0
     agent_seconds: float = 60.0
     agent_arguments: tuple[str, ...] = ()
+    manager_arguments: tuple[str, ...] = ()
     engine: Callable[[str, nodes.Node | None], str] | None = None
 
 
@@ -352,6 +353,7 @@ class Cluster:
             *("--listen", f"0.0.0.0:{user_port}", "--agent-listen", f"0.0.0.0:{agent_port}"),
             *("--advertise", ",".join(hosts), "--heartbeat", f"{self.options.heartbeat:g}"),
             *("--suspect-after", f"{self.options.suspect_after:g}", "--lost-after", f"{self.options.lost_after:g}"),
+            *self.options.manager_arguments,
         ]
 
     def _agent_command(
