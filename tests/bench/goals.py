@@ -57,6 +57,8 @@ GOALS: dict[str, Goal] = {
     "scheduling-10k-agents-to-1k-agents": Goal("ratio at most 3.0", _ratio_at_most(3.0)),
     "submit-bulk": Goal("ratio at least 0.35", _ratio_at_least(0.35)),
     "submit-single-p50": Goal("ratio at most 2.5", _ratio_at_most(2.5)),
+    "docker-start-20-parallel": Goal("ratio at most 1.05", _ratio_at_most(1.05)),
+    "docker-start": Goal("ratio at most 1.10", _ratio_at_most(1.10)),
     "noop-sessions": Goal("ratio at least 4 and 2,000 sessions/s", _both(4, 2000)),
 }
 
