@@ -11,6 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from manager.api.etags import etag
+from manager.lifecycle.preview import Preview
 from manager.lifecycle.spec import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_PRIORITY,
@@ -308,6 +309,33 @@ def graph_message(
     )
 
 
+def _shortfalls(explanation: Mapping[str, Any]) -> list[service_pb.Shortfall]:
+    return [
+        service_pb.Shortfall(
+            hostname=shortfall["hostname"],
+            slot=shortfall["slot"],
+            requested=shortfall["requested"],
+            best_agent=shortfall["agent"],
+            free=shortfall["free"],
+            short=shortfall["short"],
+        )
+        for shortfall in explanation.get("shortfalls", [])
+    ]
+
+
+def preview_message(preview: Preview) -> service_pb.PlacementPreview:
+    """Where a session would go, or why it would wait."""
+    kernels = [service_pb.KernelPlacement(hostname=hostname, agent=agent) for hostname, agent in preview.agents.items()]
+    if preview.explanation is None:
+        return service_pb.PlacementPreview(kernels=kernels)
+    return service_pb.PlacementPreview(
+        reason=preview.reason,
+        message=preview.message,
+        tier=service_pb.ReasonTier.Value(f"REASON_TIER_{preview.explanation['tier']}"),
+        shortfalls=_shortfalls(preview.explanation),
+    )
+
+
 def explanation_message(
     row: Mapping[str, Any], position: int, parents: Sequence[Mapping[str, Any]]
 ) -> service_pb.ExplainSessionResponse:
@@ -320,15 +348,9 @@ def explanation_message(
     message.tier = service_pb.ReasonTier.Value(f"REASON_TIER_{explanation.get('tier', 'SYSTEM')}")
     message.queue_position, message.tries = position, row["tries"]
     message.waits_for.extend(_dependency(parent) for parent in parents)
-    for shortfall in explanation.get("shortfalls", []):
-        message.shortfalls.add(
-            hostname=shortfall["hostname"],
-            slot=shortfall["slot"],
-            requested=shortfall["requested"],
-            best_agent=shortfall["agent"],
-            free=shortfall["free"],
-            short=shortfall["short"],
-        )
+    message.shortfalls.extend(_shortfalls(explanation))
+    message.failed_agents.extend(row["failed_agents"])
+    message.failed_starts = row["failed_starts"]
     if (evaluated := _time(row["evaluate_time"])) is not None:
         message.evaluate_time.CopyFrom(evaluated)
     if (next_try := _time(row["next_try_time"])) is not None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from manager.api import errors
-from manager.api.session_convert import spec_from_message
+from manager.api.session_convert import preview_message, spec_from_message
 from manager.fleet.output import Span
 from manager.identity.principal import Principal
 from manager.lifecycle import commands
 from manager.lifecycle.admission import MAX_CLUSTER_SIZE, admit
 from manager.lifecycle.features import FEATURES
+from manager.lifecycle.preview import Preview
 from manager.lifecycle.spec import SessionSpec
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -86,11 +87,15 @@ def draft_all(messages: Sequence[session_pb2.SessionSpec], principal: Principal)
     return drafted
 
 
-def result_message(position: int, drafted: Drafted, *, shown_id: bool) -> pb.CreateSessionsResult:
+def result_message(
+    position: int, drafted: Drafted, previews: Mapping[uuid.UUID, Preview], *, shown_id: bool
+) -> pb.CreateSessionsResult:
     """What became of the request at a position among many; paths of fields say at which."""
     if isinstance(drafted, commands.Draft):
         session = drafted.session
         accepted = pb.AcceptedSession(id=str(session["id"]) if shown_id else "", name=session["name"])
+        if session["id"] in previews:
+            accepted.preview.CopyFrom(preview_message(previews[session["id"]]))
         return pb.CreateSessionsResult(accepted=accepted)
     violations: Sequence[tuple[str, str]] = ()
     if isinstance(drafted, errors.InvalidRequest):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
@@ -17,14 +18,20 @@ from manager.api.attach import serve_attach
 from manager.api.etags import check_etag
 from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
-from manager.api.session_convert import event_message, explanation_message, graph_message, session_message
+from manager.api.session_convert import (
+    event_message,
+    explanation_message,
+    graph_message,
+    preview_message,
+    session_message,
+)
 from manager.api.session_dependencies import Links
 from manager.api.session_requests import Drafted, admitted, draft_all, log_span, result_message, wrong_number
 from manager.api.sight import find_session, sight
 from manager.api.stats import serve_stats
 from manager.fleet.forwarding import Forwarder
 from manager.fleet.output import OutputPastEndError, Span
-from manager.lifecycle import commands, quotas
+from manager.lifecycle import commands, preview, quotas
 from manager.lifecycle.mounts import MountRoot, granted
 from manager.lifecycle.outputs import read_output
 from manager.lifecycle.spec import MountSpec
@@ -70,7 +77,11 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 if draft.parents and not request.validate_only:
                     parents = (await dependencies.read(tx, [session_id])).get(session_id, ())
                 shown = session_message(draft.session, draft.kernels, parents)
-                return pb.CreateSessionResponse(session=shown, revision=revision)
+                response = pb.CreateSessionResponse(session=shown, revision=revision)
+                if request.validate_only:
+                    found = await preview.previews(tx, [draft])
+                    response.preview.CopyFrom(preview_message(found[session_id]))
+                return response
 
             if request.validate_only:
                 return await create()
@@ -93,8 +104,12 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
 
             async def create() -> pb.CreateSessionsResponse:
                 revision = await _accept(tx, drafted, request.specs, validate_only=request.validate_only)
+                found: Mapping[uuid.UUID, preview.Preview] = {}
+                if request.validate_only:
+                    accepted = [item for item in drafted if isinstance(item, commands.Draft)]
+                    found = await preview.previews(tx, accepted)
                 results = [
-                    result_message(position, item, shown_id=not request.validate_only)
+                    result_message(position, item, found, shown_id=not request.validate_only)
                     for position, item in enumerate(drafted)
                 ]
                 return pb.CreateSessionsResponse(results=results, revision=revision)
@@ -236,7 +251,18 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             row, _ = await _read(tx, session_id)
             position = await sessions.queue_position(tx, session_id)
             parents = await dependencies.read(tx, [session_id], unsettled=True, limit=_MOST_WAITED_FOR)
-        return explanation_message(row, position, parents.get(session_id, ()))
+            length = outlook = None
+            if row["state"] == "PENDING":
+                length = await sessions.queue_length(tx, row["resource_group"])
+                outlook = await preview.outlook(tx, row["resource_group"], session_id)
+        message = explanation_message(row, position, parents.get(session_id, ()))
+        if length is not None and outlook is not None:
+            message.queue_length = length
+            message.would_start_with.extend(outlook.what_if.hints)
+            message.agents.extend(pb.AgentCount(cause=cause, number=number) for cause, number in outlook.what_if.agents)
+            if outlook.after is not None:
+                message.estimated_start_time.FromNanoseconds(time.time_ns() + round(outlook.after * 1e9))
+        return message
 
     async def StreamLogs(
         self, request: pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]

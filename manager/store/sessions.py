@@ -297,6 +297,14 @@ async def set_conditions(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) ->
     )
 
 
+async def queue_length(tx: AsyncSession, group: str) -> int:
+    """How many sessions wait in a group."""
+    number = await tx.execute(
+        text("SELECT count(*) FROM session WHERE state = 'PENDING' AND resource_group = :group"), {"group": group}
+    )
+    return int(number.scalar_one())
+
+
 async def queue_position(tx: AsyncSession, session_id: uuid.UUID) -> int:
     """Place among the pending sessions of its group by priority and arrival, from 1; 0 when it is not pending."""
     position = await tx.execute(

@@ -59,6 +59,15 @@ class Sessions:
         response = await call(self._stub.CreateSession, request)
         return Session(self, response.session, response.revision)
 
+    async def check(self, **options: Unpack[SessionOptions]) -> session_service_pb2.PlacementPreview:
+        """Where a session would go now, or why it would wait; nothing is made."""
+        return (await self.check_from(session_spec(**options))).preview
+
+    async def check_from(self, spec: session_pb2.SessionSpec) -> session_service_pb2.CreateSessionResponse:
+        """As `check`, from a message; the answer also has the session as it would be accepted."""
+        request = session_service_pb2.CreateSessionRequest(spec=spec, validate_only=True)
+        return await call(self._stub.CreateSession, request)
+
     async def create_many(
         self, specs: Iterable[session_pb2.SessionSpec], *, request_id: str = "", validate_only: bool = False
     ) -> session_service_pb2.CreateSessionsResponse:

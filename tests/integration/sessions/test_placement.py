@@ -56,3 +56,30 @@ async def test_a_time_limit_is_kept(client: Client) -> None:
     await session.wait_ended(30)
     assert (session.state, session.result) == ("TERMINATED", "FAILURE")
     assert session.view.reason == "TIME_LIMIT_EXCEEDED"
+
+
+async def test_a_check_tells_where_a_session_would_go(client: Client, cluster: Cluster) -> None:
+    agents = {agent.id for agent in cluster.agents}
+    fits = await client.sessions.check(type="interactive", cluster_size=2, slots={"cpu": "1", "mem": "64m"})
+    assert [kernel.hostname for kernel in fits.kernels] == ["main1", "sub1"]
+    assert {kernel.agent for kernel in fits.kernels} <= agents
+    huge = await client.sessions.check(type="interactive", slots={"cpu": "1000", "mem": "64m"})
+    assert not huge.kernels
+    assert huge.reason == "EXCEEDS_LARGEST_AGENT"
+    assert huge.shortfalls[0].slot == "cpu"
+    assert [session.id async for session in client.sessions.list()] == [], "nothing was made"
+
+
+async def test_an_explanation_says_what_would_start_now(client: Client, cluster: Cluster) -> None:
+    session = await client.sessions.create(type="interactive", slots={"cpu": "1000", "mem": "64m"})
+    async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
+        if event.HasField("noted"):
+            break
+    explanation = await client.sessions.explain(session.id)
+    assert (explanation.queue_position, explanation.queue_length) == (1, 1)
+    assert {count.cause: count.number for count in explanation.agents} == {"short of cpu": len(cluster.agents)}
+    (hint,) = explanation.would_start_with
+    assert hint.startswith("cpu of ")
+    await session.terminate()
+    smaller = await client.sessions.check(type="interactive", slots={"cpu": hint.split()[2], "mem": "64m"})
+    assert smaller.kernels, "what the hint says is true"

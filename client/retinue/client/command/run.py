@@ -18,7 +18,7 @@ from retinue.client.errors import UsageError
 from retinue.client.spec import session_spec
 
 if TYPE_CHECKING:
-    from retinue.manager.v1 import session_pb2
+    from retinue.manager.v1 import session_pb2, session_service_pb2
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 @click.option("--bootstrap", type=click.File("r"), metavar="FILE", help="Script that every kernel runs first.")
 @click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
 @click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
-@click.option("--dry-run", is_flag=True, help="Only check the request.")
+@click.option("--dry-run", is_flag=True, help="Only check the request, and tell where it would go.")
 @output_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @pass_connection
@@ -83,9 +83,14 @@ async def run_command(
     """
     spec = request(given)
     async with connection.client() as client:
-        session = await client.sessions.create_from(spec, validate_only=dry_run)
-        if dry_run or detach:
-            if output in ("table", "wide") and detach:
+        if dry_run:
+            checked = await client.sessions.check_from(spec)
+            facts = [*session_facts(checked.session), ("would go to", _preview_text(checked.preview))]
+            print_one(output, checked.session, facts, checked.session.id)
+            return ExitCode.OK
+        session = await client.sessions.create_from(spec)
+        if detach:
+            if output in ("table", "wide"):
                 click.echo(session.id)
             else:
                 print_one(output, session.view, session_facts(session.view), session.id)
@@ -93,6 +98,12 @@ async def run_command(
         console = Console(stderr=True)
         console.print(f"{safe(session.name)}: {session.id}", markup=False, highlight=False, soft_wrap=True)
         return await Attendance(session, console, fail_fast=fail_fast).attend()
+
+
+def _preview_text(preview: session_service_pb2.PlacementPreview) -> str:
+    if preview.kernels:
+        return ", ".join(f"{safe(kernel.hostname)} on {safe(kernel.agent)}" for kernel in preview.kernels)
+    return f"nowhere yet: {safe(preview.reason)}: {safe(preview.message)}"
 
 
 def request(given: dict[str, Any]) -> session_pb2.SessionSpec:

@@ -173,15 +173,20 @@ async def explain_command(connection: Connection, session: str, output: str) -> 
     tier = words.word(words.REASON_TIER, answer.tier)
     now = time.time()
     next_try = words.time_of(answer, "next_try_time")
+    estimate = words.time_of(answer, "estimated_start_time")
     facts = [
         ("state", words.word(words.SESSION_STATE, answer.state)),
         ("reason", safe(answer.reason)),
         ("message", safe(answer.message)),
         ("kind", "" if tier == "UNSPECIFIED" else tier.lower()),
-        ("queue", f"number {answer.queue_position}" if answer.queue_position else ""),
+        ("queue", f"number {answer.queue_position} of {answer.queue_length}" if answer.queue_position else ""),
         ("waits for", ", ".join(safe(parent.name or short_id(parent.session_id)) for parent in answer.waits_for)),
         ("tries", str(answer.tries) if answer.tries else ""),
         ("looked at", f"{since(answer, 'evaluate_time', now)} ago" if answer.HasField("evaluate_time") else ""),
+        ("failed on", safe(", ".join(answer.failed_agents))),
+        ("room", "" if estimate is None else f"in {span(max(0.0, estimate - now))} at the latest, by time limits"),
+        ("agents", ", ".join(f"{count.number} {safe(count.cause)}" for count in answer.agents)),
+        ("would start with", safe("; or ".join(answer.would_start_with))),
         ("next try", "" if next_try is None else f"in {span(next_try - now)}"),
     ]
     print_facts(facts)

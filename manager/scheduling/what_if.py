@@ -1,0 +1,120 @@
+"""What stands between a waiting session and its start: agents by cause, and which smaller request would start now.
+
+Every hint changes one thing of the request and is true of what is free at that moment; whether others go before is not its concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from manager.scheduling.amounts import DEVICE_SUFFIX, MEMORY, THOUSANDTHS, format_amount
+from manager.scheduling.columns import Integers, Mask
+from manager.scheduling.kinds import Kind
+from manager.scheduling.room import Situation
+from manager.scheduling.view import View
+
+_MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Numbers of agents by cause, each agent once at its first, and what would start now, in words."""
+
+    agents: tuple[tuple[str, int], ...]
+    hints: tuple[str, ...]
+
+
+def what_if(situation: Situation, row: int) -> WhatIf:
+    """For a waiting session in a row of the queue."""
+    view = View(situation.agents, situation.queue, np.array([row], np.int64), situation.settings, situation.rotation)
+    kind = view.kinds[row]
+    wanted = np.ones(len(view.free), np.bool_)
+    wishes = situation.queue.wishes.get(row)
+    if wishes is not None and wishes.strict and len(wishes.designated):
+        wanted = np.isin(view.free.rows, np.array(wishes.designated, np.int64))
+    return WhatIf(_causes(view, kind, wanted), tuple(_hints(view, kind, wanted)))
+
+
+def _causes(view: View, kind: Kind, wanted: Mask) -> tuple[tuple[str, int], ...]:
+    shape = kind.whole if kind.single_node else kind.groups[0][0]
+    meeting = view.free.meeting(shape.needs)
+    counts = [
+        ("not asked for", int((~wanted).sum())),
+        ("of another kind", int((wanted & ~meeting).sum())),
+        ("takes nothing new", int((wanted & meeting & ~view.free.schedulable).sum())),
+    ]
+    left = np.flatnonzero(wanted & meeting & view.free.schedulable)
+    amounts = view.free.amounts()[:, left]
+    lacking = np.zeros((view.lanes.count, len(left)), np.float64)
+    for lane, amount in shape.amounts:
+        lacking[lane] = (float(amount) - amounts[lane]) / float(amount)
+    short = lacking.max(axis=0) > 0 if view.lanes.count else np.zeros(len(left), np.bool_)
+    binding = lacking.argmax(axis=0) if view.lanes.count else np.zeros(len(left), np.int64)
+    for lane, name in enumerate(_names(view)):
+        counts.append((f"short of {name}", int((short & (binding == lane)).sum())))
+    counts.append(("with room for a kernel" if len(kind.kernels) > 1 else "with room", int((~short).sum())))
+    return tuple((cause, number) for cause, number in counts if number)
+
+
+def _names(view: View) -> list[str]:
+    names = [view.agents.slots[column] for column in view.columns]
+    return names + (["kernels"] if view.settings.max_kernels_per_agent else [])
+
+
+def _hints(view: View, kind: Kind, wanted: Mask) -> list[str]:
+    if len(kind.groups) != 1:
+        return []
+    shape, number = kind.groups[0]
+    takers = np.flatnonzero(view.free.takers(shape.needs) & wanted)
+    free = view.free.amounts()[:, takers]
+    request = np.zeros(view.lanes.count, np.int64)
+    for lane, amount in shape.amounts:
+        request[lane] = amount
+
+    def fits(asked: Integers, kernels: int, *, single_node: bool) -> bool:
+        lanes = np.flatnonzero(asked)
+        if not len(takers):
+            return False
+        held = np.min(free[lanes] // asked[lanes, None], axis=0) if len(lanes) else np.full(len(takers), kernels)
+        return bool(held.max() >= kernels if single_node else held.sum() >= kernels)
+
+    hints = []
+    for lane, slot in enumerate(view.agents.slots[column] for column in view.columns):
+        if not request[lane]:
+            continue
+
+        def smaller(amount: int, lane: int = lane) -> bool:
+            asked = request.copy()
+            asked[lane] = amount
+            return fits(asked, number, single_node=kind.single_node)
+
+        most = _round(slot, _largest(smaller, int(request[lane]) - 1))
+        if most:
+            each = " for each kernel" if number > 1 else ""
+            hints.append(f"{slot} of {format_amount(slot, most)} or less{each}")
+    if number > 1:
+        kernels = _largest(lambda count: fits(request, count, single_node=kind.single_node), number - 1)
+        if kernels:
+            hints.append(f"a cluster size of {kernels} or less")
+        if kind.single_node and fits(request, number, single_node=False):
+            hints.append("cluster mode multi-node")
+    return hints
+
+
+def _largest(true: Callable[[int], bool], most: int) -> int:
+    """The largest number up to `most` that something is true of, given that it is true of all smaller ones too; 0 for none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if true(middle) else (low, middle - 1)
+    return low
+
+
+def _round(slot: str, amount: int) -> int:
+    """An amount that people would write, not above this one."""
+    if slot == MEMORY:
+        return amount - amount % _MEBIBYTE if amount >= _MEBIBYTE else amount
+    return amount - amount % THOUSANDTHS if slot.endswith(DEVICE_SUFFIX) else amount
