@@ -12,7 +12,7 @@ import pytest_asyncio
 from sqlalchemy import text
 
 from manager.lifecycle import dependencies
-from manager.store import journal, placements
+from manager.store import changes, journal
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager_foundations.rig import Service, bearer, failure
@@ -165,7 +165,8 @@ async def test_a_chain_and_a_fan_of_a_thousand(ada: Ada) -> None:
     await end(ada, "root", "TERMINATED", "SUCCESS")
     assert await settle(ada) == 1000
     async with ada.service.database.transaction() as tx:
-        queue = {row["id"]: row for row in await placements.read_queue(tx, "default")}
+        ids = (await tx.execute(text("SELECT id FROM session WHERE state = 'PENDING'"))).scalars().all()
+        queue = {row["id"]: row for row in await changes.read_waiting(tx, ids)}
         before, _ = await journal.head(tx)
     assert sum(row["open_dependencies"] == 0 for row in queue.values()) == 1001  # c0, and the fan
     await end(ada, "f7", "TERMINATED", "FAILURE")
