@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc.aio
@@ -40,8 +40,10 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
     """Accounts, for administrators; and for everybody what concerns themselves."""
 
-    def __init__(self, database: Database, authenticator: Authenticator) -> None:
+    def __init__(self, database: Database, authenticator: Authenticator, changed: Callable[[], None]) -> None:
+        """`changed` is called when what may be placed has changed."""
         self._database = database
+        self._changed = changed
         self._authenticator = authenticator
 
     async def GetCaller(self, request: pb.GetCallerRequest, context: _Context) -> pb.GetCallerResponse:
@@ -218,7 +220,9 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                     await quotas.remove(tx, kind, name)
             else:
                 shown = await quotas.put(tx, kind, name, limits)
-            return pb.SetQuotaResponse(quota=(await _quota_messages(tx, [shown]))[0])
+            message = (await _quota_messages(tx, [shown]))[0]
+        self._changed()
+        return pb.SetQuotaResponse(quota=message)
 
     async def GetQuotas(self, request: pb.GetQuotasRequest, context: _Context) -> pb.GetQuotasResponse:
         """See the proto."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -37,8 +38,10 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     """The fleet, for everybody to look at and for administrators to change."""
 
-    def __init__(self, database: Database, authority: Authority) -> None:
+    def __init__(self, database: Database, authority: Authority, changed: Callable[[], None]) -> None:
+        """`changed` is called when what may be placed, or how, has changed."""
         self._database = database
+        self._changed = changed
         self._authority = authority
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: _Context) -> pb.GetAgentResponse:
@@ -77,7 +80,9 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             check_etag(given_etag, agent.version)
             await agents.set_drained(tx, agent_id, drained=drained)
             await tx.refresh(agent)
-            return agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id])
+            message = agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id])
+        self._changed()
+        return message
 
     async def GetResourceGroup(
         self, request: pb.GetResourceGroupRequest, context: _Context
@@ -142,7 +147,9 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
                 return pb.UpdateResourceGroupResponse(resource_group=group_message(shown))
             if policy:
                 group = await groups.change(tx, wanted.name, policy)
-            return pb.UpdateResourceGroupResponse(resource_group=group_message(group))
+            message = group_message(group)
+        self._changed()
+        return pb.UpdateResourceGroupResponse(resource_group=message)
 
     async def DeleteResourceGroup(
         self, request: pb.DeleteResourceGroupRequest, context: _Context

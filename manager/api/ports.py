@@ -112,8 +112,10 @@ async def serving(
     session_service_pb2_grpc.add_SessionServiceServicer_to_server(
         SessionServicer(database, tail, Forwarder(dialer)), server
     )
-    fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority), server)
-    account_service_pb2_grpc.add_AccountServiceServicer_to_server(AccountServicer(database, authenticator), server)
+    fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority, tail.wake), server)
+    account_service_pb2_grpc.add_AccountServiceServicer_to_server(
+        AccountServicer(database, authenticator, tail.wake), server
+    )
     enrollment_service_pb2_grpc.add_EnrollmentServiceServicer_to_server(
         EnrollmentServicer(database, authority, agent_endpoint=lambda: for_agents, moved=moved), server
     )

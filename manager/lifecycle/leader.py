@@ -76,6 +76,13 @@ class Leader:
 
     async def run(self) -> None:
         """Leads. Ends with an exception only."""
+        self._tail.on_wake(self._scheduler.wake)
+        try:
+            await self._run()
+        finally:
+            self._tail.on_wake(None)
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._supervisor.run(), name="supervisor")
             group.create_task(self._reports.run(), name="reports")

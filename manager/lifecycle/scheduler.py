@@ -10,8 +10,8 @@ from manager.lifecycle.keeper import Keeper
 from manager.lifecycle.passes import Committed, GroupPasses
 from manager.store.database import Database, StoreUnavailable
 
-# A pass of a group in which time alone may change something.
-_RESTLESS_SECONDS = 1.0
+# A wake-up that was lost costs so much, and groups in which time alone may change something have a pass so often.
+_LONGEST_SLEEP_SECONDS = 1.0
 
 
 class Scheduler:
@@ -65,10 +65,8 @@ class Scheduler:
                         tasks.create_task(passes.run(), name=f"passes of {group}")
                 restless = [passes for passes in self._passes.values() if passes.restless]
                 due = self._keeper.next_due()
-                if restless:
-                    due = _RESTLESS_SECONDS if due is None else min(due, _RESTLESS_SECONDS)
                 try:
-                    async with asyncio.timeout(due):
+                    async with asyncio.timeout(min(_LONGEST_SLEEP_SECONDS, due or _LONGEST_SLEEP_SECONDS)):
                         await self._changed.wait()
                 except TimeoutError:
                     for passes in restless:

@@ -222,6 +222,7 @@ class JournalTail:
         self._look = asyncio.Event()
         self._tell = asyncio.Event()
         self._teller: int | None = None
+        self._told: Callable[[], None] | None = None
         database.listen(self._take)
 
     def _take(self, events: Sequence[Event]) -> None:
@@ -236,9 +237,20 @@ class JournalTail:
             self._look.set()
 
     def wake(self) -> None:
-        """This process has committed to the journal. Never blocks; other replicas are told, many commits at a time."""
+        """This process has committed to the journal, or something else that a leader acts on. Never blocks; other replicas are told, many
+        commits at a time.
+        """
         self._look.set()
         self._tell.set()
+        self._pass_on()
+
+    def on_wake(self, told: Callable[[], None] | None) -> None:
+        """What to call when this process or another replica says that it has committed something; None for nothing."""
+        self._told = told
+
+    def _pass_on(self) -> None:
+        if self._told is not None:
+            self._told()
 
     async def newest(self) -> int:
         """The newest revision in the database. Raises StoreUnavailable."""
@@ -355,6 +367,7 @@ class JournalTail:
                 async for notice in connection.notifies(timeout=10.0):
                     if notice.pid != self._teller:
                         self._look.set()
+                        self._pass_on()
                 # Nothing was said for a while: is there still somebody at the other end?
                 await connection.execute("SELECT 1")
         finally:

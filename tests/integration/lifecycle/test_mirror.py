@@ -1,0 +1,226 @@
+"""What the scheduler keeps in memory equals the rows, whoever changes them; and what a commit refuses costs only itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import event, text
+
+from manager.lifecycle.keeper import Keeper
+from manager.lifecycle.mirror import Mirror
+from manager.lifecycle.scheduler import Scheduler
+from manager.lifecycle.spec import KernelSpec
+from manager.store import agents, groups, placements, quotas, shares
+from manager.store.database import Database
+from tests.integration.lifecycle.conftest import TERM
+from tests.integration.lifecycle.test_quotas import limit, roomy_node, states
+from tests.integration.lifecycle.test_quotas import submit as submit_to
+from tests.integration.lifecycle.test_simulation import GIB, World, check
+
+SMALL = {"single_node": True, "cluster_size": 1, "kernel": KernelSpec(command=("x",), slots={"cpu": "1"})}
+
+
+def facts(mirror: Mirror) -> dict[str, Any]:
+    """All that a pass may read, without the order in which it was learned."""
+
+    def amounts(row: Any) -> dict[str, int]:
+        return {mirror.slots.names[column]: int(row[column]) for column in np.flatnonzero(row).tolist()}
+
+    table, accounts, queue = mirror.agents, mirror.accounts, mirror.queue
+    mirror.widen()
+    waiting = {}
+    for session_id, row in queue.row_of.items():
+        kernels, _ = queue.kernels_of(np.array([row]))
+        note = queue.notes[queue.written_note[row]]
+        assert note is not None
+        waiting[session_id] = (
+            queue.groups[queue.group[row]],
+            accounts.names[queue.account[row]],
+            [getattr(queue, name)[row].item() for name in ("sequence", "priority", "single_node", "clearing", "size")],
+            [getattr(queue, name)[row].item() for name in ("next_try", "created", "promise_until", "written_tries")],
+            [amounts(queue.requests[kernel]) for kernel in kernels.tolist()],
+            queue.needs[kernels].tolist(),
+            queue.hostname_sets[queue.hostnames[row]],
+            (note.code, note.message),
+            {**queue.particulars[row], "tries": None, "reason": None, "message": None}
+            if row in queue.particulars
+            else None,
+        )
+    return {
+        "waiting": waiting,
+        "agents": {
+            name: (
+                table.groups[row],
+                table.architectures[row],
+                table.underlays[row],
+                amounts(table.capacity[row]),
+                amounts(table.used[row]),
+                [getattr(table, column)[row].item() for column in ("kernels", "offers", "counts", "schedulable")],
+            )
+            for name, row in table.row_of.items()
+        },
+        "accounts": {
+            name: (amounts(accounts.held[row]), int(accounts.sessions[row]))
+            for name, row in accounts.row_of.items()
+            if accounts.held[row].any() or accounts.sessions[row]
+        },
+        "groups": {name: {**row, "rotation": None} for name, row in mirror.groups.items()},
+        "quotas": mirror.quotas,
+        "networks": (mirror.subnets, mirror.vnis),
+    }
+
+
+async def compare(database: Database, scheduler: Scheduler) -> None:
+    """Takes in what is new and reads everything anew, from rows that do not change meanwhile."""
+    await scheduler._keeper.catch_up(whole=True)  # noqa: SLF001  # the one thing that this is about
+    kept = facts(scheduler._keeper.mirror)  # noqa: SLF001
+    anew = Keeper(database, TERM)
+    await anew.catch_up()
+    assert kept == facts(anew.mirror)
+
+
+async def disturb(world: World) -> None:
+    """What administrators and other replicas do."""
+    database, choice = world.database, world.random.random()
+    agent = world.random.choice(world.nodes)
+    async with database.transaction() as tx:
+        if choice < 0.25:
+            await agents.set_drained(tx, agent.name, drained=world.random.random() < 0.5)
+        elif choice < 0.5:
+            limits = {
+                "slots": {"cpu": world.random.choice([1000, 6000])},
+                "max_sessions": world.random.choice([None, 2]),
+            }
+            name = world.random.choice(["ann", "ben"])
+            await quotas.put(tx, "USER", name, {**limits, "max_pending_sessions": None, "highest_priority": None})
+        elif choice < 0.6:
+            await quotas.remove(tx, "USER", "ann")
+        elif choice < 0.8:
+            strategy = world.random.choice(["drf", "fifo", "lifo"])
+            await groups.change(tx, "default", {"session_strategy": strategy, "owner_weights": {"ann": 3}})
+        else:
+            capacity = {"cpu": world.random.choice([3000, 4000, 8000]), "mem": 4 * GIB}
+            agent.capacity = capacity
+            await tx.execute(
+                text("UPDATE agent SET capacity = jsonb_build_object('cpu', :cpu, 'mem', :mem) WHERE id = :id"),
+                {**capacity, "id": agent.name},
+            )
+            await shares.refresh_group(tx, "default")
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_it_equals_the_rows_after_every_step(database: Database, seed: int) -> None:
+    async with World(database, seed + 100).running() as world:
+        for step in range(70):
+            await (disturb(world) if world.random.random() < 0.2 else world.act())
+            await compare(database, world.scheduler)
+            if step % 23 == 22:
+                # A manager that starts again.
+                world.scheduler = Scheduler(database, TERM, lambda _: None)
+                await world.schedule()
+                await compare(database, world.scheduler)
+
+
+async def test_statements_of_a_pass_do_not_depend_on_its_size(database: Database) -> None:
+    counted: list[str] = []
+
+    def count(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        counted.append(statement)
+
+    async with roomy_node(database) as (_, scheduler):
+        numbers = []
+        for size in (1, 40):
+            for number in range(size):
+                await submit_to(database, "ann", f"s{size}-{number}", cluster_size=2)
+            event.listen(database._engine.sync_engine, "before_cursor_execute", count)  # noqa: SLF001
+            try:
+                await scheduler.run_once()
+            finally:
+                event.remove(database._engine.sync_engine, "before_cursor_execute", count)  # noqa: SLF001
+            numbers.append(len(counted))
+            counted.clear()
+        # Reading everything at first costs more.
+        await submit_to(database, "ann", "last", cluster_size=2)
+        event.listen(database._engine.sync_engine, "before_cursor_execute", count)  # noqa: SLF001
+        try:
+            await scheduler.run_once()
+        finally:
+            event.remove(database._engine.sync_engine, "before_cursor_execute", count)  # noqa: SLF001
+        assert numbers[1] == len(counted)
+        assert set((await states(database)).values()) == {"SCHEDULED"}
+
+
+async def before_the_commit(
+    monkeypatch: pytest.MonkeyPatch, scheduler: Scheduler, change: Callable[[], Awaitable[None]]
+) -> None:
+    """A pass during whose commit, before it has looked at anything, something else is committed."""
+    begin = placements.begin
+
+    async def changed(tx: Any, term: int) -> None:
+        await change()
+        await begin(tx, term)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(placements, "begin", changed)
+        await scheduler.run_once()
+
+
+async def test_a_lost_race_costs_only_that_session(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with World(database, 1).running() as world:
+        ids = [await world.submit(**SMALL) for _ in range(12)]
+        await world.terminate()
+
+        async def change() -> None:
+            async with database.transaction() as tx:
+                await tx.execute(text("UPDATE agent SET capacity = capacity || '{\"cpu\": 1000}' WHERE id = 'n0'"))
+                await shares.refresh_group(tx, "default")
+            await world.end(ids[-1])
+
+        await before_the_commit(monkeypatch, world.scheduler, change)
+        await check(database)
+        await compare(database, world.scheduler)
+        async with database.transaction() as tx:
+            rows = await tx.execute(text("SELECT agent_id, count(*) FROM attempt GROUP BY agent_id ORDER BY agent_id"))
+            assert dict(tuple(row) for row in rows)["n0"] == 1
+        await world.schedule()
+        await check(database)
+        async with database.transaction() as tx:
+            rows = await tx.execute(text("SELECT state, count(*) FROM session GROUP BY state"))
+            found = dict(tuple(row) for row in rows)
+        # Eight more cores on the other agents; two were cancelled.
+        assert found == {"SCHEDULED": 9, "PENDING": 1, "CANCELLED": 2}
+
+
+async def test_a_quota_lowered_meanwhile_is_not_exceeded(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with roomy_node(database) as (_, scheduler):
+        await limit(database, "USER", "ann", slots={"cpu": 5000})
+        for number in range(5):
+            await submit_to(database, "ann", f"s{number}")
+        await before_the_commit(monkeypatch, scheduler, lambda: limit(database, "USER", "ann", slots={"cpu": 2000}))
+        assert sorted((await states(database)).values()) == ["PENDING"] * 3 + ["SCHEDULED"] * 2
+        await compare(database, scheduler)
+        await scheduler.run_once()
+        assert sorted((await states(database)).values()) == ["PENDING"] * 3 + ["SCHEDULED"] * 2
+
+
+async def test_changes_wake_it_and_a_pass_is_planned_during_a_commit(database: Database) -> None:
+    async with roomy_node(database) as (_, scheduler):
+        await limit(database, "USER", "ann", slots={"cpu": 0})
+        task = asyncio.create_task(scheduler.run())
+        try:
+            for number in range(20):
+                await submit_to(database, "ann", f"s{number}")
+                scheduler.wake()
+            await limit(database, "USER", "ann", slots={"cpu": 20_000})
+            async with asyncio.timeout(30):
+                # Nobody says that the quota is another one.
+                while set((await states(database)).values()) != {"SCHEDULED"}:
+                    await asyncio.sleep(0.05)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await scheduler.run_once()
