@@ -1,0 +1,232 @@
+"""Passes of the scheduler's shell on a PostgreSQL that syncs to disk: decisions a second, what a pass costs beside history, agents and a queue,
+and the memory of what is kept.
+
+Rows of agents and sessions are made by `INSERT … SELECT`; a pass is taking in what changed, planning, the commit, and the notes. The peer
+of durable decisions is one `UPDATE … FROM unnest` of what a decision changes in `session` and `kernel`, and its commit, on the same rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from sqlalchemy import event, text
+
+from manager.lifecycle.scheduler import Scheduler
+from manager.store.database import Database
+from manager.store.embedded import EmbeddedServer
+from manager.store.migrations import migrate
+from tests.bench import end_politely, report
+
+TERM = 1
+SPEC = '{"kernel": {"image": "", "command": ["true"], "environment": {}, "slots": {}}, "roles": {}, "labels": {}}'
+
+
+async def execute(database: Database, statement: str, **values: object) -> None:
+    async with database.transaction() as tx:
+        await tx.execute(text("SET LOCAL statement_timeout = 0"))
+        await tx.execute(text(statement), values)
+
+
+async def add_agents(database: Database, first: int, last: int) -> None:
+    """Agents of 64 cores each."""
+    await execute(
+        database,
+        """
+        INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture, capacity, backends, software_version,
+            underlay_address, underlay_mtu, boot_id, version)
+        SELECT 'agent-' || lpad(n::text, 6, '0'), 'default', 'ALIVE', FALSE, FALSE, '', '', 'x86_64', '{"cpu": 64000, "mem": 274877906944}',
+            '["process"]', '', '192.0.2.1', 1500, '', 1 FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS n
+        """,
+        first=first,
+        last=last - 1,
+    )
+
+
+async def add_sessions(database: Database, name: str, number: int, *, cpu: int, state: str = "PENDING") -> None:
+    """Sessions of one kernel, of fifty owners."""
+    await execute(
+        database,
+        """
+        WITH made AS (
+            INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, state, result,
+                reason, message, network, tries, failed_starts, last_failure, force, version, end_time)
+            SELECT gen_random_uuid(), CAST(:name AS text) || n, 'owner-' || n % 50, 'default', 'default', 'batch', 'SINGLE_NODE', 1, 10, CAST(:spec AS jsonb),
+                CAST(:state AS text), 'UNDEFINED', 'QUEUED', '', '', 0, 0, '', FALSE, 1, CASE WHEN CAST(:state AS text) = 'TERMINATED' THEN now() END
+            FROM generate_series(1, CAST(:number AS int)) AS n RETURNING id, state
+        )
+        INSERT INTO kernel (id, session_id, role, role_index, local_rank, hostname, slots, state, epoch, address, reason)
+        SELECT id, id, 'main', 1, 0, 'main1', jsonb_build_object('cpu', CAST(:cpu AS int), 'mem', 268435456), state, 0, '', '' FROM made
+        """,
+        name=name,
+        number=number,
+        cpu=cpu,
+        state=state,
+        spec=SPEC,
+    )
+
+
+async def timed(work: Callable[[], Awaitable[object]]) -> float:
+    gc.collect()
+    began = time.perf_counter()
+    await work()
+    return time.perf_counter() - began
+
+
+async def after_a_submit(database: Database, scheduler: Scheduler, rounds: int) -> list[float]:
+    """Seconds from one submitted session to its commit."""
+    found = []
+    for _ in range(rounds):
+        await add_sessions(database, uuid.uuid4().hex, 1, cpu=100)
+        found.append(await timed(scheduler.run_once))
+    return found
+
+
+async def bare(database: Database, number: int) -> float:
+    """Seconds of an update of the same columns of as many rows, and its commit."""
+    async with database.transaction() as tx:
+        ids = list(
+            (
+                await tx.execute(text("SELECT id FROM session WHERE state = 'SCHEDULED' LIMIT :n"), {"n": number})
+            ).scalars()
+        )
+
+    async def update() -> None:
+        async with database.transaction() as tx:
+            values = {"ids": ids, "agents": ["agent-000001"] * len(ids), "networks": [""] * len(ids)}
+            await tx.execute(
+                text("""
+                    UPDATE session SET state = 'SCHEDULED', state_time = now(), schedule_time = now(), evaluate_time = now(), reason = '',
+                        message = '', explanation = '{}', network = r.network, tries = tries + 1, version = version + 1
+                    FROM unnest(CAST(:ids AS uuid[]), CAST(:networks AS text[])) AS r(id, network) WHERE session.id = r.id
+                """),
+                {"ids": values["ids"], "networks": values["networks"]},
+            )
+            await tx.execute(
+                text("""
+                    UPDATE kernel SET state = 'SCHEDULED', agent_id = r.agent_id, epoch = epoch + 1, address = '', reason = ''
+                    FROM unnest(CAST(:ids AS uuid[]), CAST(:agents AS text[])) AS r(id, agent_id) WHERE kernel.id = r.id
+                """),
+                {"ids": values["ids"], "agents": values["agents"]},
+            )
+
+    await execute(database, "ALTER TABLE session DISABLE TRIGGER USER")
+    try:
+        return await timed(update)
+    finally:
+        await execute(database, "ALTER TABLE session ENABLE TRIGGER USER")
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+async def measure(database: Database, arguments: argparse.Namespace) -> None:
+    async with database.transaction() as tx:
+        await tx.execute(text("UPDATE leadership SET term = :term"), {"term": TERM})
+    scheduler = Scheduler(database, TERM, lambda _: None)
+    await add_agents(database, 0, 1000)
+    await scheduler.run_once()
+
+    # Durable decisions, and how many statements they take.
+    statements = 0
+
+    def count(*_: object) -> None:
+        nonlocal statements
+        statements += 1
+
+    rates, peers = [], []
+    for round_number in range(arguments.rounds):
+        await add_sessions(database, f"d{round_number}-", arguments.decisions, cpu=100)
+        statements = 0
+        event.listen(database._engine.sync_engine, "before_cursor_execute", count)  # noqa: SLF001  # there is no other way to look
+        seconds = await timed(scheduler.run_once)
+        event.remove(database._engine.sync_engine, "before_cursor_execute", count)  # noqa: SLF001
+        rates.append(arguments.decisions / seconds)
+        peers.append(arguments.decisions / await bare(database, arguments.decisions))
+    report("shell-durable-decisions", statistics.median(rates), "decisions/s", statistics.median(peers), spread=rates)
+    report("shell-statements-per-pass", statements, "statements", None)
+
+    few = await after_a_submit(database, scheduler, arguments.submits)
+    await add_sessions(database, "h", arguments.history, cpu=100, state="TERMINATED")
+    await execute(database, "ANALYZE session")
+    many = await after_a_submit(database, scheduler, arguments.submits)
+    report(
+        f"shell-pass-with-history-{arguments.history}",
+        statistics.median(many) * 1000,
+        "ms",
+        statistics.median(few) * 1000,
+        spread=[each * 1000 for each in many],
+    )
+    await add_agents(database, 1000, 10_000)
+    await scheduler.run_once()
+    large = await after_a_submit(database, scheduler, arguments.submits)
+    report(
+        "shell-pass-10k-agents-to-1k-agents",
+        statistics.median(large) * 1000,
+        "ms",
+        statistics.median(many) * 1000,
+        spread=[each * 1000 for each in large],
+    )
+
+    before = resident()
+    await add_sessions(database, "p", arguments.pending, cpu=65_000)
+    await scheduler._catch_up()  # noqa: SLF001  # what is kept, without what a pass needs for a moment
+    after = resident()
+    report("shell-memory-per-pending", (after - before) / arguments.pending, "bytes", None)
+    await scheduler.run_once()
+    loaded = await after_a_submit(database, scheduler, arguments.submits)
+    report(
+        f"shell-pass-with-pending-{arguments.pending}",
+        statistics.median(loaded) * 1000,
+        "ms",
+        statistics.median(large) * 1000,
+        spread=[each * 1000 for each in loaded],
+    )
+    report("shell-memory-resident", resident() / 1e6, "MB", None)
+
+
+async def run(arguments: argparse.Namespace) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir="/var/lib"))
+    server = EmbeddedServer(directory / "postgres", durable=True)
+    try:
+        url = await server.start()
+        await migrate(url)
+        database = Database(url, statement_timeout=600.0)
+        try:
+            await measure(database, arguments)
+        finally:
+            await database.dispose()
+    finally:
+        await server.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def main() -> None:
+    """Prints the figures."""
+    end_politely()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--decisions", type=int, default=5000)
+    parser.add_argument("--submits", type=int, default=15)
+    parser.add_argument("--history", type=int, default=1_000_000)
+    parser.add_argument("--pending", type=int, default=100_000)
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
