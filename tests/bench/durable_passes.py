@@ -60,9 +60,10 @@ async def add_sessions(database: Database, name: str, number: int, *, cpu: int, 
         database,
         """
         WITH made AS (
-            INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, state, result,
-                reason, message, network, tries, failed_starts, last_failure, force, version, end_time)
-            SELECT gen_random_uuid(), CAST(:name AS text) || n, 'owner-' || n % 50, 'default', 'default', 'batch', 'SINGLE_NODE', 1, 10, CAST(:spec AS jsonb),
+            INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, state,
+                result, reason, message, network, tries, failed_starts, last_failure, force, version, end_time)
+            SELECT gen_random_uuid(), CAST(:name AS text) || n, 'owner-' || n % 50, 'default', 'default', 'batch', 'SINGLE_NODE', 1, 10,
+                CAST(:spec AS jsonb),
                 CAST(:state AS text), 'UNDEFINED', 'QUEUED', '', '', 0, 0, '', FALSE, 1, CASE WHEN CAST(:state AS text) = 'TERMINATED' THEN now() END
             FROM generate_series(1, CAST(:number AS int)) AS n RETURNING id, state
         )
@@ -202,6 +203,8 @@ async def measure(database: Database, arguments: argparse.Namespace) -> None:
 
 async def run(arguments: argparse.Namespace) -> None:
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir="/var/lib"))
+    # The database's user has to get through.
+    directory.chmod(0o755)
     server = EmbeddedServer(directory / "postgres", durable=True)
     try:
         url = await server.start()
