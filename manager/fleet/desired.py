@@ -8,6 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 
+class ListenerBrokenError(Exception):
+    """The manager's own side failed: an agent's words were not taken in, or what is wanted of it could not be read. To be begun anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class DesiredMount:
     """A directory of the node: `path` below `root`, seen at `target`."""

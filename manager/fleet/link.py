@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from manager.fleet import messages
-from manager.fleet.desired import Desired, NodeFacts, NodeReport, Told
+from manager.fleet.desired import Desired, ListenerBrokenError, NodeFacts, NodeReport, Told
 from manager.fleet.dialer import Dialer
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
@@ -25,12 +25,12 @@ _MIN_BACKOFF, _MAX_BACKOFF = 0.1, 5.0
 _NULL = "null"
 
 
-# What is wanted on an agent: all of it, or all that belongs to some sessions.
+# What is wanted on an agent: all of it, or all that belongs to some sessions. Raises ListenerBrokenError.
 ReadDesired = Callable[[str, Collection[uuid.UUID] | None], Awaitable[Desired]]
 
 
 class Listener(Protocol):
-    """Takes in what agents say; each call returns once it is committed."""
+    """Takes in what agents say; each call returns once it is committed. Raises ListenerBrokenError when it is not."""
 
     async def welcomed(self, facts: NodeFacts) -> None:
         """A stream opened: the node's facts and all it observes."""
@@ -104,6 +104,10 @@ class AgentLink:
                         opened = True
                         await self._converse(call, first.welcome)
                 _log.info("agent %s ended its stream", self.agent_id)
+            except ListenerBrokenError as error:
+                # The pause grows: the agent has nothing to do with it, and what it says again may fail again.
+                opened = False
+                _log.warning("link to agent %s: %s", self.agent_id, error)
             except (grpc.aio.AioRpcError, TimeoutError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
                 detail = (
                     f"{error.code().name}: {error.details()}"

@@ -94,6 +94,11 @@ class Supervisor:
             if (entry := self._links.get(agent_id)) is not None:
                 entry[0].wake(session_ids)
 
+    def wake_all(self) -> None:
+        """Anything may have changed for any agent."""
+        for link, _ in self._links.values():
+            link.wake()
+
     def alive(self) -> list[str]:
         """Agents that are heard of."""
         return [agent_id for agent_id, state in self._states.items() if state == ALIVE]

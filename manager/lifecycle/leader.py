@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from manager.fleet.desired import Desired
+from manager.fleet.desired import Desired, ListenerBrokenError
 from manager.fleet.dialer import Dialer
 from manager.fleet.forwarding import Forwarder
 from manager.fleet.supervisor import Supervisor, Target, Timers
@@ -23,7 +23,7 @@ from manager.lifecycle.states import ENDED_SESSION_STATES
 from manager.lifecycle.webhooks import Courier
 from manager.store import attempts, leadership, nodes, retention
 from manager.store.database import Database, StoreUnavailable
-from manager.store.journal import JournalTail
+from manager.store.journal import JournalTail, ReaderTooSlow
 from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
 
 _log = logging.getLogger(__name__)
@@ -99,12 +99,12 @@ class Leader:
         self._supervisor.retarget()
 
     async def _persist(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
-        """Starts a part again when the database failed it: what it does is found again in the store."""
+        """Starts a part again when the database failed it, or the journal ran ahead of it: what it does is found again in the store."""
         while True:
             try:
                 await part()
-            except StoreUnavailable as error:
-                _log.warning("%s waits for the database: %s", name, error)
+            except (StoreUnavailable, ReaderTooSlow) as error:
+                _log.warning("%s begins again: %r", name, error)
             await asyncio.sleep(_TICK_SECONDS)
 
     def _committed(self, concerned: Concerned) -> None:
@@ -138,7 +138,13 @@ class Leader:
 
     async def _follow(self) -> None:
         """Finds out what any replica did to sessions: new ones are scheduled, ended ones are stopped."""
-        async for batch in self._tail.follow(await self._tail.newest()):
+        revision = await self._tail.newest()
+        # What came before, and was not followed, may concern anything.
+        self._supervisor.wake_all()
+        self._scheduler.wake()
+        self._courier.wake()
+        self._ended.set()
+        async for batch in self._tail.follow(revision):
             if any(event.kind in ("CREATED", "SESSION_MOVED") for event in batch):
                 self._courier.wake()
             ended = {
@@ -165,6 +171,9 @@ class Leader:
             }
 
     async def _desired(self, agent_id: str, session_ids: Collection[uuid.UUID] | None) -> Desired:
-        return await read_desired(
-            self._database, agent_id, self._secrets, session_ids, fence_seconds=self._fence_seconds
-        )
+        try:
+            return await read_desired(
+                self._database, agent_id, self._secrets, session_ids, fence_seconds=self._fence_seconds
+            )
+        except StoreUnavailable as error:
+            raise ListenerBrokenError(f"what is wanted of it could not be read: {error}") from error

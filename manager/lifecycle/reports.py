@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
-from manager.fleet.desired import AttemptReport, NodeFacts, NodeReport
+from manager.fleet.desired import AttemptReport, ListenerBrokenError, NodeFacts, NodeReport
 from manager.lifecycle.desires import Concerned
 from manager.lifecycle.images import SeenImage
 from manager.lifecycle.machine import Observation
 from manager.lifecycle.states import Observed
 from manager.lifecycle.working_set import put_back, take_out
 from manager.store import attempts, conditions, leadership, nodes, shares
-from manager.store.database import Database
+from manager.store.database import Database, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +22,18 @@ _log = logging.getLogger(__name__)
 _MAX_BATCH = 256
 
 AttemptKey = tuple[uuid.UUID, int]
+# A report, and what its link waits for.
+Pending = tuple[NodeReport, asyncio.Future[None]]
+
+
+def _answer(batch: Collection[Pending], error: ListenerBrokenError | None = None) -> None:
+    """Tells the links that still wait."""
+    for _, done in batch:
+        if not done.done():
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
 
 
 def parse_attempt_id(text: str) -> AttemptKey | None:
@@ -40,10 +52,16 @@ class Reports:
         self._database = database
         self._term = term
         self._committed = committed
-        self._queue: asyncio.Queue[tuple[NodeReport, asyncio.Future[None]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[Pending] = asyncio.Queue()
 
     async def welcomed(self, facts: NodeFacts) -> None:
         """A stream opened. An attempt that the agent had told of before and knows nothing of now is over: it is never started again."""
+        try:
+            await self._welcome(facts)
+        except StoreUnavailable as error:
+            raise ListenerBrokenError(f"the database did not take what it has: {error}") from error
+
+    async def _welcome(self, facts: NodeFacts) -> None:
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
             changed_group = await nodes.record_facts(
@@ -110,19 +128,29 @@ class Reports:
             while len(batch) < _MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             try:
-                await self._commit([report for report, _ in batch])
-            except BaseException as error:
-                # The links end and come back with all they observe; nothing was acknowledged.
-                for _, done in batch:
-                    if not done.done():
-                        done.set_exception(ConnectionError(f"reports were not committed: {error!r}"))
-                if not isinstance(error, Exception):
-                    raise
-                _log.exception("reports were not committed")
-            else:
-                for _, done in batch:
-                    if not done.done():
-                        done.set_result(None)
+                await self._take_in(batch)
+            finally:
+                _answer(batch, ListenerBrokenError("this manager stops leading"))
+
+    async def _take_in(self, batch: Collection[Pending]) -> None:
+        """Commits reports together. What was not committed is not acknowledged: its link ends, and comes back with all it observes."""
+        try:
+            await self._commit([report for report, _ in batch])
+        except leadership.NotLeader:
+            raise
+        except StoreUnavailable as error:
+            _log.warning("%d reports wait for the database: %s", len(batch), error)
+            _answer(batch, ListenerBrokenError(f"the database did not take its report: {error}"))
+        except Exception as error:  # noqa: BLE001  # logged below; one node's report must not hold up those of all others
+            if len(batch) > 1:
+                for pending in batch:
+                    await self._take_in([pending])
+                return
+            for report, _ in batch:
+                _log.exception("the report of agent %s was not committed", report.agent_id)
+            _answer(batch, ListenerBrokenError(f"its report was not committed: {error!r}"))
+        else:
+            _answer(batch)
 
     async def _commit(self, reports: Iterable[NodeReport]) -> None:
         words: dict[AttemptKey, AttemptReport] = {}
