@@ -142,7 +142,7 @@ class SessionNetworks:
             assert session is not None  # noqa: S101 - it has just been made, and nobody else may remove it
             steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
             with netlink.connected() as node:
-                _apply(steps, {Place.SESSION: connection, Place.NODE: node}, session, _NO_KERNEL)
+                apply(steps, {Place.SESSION: connection, Place.NODE: node}, session, _NO_KERNEL)
         return len(steps)
 
     def _attach(self, network: Network, kernel_id: str, netns_path: str) -> int:
@@ -159,7 +159,7 @@ class SessionNetworks:
             with netlink.connected(session) as outside, netlink.connected(kernel) as inside:
                 port = observe_port(outside, BRIDGE, port_name(network, member))
                 steps = plan_attachment(network, member, port, observe_kernel(inside))
-                _apply(steps, {Place.SESSION: outside, Place.KERNEL: inside}, session, kernel)
+                apply(steps, {Place.SESSION: outside, Place.KERNEL: inside}, session, kernel)
         return len(steps)
 
     def _detach(self, network: Network, kernel_id: str) -> None:
@@ -195,7 +195,7 @@ class SessionNetworks:
         )
 
 
-def _apply(steps: Iterable[Step], sockets: Mapping[Place, netlink.Netlink], session: int, kernel: int) -> None:
+def apply(steps: Iterable[Step], sockets: Mapping[Place, netlink.Netlink], session: int, kernel: int) -> None:
     """Sends each run of steps for one place as one batch, in order."""
     for place, run in itertools.groupby(steps, key=lambda step: step.place):
         _send([step.operation for step in run], sockets[place], session, kernel)
