@@ -141,13 +141,13 @@ def by_hand(node: str, session: str, kernel: str, own: str, other: str, vni: int
     run("ip", "-n", kernel, "addr", "add", f"{own}/24", "dev", "eth0")
 
 
-def throughput(client: str, server: str, address: str, seconds: float) -> float:
+def throughput(client: str, server: str, address: str, seconds: int) -> float:
     """Gbit/s of one TCP stream from client to server."""
     serve = ["ip", "netns", "exec", server, "iperf3", "-s", "-1", "-B", address]
     with subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as listening:
         try:
             for _ in range(TRIES):
-                command = ["ip", "netns", "exec", client, "iperf3", "-J", "-c", address, "-t", f"{seconds:g}"]
+                command = ["ip", "netns", "exec", client, "iperf3", "-J", "-c", address, "-t", str(seconds)]
                 done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=seconds + 20)
                 end = json.loads(done.stdout).get("end", {})
                 # It says so, and exits with 0, when the server was not there yet.
@@ -207,7 +207,7 @@ def two_nodes() -> Iterator[tuple[str, str]]:
         yield one, two
 
 
-def data_path(pairs: int, seconds: float) -> None:
+def data_path(pairs: int, seconds: int) -> None:
     """TCP throughput and round trips, ours and by hand."""
     addresses, other = ["10.128.0.2", "10.128.0.3"], ["10.129.0.2", "10.129.0.3"]
     with two_nodes() as nodes, ExitStack() as stack:
@@ -273,11 +273,11 @@ def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=5, help="of runs of the data path")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one run of iperf3")
+    parser.add_argument("--seconds", type=int, default=2, help="of one run of iperf3, whole ones")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter")
     given = parser.parse_args()
     programming(5 if given.quick else 20)
-    data_path(2 if given.quick else given.pairs, 0.5 if given.quick else given.seconds)
+    data_path(2 if given.quick else given.pairs, 1 if given.quick else given.seconds)
 
 
 if __name__ == "__main__":
