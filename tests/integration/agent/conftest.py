@@ -16,7 +16,8 @@ from agent import daemon
 from agent.backends.cgroups import Cgroups
 from agent.backends.kernels import ProcessOptions
 from agent.backends.process import ProcessBackend
-from agent.network import namespaces
+from agent.network import namespaces, nftables
+from agent.network.labels import agent_label
 from tests.integration.agent.authority import Authority
 from tests.integration.agent.manager_side import TOKEN, Conversation, Manager
 
@@ -57,6 +58,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
     for name in namespaces.names():
         if name.startswith(f"rt-{place.agent_id}-"):
             namespaces.delete(name)
+    # An agent that was killed leaves its rules to the next one.
+    if (table := f"retinue-{agent_label(place.agent_id)}") in nftables.tables():
+        nftables.run(f"delete table inet {table}")
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
