@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import uuid
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -16,19 +12,14 @@ from manager.lifecycle.desires import read_desired
 from manager.lifecycle.reports import Reports
 from manager.lifecycle.secrets import SessionSecrets
 from manager.store.database import Database
-from manager.store.embedded import EmbeddedServer
-from manager.store.migrations import migrate
+from tests.integration.databases import Postgres, fresh_database
 
 TERM = 1
 
 
 @pytest.fixture
-async def database() -> AsyncIterator[Database]:
-    directory = Path(f"/var/lib/retinue-test-{uuid.uuid4().hex[:8]}")
-    server = EmbeddedServer(directory, durable=False)
-    url = await server.start()
-    try:
-        await migrate(url)
+async def database(postgres: Postgres) -> AsyncIterator[Database]:
+    async with fresh_database(postgres) as url:
         database = Database(url)
         try:
             async with database.transaction() as tx:
@@ -36,10 +27,6 @@ async def database() -> AsyncIterator[Database]:
             yield database
         finally:
             await database.dispose()
-    finally:
-        await server.stop()
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(directory)
 
 
 class Node:

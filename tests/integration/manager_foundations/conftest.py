@@ -8,29 +8,8 @@ from pathlib import Path
 import pytest_asyncio
 
 from manager.store.database import Database
-from manager.store.embedded import EmbeddedServer
-from manager.store.migrations import migrate
-from tests.integration.manager_foundations.rig import (
-    TEMPLATE,
-    Postgres,
-    Service,
-    fresh_database,
-    passable_directory,
-    served,
-)
-
-
-@pytest_asyncio.fixture(loop_scope="session", scope="session")
-async def postgres() -> AsyncIterator[Postgres]:
-    with passable_directory() as directory:
-        server = EmbeddedServer(directory / "postgres", durable=False)
-        try:
-            found = Postgres(await server.start())
-            await found.execute(f"CREATE DATABASE {TEMPLATE}")
-            await migrate(found.url_of(TEMPLATE))
-            yield found
-        finally:
-            await server.stop()
+from tests.integration.databases import Postgres, fresh_database
+from tests.integration.manager_foundations.rig import Service, served
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import shutil
-import tempfile
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
-import psycopg
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -33,39 +29,9 @@ from manager.store import accounts, agents
 from manager.store.database import Database
 from manager.store.journal import JournalTail
 
-TEMPLATE = "template_migrated"
-
 
 def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
-
-
-@contextlib.contextmanager
-def passable_directory() -> Iterator[Path]:
-    """A directory that the database's user can pass through, unlike those of pytest."""
-    directory = Path(tempfile.mkdtemp(prefix="rt-test-"))
-    directory.chmod(0o711)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Postgres:
-    """A server on which databases are made."""
-
-    url: str
-
-    def url_of(self, name: str) -> str:
-        return self.url.replace("/retinue?", f"/{name}?")
-
-    async def execute(self, statement: str) -> None:
-        connection = await psycopg.AsyncConnection.connect(self.url_of("postgres"), autocommit=True)
-        try:
-            await connection.execute(statement.encode())
-        finally:
-            await connection.close()
 
 
 @dataclass(slots=True)
@@ -162,17 +128,6 @@ def taken_apart(error: grpc.aio.AioRpcError) -> Failure:
     assert information.domain == "retinue"
     fields = [violation.field for violation in request.field_violations]
     return Failure(error.code(), information.reason, dict(information.metadata), fields, str(error))
-
-
-@contextlib.asynccontextmanager
-async def fresh_database(postgres: Postgres) -> AsyncIterator[str]:
-    """The URL of a database of its own with the schema in it."""
-    name = f"test_{uuid.uuid4().hex}"
-    await postgres.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-    try:
-        yield postgres.url_of(name)
-    finally:
-        await postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @contextlib.asynccontextmanager

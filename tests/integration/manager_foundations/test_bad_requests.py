@@ -16,7 +16,8 @@ from sqlalchemy import text
 from retinue.manager.v1 import account_service_pb2 as ac
 from retinue.manager.v1 import account_service_pb2_grpc, fleet_service_pb2_grpc
 from retinue.manager.v1 import fleet_service_pb2 as fl
-from tests.integration.manager_foundations.rig import Postgres, Service, bearer, failure, fresh_database, served
+from tests.integration.databases import Postgres, fresh_database
+from tests.integration.manager_foundations.rig import Service, bearer, failure, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

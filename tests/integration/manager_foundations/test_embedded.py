@@ -15,7 +15,8 @@ import psycopg
 import pytest
 
 from manager.store.embedded import FALLBACK_ROOT, EmbeddedServer, EmbeddedServerError, running_server
-from tests.integration.manager_foundations.rig import passable_directory, until
+from tests.integration.databases import passable_directory
+from tests.integration.manager_foundations.rig import until
 
 
 @pytest.fixture

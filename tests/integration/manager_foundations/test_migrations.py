@@ -17,7 +17,7 @@ from sqlmodel import SQLModel
 from manager.store import tables
 from manager.store.database import Database, StoreUnavailable, parse_url
 from manager.store.migrations import SchemaTooNewError, configuration, migrate
-from tests.integration.manager_foundations.rig import Postgres
+from tests.integration.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -28,14 +28,8 @@ from retinue.manager.v1 import (
     session_service_pb2,
     session_service_pb2_grpc,
 )
-from tests.integration.manager_foundations.rig import (
-    Postgres,
-    bearer,
-    fresh_database,
-    passable_directory,
-    taken_apart,
-    until,
-)
+from tests.integration.databases import Postgres, fresh_database, passable_directory
+from tests.integration.manager_foundations.rig import bearer, taken_apart, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -1,0 +1,54 @@
+"""Databases for tests: one server for all of them, and a database with the schema in it for each."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+TEMPLATE = "template_migrated"
+
+
+@contextlib.contextmanager
+def passable_directory() -> Iterator[Path]:
+    """A directory that the database's user can pass through, unlike those of pytest."""
+    directory = Path(tempfile.mkdtemp(prefix="rt-test-"))
+    directory.chmod(0o711)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A server on which databases are made."""
+
+    url: str
+
+    def url_of(self, name: str) -> str:
+        return self.url.replace("/retinue?", f"/{name}?")
+
+    async def execute(self, statement: str) -> None:
+        connection = await psycopg.AsyncConnection.connect(self.url_of("postgres"), autocommit=True)
+        try:
+            await connection.execute(statement.encode())
+        finally:
+            await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def fresh_database(postgres: Postgres) -> AsyncIterator[str]:
+    """The URL of a database of its own with the schema in it."""
+    name = f"test_{uuid.uuid4().hex}"
+    await postgres.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    try:
+        yield postgres.url_of(name)
+    finally:
+        await postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
