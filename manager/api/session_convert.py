@@ -15,11 +15,13 @@ from manager.lifecycle.preview import Preview
 from manager.lifecycle.spec import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_PRIORITY,
+    ROLES,
     KernelSpec,
     MountSpec,
     RetryPolicy,
     SessionSpec,
     WebhookSpec,
+    role_counts,
 )
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import format_amount
@@ -55,16 +57,18 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         message.starts_at.ToJsonString()
     except ValueError:
         raise ValueError("spec.starts_at", "is not a valid time") from None
+    counts = role_counts([(role.role, role.count if role.HasField("count") else None) for role in message.roles])
     return SessionSpec(
         name=message.name or default_name,
         project=message.project or default_project,
         resource_group=message.resource_group or "default",
         type=SessionType(pb.SessionType.Name(message.type).removeprefix("SESSION_TYPE_")),
         single_node=message.cluster_mode != pb.CLUSTER_MODE_MULTI_NODE,
-        cluster_size=message.cluster_size or 1,
+        cluster_size=message.cluster_size or sum(count for _, count in counts) or 1,
         priority=message.priority if message.HasField("priority") else DEFAULT_PRIORITY,
         kernel=_kernel_spec(message.kernel),
         roles=roles,
+        counts=counts,
         labels=dict(message.labels),
         grace_seconds=_seconds("spec.termination_grace", message.termination_grace)
         if message.HasField("termination_grace")
@@ -141,7 +145,7 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
         cluster_size=spec.cluster_size,
         priority=spec.priority,
         kernel=_kernel_spec_message(spec.kernel),
-        roles=[pb.RoleSpec(role=role, kernel=_kernel_spec_message(kernel)) for role, kernel in spec.roles.items()],
+        roles=_role_messages(spec),
         labels=spec.labels,
         termination_grace=_duration(spec.grace_seconds),
         agents=spec.agents,
@@ -169,6 +173,15 @@ def _duration(seconds: float) -> Duration:
     duration = Duration()
     duration.FromTimedelta(dt.timedelta(seconds=seconds))
     return duration
+
+
+def _role_messages(spec: SessionSpec) -> list[pb.RoleSpec]:
+    """Roles in the order of their kernels: what is stored has lost that of the request."""
+    counts = dict(spec.counts)
+    order = [role for role in counts or ROLES if role in spec.roles]
+    return [
+        pb.RoleSpec(role=role, kernel=_kernel_spec_message(spec.roles[role]), count=counts.get(role)) for role in order
+    ]
 
 
 def _kernel_spec_message(spec: KernelSpec) -> pb.KernelSpec:

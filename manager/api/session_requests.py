@@ -69,7 +69,8 @@ def wrong_number(messages: Sequence[session_pb2.SessionSpec]) -> list[errors.Vio
     if not 1 <= len(messages) <= MAX_SPECS:
         return [("specs", f"must be from 1 to {MAX_SPECS}")]
     # Sessions that are too large are refused each by itself, and cost nothing.
-    kernels = sum(max(1, item.cluster_size) for item in messages if item.cluster_size <= MAX_CLUSTER_SIZE)
+    numbers = [max(1, item.cluster_size, sum(max(0, role.count) for role in item.roles)) for item in messages]
+    kernels = sum(number for number in numbers if number <= MAX_CLUSTER_SIZE)
     return [("specs", f"must be at most {MAX_KERNELS} kernels in all")] if kernels > MAX_KERNELS else []
 
 

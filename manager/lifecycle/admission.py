@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from manager.lifecycle.mounts import check_mounts
-from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, ROLES, KernelSpec, RetryPolicy, SessionSpec, WebhookSpec
+from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, KernelSpec, RetryPolicy, SessionSpec, WebhookSpec
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import MEMORY, AmountError, format_amount, parse_amount
 from manager.webhooks.rules import wrong_url
 
 MAX_CLUSTER_SIZE = 1024
+MAX_ROLES = 32
 MAX_PRIORITY = 100
 MAX_GRACE_SECONDS = 300.0
 MAX_ARGUMENTS, MAX_ARGUMENT_BYTES = 1024, 64 * 1024
@@ -31,6 +32,8 @@ RESERVED_PREFIXES = ("BACKENDAI_", "RETINUE_")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 # Hostnames inside sessions are not names of sessions: they would be ambiguous in every command.
 _HOSTNAME = re.compile(r"(?:main|sub)\d+")
+# A number at the end would make hostnames ambiguous.
+_ROLE = re.compile(r"[a-z](?:[a-z0-9-]{0,30}[a-z])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,125}[A-Za-z0-9])?")
 _ARCHITECTURE = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,61}[a-z0-9])?")
@@ -54,6 +57,7 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
         violations.append(("spec.priority", f"must be from 0 to {MAX_PRIORITY}"))
     if not 0 <= spec.grace_seconds <= MAX_GRACE_SECONDS:
         violations.append(("spec.termination_grace", f"must be from 0 to {MAX_GRACE_SECONDS:.0f} s"))
+    _check_roles(spec, violations)
     _check_labels(spec.labels, violations)
     _check_placement(spec, violations)
     if spec.time_limit_seconds is not None and not SHORTEST_TIME_LIMIT <= spec.time_limit_seconds <= LONGEST_TIME_LIMIT:
@@ -69,14 +73,37 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     )
     roles = {}
     for position, (role, role_kernel) in enumerate(spec.roles.items()):
-        if role not in ROLES:
-            violations.append((f"spec.roles[{position}].role", "must be main or sub"))
         roles[role] = _admit_kernel(role_kernel, f"spec.roles[{position}].kernel", violations)
     admitted = replace(spec, kernel=kernel, roles=roles)
     _check_shared_memory(admitted, violations)
     if spec.type is SessionType.BATCH and not admitted.of_role(MAIN).command:
         violations.append(("spec.kernel.command", "is required for a batch session"))
     return admitted, violations
+
+
+def _check_roles(spec: SessionSpec, violations: Violations) -> None:
+    """Their names and counts, and that the counts and the size do not contradict each other."""
+    if len(spec.roles) > MAX_ROLES:
+        violations.append(("spec.roles", f"must be at most {MAX_ROLES}"))
+        return
+    counts = dict(spec.counts)
+    sound = True
+    for position, role in enumerate(spec.roles):
+        path = f"spec.roles[{position}]"
+        if not _ROLE.fullmatch(role):
+            violations.append(
+                (f"{path}.role", "must be 1-32 characters a-z, 0-9 and -, first a letter, last no digit and no dash")
+            )
+        count = counts.get(role, 1)
+        lowest, highest = (1, 1) if role == MAIN else (0, MAX_CLUSTER_SIZE - 1)
+        if not lowest <= count <= highest:
+            sound = False
+            needed = "1, and there is no other" if role == MAIN else f"from 0 to {MAX_CLUSTER_SIZE - 1}"
+            violations.append((f"{path}.count", f"must be {needed}"))
+    if sound and counts and sum(counts.values()) != spec.cluster_size <= MAX_CLUSTER_SIZE:
+        violations.append(
+            ("spec.cluster_size", f"must be {sum(counts.values())}, as the counts of the roles say, or left out")
+        )
 
 
 def _check_script(script: str, violations: Violations) -> None:
@@ -143,7 +170,7 @@ def _admit_kernel(kernel: KernelSpec, path: str, violations: Violations) -> Kern
 
 def _check_shared_memory(spec: SessionSpec, violations: Violations) -> None:
     """It counts to the kernel's memory, so it has to leave some."""
-    for role in ROLES if spec.cluster_size > 1 else (MAIN,):
+    for role, _ in spec.layout:
         kernel = spec.of_role(role)
         memory = kernel.slots.get(MEMORY)
         if (

@@ -64,7 +64,7 @@ def new_rows(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> tuple[dict
     }
     amounts = {
         role: {slot: parse_amount(slot, text) for slot, text in spec.of_role(role).slots.items()}
-        for role in ("main", "sub")
+        for role, _ in spec.layout
     }
     kernels = [
         {
@@ -77,7 +77,7 @@ def new_rows(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> tuple[dict
             "slots": amounts[plan.role],
             "state": "PENDING",
         }
-        for plan in kernel_plans(session_id, spec.cluster_size)
+        for plan in kernel_plans(session_id, spec.layout)
     ]
     return session, kernels
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -90,6 +90,8 @@ class SessionSpec:
     priority: int = DEFAULT_PRIORITY
     kernel: KernelSpec = field(default_factory=KernelSpec)
     roles: Mapping[str, KernelSpec] = field(default_factory=dict)
+    # Kernels by role, in the order of their ranks, as `role_counts` has them; empty: `main` and as many `sub` as there are others.
+    counts: tuple[tuple[str, int], ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     # Agents to run on: only those when strict, else those first.
@@ -116,6 +118,12 @@ class SessionSpec:
         if role != MAIN:
             base = replace(base, command=())
         return base.overridden_by(self.roles[role]) if role in self.roles else base
+
+    @property
+    def layout(self) -> tuple[tuple[str, int], ...]:
+        """Roles that have kernels with their numbers, in the order of ranks."""
+        counts = self.counts or ((MAIN, 1), (SUB, self.cluster_size - 1))
+        return tuple((role, count) for role, count in counts if count > 0)
 
     def features(self) -> frozenset[Feature]:
         """What it asks for that not every type of session has."""
@@ -149,6 +157,8 @@ class SessionSpec:
         values["agents"] = tuple(values.get("agents", ()))
         values["kernel"] = _kernel_spec(values["kernel"])
         values["roles"] = {role: _kernel_spec(kernel) for role, kernel in values["roles"].items()}
+        # Sessions of earlier versions have none.
+        values["counts"] = tuple((role, count) for role, count in values.get("counts", ()))
         values["depends_on"] = tuple(values.get("depends_on", ()))
         # Sessions of earlier versions have none.
         values["mounts"] = tuple(MountSpec(**mount) for mount in values.get("mounts", ()))
@@ -199,29 +209,37 @@ class KernelPlan:
     hostname: str
 
 
-def kernel_plans(session_id: uuid.UUID, cluster_size: int) -> list[KernelPlan]:
-    """`main1`, `sub1`, `sub2`, …; the main kernel's id is the session's, the others' follow from it."""
-    plans = []
-    for rank in range(cluster_size):
-        role, index = (MAIN, 1) if rank == 0 else (SUB, rank)
-        kernel_id = session_id if rank == 0 else uuid.uuid5(session_id, f"{role}{index}")
-        plans.append(KernelPlan(kernel_id, role, index, rank, f"{role}{index}"))
+def role_counts(roles: Sequence[tuple[str, int | None]]) -> tuple[tuple[str, int], ...]:
+    """How many kernels roles have, `main` first, from roles with their counts or None; empty when only `cluster_size` says it."""
+    if all(role in ROLES and count is None for role, count in roles):
+        return ()
+    counts = {MAIN: 1} | {role: 1 if count is None else count for role, count in roles}
+    return tuple(counts.items())
+
+
+def kernel_plans(session_id: uuid.UUID, layout: Sequence[tuple[str, int]]) -> list[KernelPlan]:
+    """`main1`, `sub1`, `sub2`, …, by roles and their numbers; the main kernel's id is the session's, the others' follow from it."""
+    plans: list[KernelPlan] = []
+    for role, count in layout:
+        for index in range(1, count + 1):
+            hostname = f"{role}{index}"
+            kernel_id = uuid.uuid5(session_id, hostname) if plans else session_id
+            plans.append(KernelPlan(kernel_id, role, index, len(plans), hostname))
     return plans
 
 
 def cluster_environment(session_id: uuid.UUID, spec: SessionSpec, plan: KernelPlan) -> dict[str, str]:
     """The eight cluster variables and two ids that every kernel finds in its environment."""
-    size = spec.cluster_size
-    replicas = "main:1" if size == 1 else f"main:1,sub:{size - 1}"
+    hosts = [f"{role}{index}" for role, count in spec.layout for index in range(1, count + 1)]
     return {
         "BACKENDAI_CLUSTER_HOST": plan.hostname,
-        "BACKENDAI_CLUSTER_HOSTS": ",".join(["main1", *(f"sub{index}" for index in range(1, size))]),
+        "BACKENDAI_CLUSTER_HOSTS": ",".join(hosts),
         "BACKENDAI_CLUSTER_IDX": str(plan.index),
         "BACKENDAI_CLUSTER_LOCAL_RANK": str(plan.local_rank),
         "BACKENDAI_CLUSTER_MODE": "single-node" if spec.single_node else "multi-node",
-        "BACKENDAI_CLUSTER_REPLICAS": replicas,
+        "BACKENDAI_CLUSTER_REPLICAS": ",".join(f"{role}:{count}" for role, count in spec.layout),
         "BACKENDAI_CLUSTER_ROLE": plan.role,
-        "BACKENDAI_CLUSTER_SIZE": str(size),
+        "BACKENDAI_CLUSTER_SIZE": str(spec.cluster_size),
         "BACKENDAI_KERNEL_ID": str(plan.id),
         "BACKENDAI_SESSION_ID": str(session_id),
     }

@@ -88,7 +88,16 @@ CREATE = [
     (spec(kernel=session_pb2.KernelSpec(environment={"BACKENDAI_X": "1"})), "spec.kernel.environment['BACKENDAI_X']"),
     (spec(kernel=session_pb2.KernelSpec(environment={"A=B": "1"})), "spec.kernel.environment['A=B']"),
     (spec(kernel=session_pb2.KernelSpec(image="Not An Image")), "spec.kernel.image"),
-    (spec(roles=[session_pb2.RoleSpec(role="worker")]), "spec.roles[0].role"),
+    *(
+        (spec(roles=[session_pb2.RoleSpec(role=name)]), "spec.roles[0].role")
+        for name in ("", "w1", "W", "-w", "a" * 33)
+    ),
+    (spec(roles=[session_pb2.RoleSpec(role="main", count=2)]), "spec.roles[0].count"),
+    (spec(roles=[session_pb2.RoleSpec(role="main", count=0)]), "spec.roles[0].count"),
+    (spec(roles=[session_pb2.RoleSpec(role="w", count=-1)]), "spec.roles[0].count"),
+    (spec(roles=[session_pb2.RoleSpec(role="w", count=2)], cluster_size=4), "spec.cluster_size"),
+    (spec(roles=[session_pb2.RoleSpec(role="w", count=1023), session_pb2.RoleSpec(role="x")]), "spec.cluster_size"),
+    (spec(roles=[session_pb2.RoleSpec(role="r" + "x" * n) for n in range(33)][::-1]), "spec.roles"),
     (spec(roles=[session_pb2.RoleSpec(role="sub"), session_pb2.RoleSpec(role="sub")]), "spec.roles[1].role"),
     (spec(labels={"a": "x" * 257}), "spec.labels['a']"),
     (spec(bootstrap_script="x" * 65_537), "spec.bootstrap_script"),

@@ -59,7 +59,7 @@ def gang(size: int, session_type: SessionType, retry: RetryPolicy | None = None)
         KernelRecord(
             plan.id, plan.role, plan.hostname, KernelState.SCHEDULED, agent_id="n", epoch=1, attempt_ended=False
         )
-        for plan in kernel_plans(uuid.UUID(int=7), size)
+        for plan in kernel_plans(uuid.UUID(int=7), [("main", 1), ("sub", size - 1)])
     ]
     return SessionMachine(SessionRecord(uuid.UUID(int=7), session_type, SessionState.SCHEDULED, kernels, retry=retry))
 

@@ -52,7 +52,7 @@ def test_stored_form_comes_back_as_it_was() -> None:
         ({"labels": {"a": "x" * 257}}, "spec.labels['a']"),
         ({"labels": {"a": "x\ny"}}, "spec.labels['a']"),
         ({"labels": {f"k{n}": "" for n in range(65)}}, "spec.labels"),
-        ({"roles": {"worker": KernelSpec()}}, "spec.roles[0].role"),
+        ({"roles": {"worker1": KernelSpec()}}, "spec.roles[0].role"),
         (kernel(command=()), "spec.kernel.command"),
         (kernel(command=("a\0",)), "spec.kernel.command"),
         (kernel(command=("",)), "spec.kernel.command[0]"),

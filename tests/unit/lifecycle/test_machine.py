@@ -24,7 +24,7 @@ def placed(size: int = 3, session_type: SessionType = SessionType.BATCH) -> Sess
             epoch=1,
             attempt_ended=False,
         )
-        for plan in kernel_plans(session_id, size)
+        for plan in kernel_plans(session_id, [("main", 1), ("sub", size - 1)])
     ]
     return SessionMachine(SessionRecord(session_id, session_type, SessionState.SCHEDULED, kernels))
 

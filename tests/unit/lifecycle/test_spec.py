@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from manager.lifecycle.spec import KernelSpec, SessionSpec, cluster_environment, kernel_plans
+import pytest
+
+from manager.lifecycle.spec import KernelSpec, SessionSpec, cluster_environment, kernel_plans, role_counts
 from manager.lifecycle.states import SessionType
 
 SESSION = uuid.UUID("00000000-0000-4000-8000-000000000001")
@@ -25,7 +28,7 @@ def spec(size: int, *, single_node: bool = True) -> SessionSpec:
 
 
 def test_the_main_kernel_is_the_session() -> None:
-    plans = kernel_plans(SESSION, 3)
+    plans = kernel_plans(SESSION, spec(3).layout)
     assert [plan.hostname for plan in plans] == ["main1", "sub1", "sub2"]
     assert [(plan.role, plan.index, plan.local_rank) for plan in plans] == [
         ("main", 1, 0),
@@ -34,7 +37,7 @@ def test_the_main_kernel_is_the_session() -> None:
     ]
     assert plans[0].id == SESSION
     assert len({plan.id for plan in plans}) == 3
-    assert plans == kernel_plans(SESSION, 3)
+    assert plans == kernel_plans(SESSION, spec(3).layout)
 
 
 def test_roles_override_key_by_key() -> None:
@@ -56,7 +59,7 @@ def test_a_command_for_all_is_the_main_kernels() -> None:
 
 
 def test_the_eight_variables_and_two_ids() -> None:
-    plan = kernel_plans(SESSION, 3)[2]
+    plan = kernel_plans(SESSION, spec(3).layout)[2]
     assert cluster_environment(SESSION, spec(3, single_node=False), plan) == {
         "BACKENDAI_CLUSTER_HOST": "sub2",
         "BACKENDAI_CLUSTER_HOSTS": "main1,sub1,sub2",
@@ -69,6 +72,26 @@ def test_the_eight_variables_and_two_ids() -> None:
         "BACKENDAI_KERNEL_ID": str(plan.id),
         "BACKENDAI_SESSION_ID": str(SESSION),
     }
+
+
+def test_roles_with_counts_say_which_kernels_there_are() -> None:
+    counts = role_counts([("sub", None), ("worker", 2), ("main", None), ("idle", 0)])
+    assert counts == (("main", 1), ("sub", 1), ("worker", 2), ("idle", 0))
+    asked = replace(spec(4), counts=counts)
+    plans = kernel_plans(SESSION, asked.layout)
+    assert [plan.hostname for plan in plans] == ["main1", "sub1", "worker1", "worker2"]
+    assert [(plan.index, plan.local_rank) for plan in plans] == [(1, 0), (1, 1), (1, 2), (2, 3)]
+    environment = cluster_environment(SESSION, asked, plans[3])
+    assert environment["BACKENDAI_CLUSTER_REPLICAS"] == "main:1,sub:1,worker:2"
+    assert environment["BACKENDAI_CLUSTER_HOSTS"] == "main1,sub1,worker1,worker2"
+    assert (environment["BACKENDAI_CLUSTER_ROLE"], environment["BACKENDAI_CLUSTER_IDX"]) == ("worker", "2")
+    assert asked.of_role("worker").command == ()
+    assert SessionSpec.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+
+
+@pytest.mark.parametrize("roles", [[], [("main", None)], [("sub", None), ("main", None)]])
+def test_without_counts_the_size_says_it(roles: list[tuple[str, int | None]]) -> None:
+    assert role_counts(roles) == ()
 
 
 def test_the_stored_form_holds_every_field() -> None:
