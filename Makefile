@@ -5,7 +5,7 @@ STUBS := gen/.stamp
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install proto check format programs test demo bench clean
+.PHONY: help install proto docs check format programs test demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ proto: $(STUBS) ## the gRPC stubs, into gen/
 $(STUBS): $(INSTALLED) $(shell find protos -name '*.proto')
 	$(PY) hatch_build.py
 	@touch $@
+
+docs: $(STUBS) ## the pages in docs/reference, from protos, tables and commands
+	$(PY) -m docs.generator
 
 check: $(STUBS) ## ruff, mypy --strict, buf, import rules
 	$(VENV)/bin/ruff check .
