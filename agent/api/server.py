@@ -14,6 +14,7 @@ from grpc_health.v1 import (
 from agent.api.agent_service import AgentService
 from agent.api.attach import AttachService
 from agent.api.errors import Guard
+from agent.api.open_port import PortService
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -47,11 +48,12 @@ class Server:
         """`identity` gives the current one; a renewed certificate counts from the next handshake."""
         self._sync = sync
         self._attach = AttachService(backend)
+        self._ports = PortService(backend)
         self._server = grpc.aio.server(interceptors=(Guard(),), options=OPTIONS)
         self._credentials = _credentials(identity)
         self._health = health.aio.HealthServicer()
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(
-            AgentService(sync, self._attach, backend), self._server
+            AgentService(sync, self._attach, self._ports, backend), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
@@ -71,6 +73,7 @@ class Server:
         await self._health.enter_graceful_shutdown()
         self._sync.stop()
         self._attach.stop()
+        self._ports.stop()
         await self._server.stop(STOP_GRACE)
         await self._attach.wait_ended()
 

@@ -40,6 +40,7 @@ METHODS: Mapping[str, Access] = {
             "StreamLogs": Access.USER,
             "StreamStats": Access.USER,
             "Attach": Access.USER,
+            "OpenPort": Access.USER,
         },
     ),
     **_methods(

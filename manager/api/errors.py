@@ -180,8 +180,8 @@ class NotFound(ApiError):
 
     code, reason = grpc.StatusCode.NOT_FOUND, "NOT_FOUND"
 
-    def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"no such {kind}", {"kind": kind, "id": name})
+    def __init__(self, kind: str, name: str, hint: str = "") -> None:
+        super().__init__(f"no such {kind}{hint and ': '}{hint}", {"kind": kind, "id": name})
 
 
 class NameTaken(ApiError):
@@ -238,6 +238,15 @@ class StateForbids(_Precondition):
     reason = "STATE_FORBIDS"
 
 
+class PortClosed(_Precondition):
+    """Nothing listens on the port of a kernel."""
+
+    reason = "PORT_CLOSED"
+
+    def __init__(self, port: str) -> None:
+        super().__init__(f"nothing listens on port {port}", f"port/{port}", {"port": port})
+
+
 class FeatureUnavailable(_Precondition):
     """A session of this type does not have the feature."""
 
@@ -262,6 +271,12 @@ class DependencyRefused(_Precondition):
 
     def __init__(self, path: str, name: str) -> None:
         super().__init__(f"it depends on {name}, which was refused", path, {"session": name})
+
+
+class ConnectionReset(ApiError):
+    """The program in the kernel has broken the connection off."""
+
+    code, reason = grpc.StatusCode.ABORTED, "CONNECTION_RESET"
 
 
 class RevisionCompacted(ApiError):
@@ -410,6 +425,10 @@ def _told_by_agent(error: forwarding.AgentRefusedError) -> ApiError | None:
             return StreamLimit(error.metadata.get("limit", ""))
         case "UNAVAILABLE":
             return Unavailable(str(error))
+        case "PORT_CLOSED":
+            return PortClosed(error.metadata.get("port", ""))
+        case "CONNECTION_RESET":
+            return ConnectionReset(str(error))
         case _:
             return None
 

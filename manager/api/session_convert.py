@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from manager.api.etags import etag
 from manager.lifecycle.preview import Preview
+from manager.lifecycle.service_ports import TCP, PortRange, ServicePortSpec
 from manager.lifecycle.spec import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_PRIORITY,
@@ -88,6 +89,10 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         mounts=tuple(MountSpec(mount.source, mount.target, mount.writable) for mount in message.mounts),
         retry=_retry_policy(message.retry) if message.HasField("retry") else None,
         webhooks=tuple(_webhook(place, webhook) for place, webhook in enumerate(message.webhooks)),
+        service_ports=tuple(
+            ServicePortSpec(port.name, port.protocol or TCP, tuple(port.ports)) for port in message.service_ports
+        ),
+        preopen_ports=tuple(PortRange(ports.first, ports.last or ports.first) for ports in message.preopen_ports),
     )
 
 
@@ -166,6 +171,10 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
             )
             for webhook in spec.webhooks
         ],
+        service_ports=[
+            pb.ServicePort(name=port.name, protocol=port.protocol, ports=port.ports) for port in spec.service_ports
+        ],
+        preopen_ports=[pb.PortRange(first=ports.first, last=ports.last) for ports in spec.preopen_ports],
     )
 
 

@@ -18,6 +18,7 @@ from manager.api.attach import serve_attach
 from manager.api.etags import check_etag
 from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
+from manager.api.open_port import serve_open_port
 from manager.api.session_convert import (
     event_message,
     explanation_message,
@@ -296,6 +297,14 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> AsyncIterator[pb.AttachResponse]:
         """See the proto."""
         async with aclosing(serve_attach(self._database, self._forwarder, aiter(request_iterator))) as responses:
+            async for response in responses:
+                yield response
+
+    async def OpenPort(
+        self, request_iterator: AsyncIterator[pb.OpenPortRequest], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.OpenPortResponse]:
+        """See the proto."""
+        async with aclosing(serve_open_port(self._database, self._forwarder, aiter(request_iterator))) as responses:
             async for response in responses:
                 yield response
 

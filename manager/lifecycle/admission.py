@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from manager.lifecycle.mounts import check_mounts
+from manager.lifecycle.service_ports import check_ports
 from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, KernelSpec, RetryPolicy, SessionSpec, WebhookSpec
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import MEMORY, AmountError, format_amount, parse_amount
@@ -66,6 +67,7 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     _check_dependencies(spec, violations)
     check_mounts(spec.mounts, "spec.mounts", violations)
     _check_webhooks(spec.webhooks, violations)
+    check_ports(spec.service_ports, spec.preopen_ports, violations)
     if spec.retry is not None:
         _check_retry(spec.retry, violations)
     kernel = _admit_kernel(

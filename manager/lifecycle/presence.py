@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.fleet.forwarding import Place
 from manager.lifecycle.desires import attempt_id
+from manager.lifecycle.service_ports import Reachable, reachable
+from manager.lifecycle.spec import MAIN
 from manager.lifecycle.states import KernelState
 from manager.store import attempts
+from manager.store.recordset import Row
 
 
 class KernelUnknownError(Exception):
@@ -30,6 +34,26 @@ async def running_place(tx: AsyncSession, session_id: uuid.UUID, hostname: str) 
     row = await attempts.read_newest(tx, session_id, hostname)
     if row is None:
         raise KernelUnknownError(hostname)
+    return _place(row, hostname)
+
+
+@dataclass(frozen=True, slots=True)
+class MainKernel:
+    """Where a session's main kernel runs, its address in the session's network (empty without one), and what of it can be reached."""
+
+    place: Place
+    address: str
+    reachable: Reachable
+
+
+async def running_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernel:
+    """The main kernel of a session that is there. Raises KernelNotRunningError."""
+    row = await attempts.read_main(tx, session_id)
+    place = _place(row, f"{MAIN}1")
+    return MainKernel(place, row["kernel_address"], reachable(row["spec"], row["service_ports"]))
+
+
+def _place(row: Row, hostname: str) -> Place:
     if row["state"] != KernelState.RUNNING or row["agent_id"] is None:
         raise KernelNotRunningError(hostname, row["state"])
     return Place(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from manager.lifecycle.features import Feature
+from manager.lifecycle.service_ports import PortRange, ServicePortSpec, stored_port
 from manager.lifecycle.states import SessionType
 
 MAIN, SUB = "main", "sub"
@@ -111,6 +112,9 @@ class SessionSpec:
     retry: RetryPolicy | None = None
     mounts: tuple[MountSpec, ...] = ()
     webhooks: tuple[WebhookSpec, ...] = ()
+    # Of the main kernel, to be reached from outside.
+    service_ports: tuple[ServicePortSpec, ...] = ()
+    preopen_ports: tuple[PortRange, ...] = ()
 
     def of_role(self, role: str) -> KernelSpec:
         """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
@@ -133,6 +137,7 @@ class SessionSpec:
             Feature.DEPENDENCIES: bool(self.depends_on),
             Feature.RETRIES: self.retry is not None,
             Feature.CLUSTERING: self.cluster_size > 1,
+            Feature.SERVICE_PORTS: bool(self.service_ports or self.preopen_ports),
         }
         return frozenset(feature for feature, wanted in asked.items() if wanted)
 
@@ -147,6 +152,8 @@ class SessionSpec:
             "webhooks": tuple({"url": webhook.url, "events": webhook.events} for webhook in self.webhooks),
             "retry": None if self.retry is None else {name: getattr(self.retry, name) for name in _RETRY},
             "mounts": tuple(asdict(mount) for mount in self.mounts),
+            "service_ports": tuple(asdict(port) for port in self.service_ports),
+            "preopen_ports": tuple(asdict(ports) for ports in self.preopen_ports),
         }
 
     @classmethod
@@ -165,6 +172,8 @@ class SessionSpec:
         values["webhooks"] = tuple(
             WebhookSpec(webhook["url"], tuple(webhook["events"])) for webhook in values.get("webhooks", ())
         )
+        values["service_ports"] = tuple(map(stored_port, values.get("service_ports", ())))
+        values["preopen_ports"] = tuple(PortRange(**ports) for ports in values.get("preopen_ports", ()))
         values["retry"] = RetryPolicy(**values["retry"]) if values.get("retry") else None
         return cls(**values)
 
@@ -172,7 +181,7 @@ class SessionSpec:
 _PLAIN = tuple(
     field.name
     for field in fields(SessionSpec)
-    if field.name not in ("kernel", "roles", "labels", "retry", "mounts", "webhooks")
+    if field.name not in ("kernel", "roles", "labels", "retry", "mounts", "webhooks", "service_ports", "preopen_ports")
 )
 _RETRY = tuple(field.name for field in fields(RetryPolicy))
 

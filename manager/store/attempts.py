@@ -73,6 +73,22 @@ async def read_newest(tx: AsyncSession, session_id: uuid.UUID, hostname: str) ->
     return found[0] if found else None
 
 
+async def read_main(tx: AsyncSession, session_id: uuid.UUID) -> Row:
+    """The main kernel of a session that is there, as `read_newest` reads it, with its address in the session's network (kernel_address), the
+    service_ports of its image, and the session's spec.
+    """
+    rows = await tx.execute(
+        text("""
+            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address, k.address AS kernel_address, k.service_ports, s.spec
+            FROM kernel k JOIN session s ON s.id = k.session_id
+            LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
+            WHERE k.id = :session
+        """),
+        {"session": session_id},
+    )
+    return fetched(rows)[0]
+
+
 async def read_running(
     tx: AsyncSession, sight: Sight, session_id: uuid.UUID | None, hostname: str, limit: int
 ) -> list[Row]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from retinue.client.attachment import Attachment
     from retinue.client.logs import LogChunk
+    from retinue.client.port import PortConnection
     from retinue.client.sessions import Sessions
     from retinue.manager.v1 import session_pb2, session_service_pb2
 
@@ -136,6 +137,10 @@ class Session:
             environment=environment,
             working_directory=working_directory,
         )
+
+    def open_port(self, port: str | int) -> PortConnection:
+        """A connection to a port of `main1`; see `Sessions.open_port`."""
+        return self._sessions.open_port(self.id, port)
 
     async def terminate(self, *, force: bool = False) -> Session:
         """Ends it; returns itself as last seen, before it is over. `force` kills without grace."""

@@ -14,6 +14,7 @@ from retinue.client.calls import call, resumed
 from retinue.client.errors import OutOfRange
 from retinue.client.logs import LogChunk, stream_logs
 from retinue.client.pages import paged
+from retinue.client.port import PortConnection
 from retinue.client.session import Session
 from retinue.client.session_view import fold
 from retinue.client.spec import SessionOptions, session_spec
@@ -201,6 +202,10 @@ class Sessions:
             working_directory=working_directory,
         )
         return Attachment(self._stub, start)
+
+    def open_port(self, session: str, port: str | int) -> PortConnection:
+        """A connection to a port of `main1`, by its name or number; open while the block of `async with` lasts."""
+        return PortConnection(self._stub, session, str(port))
 
     async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:
         """A session after each of its events, with the event's revision, until it is over.

@@ -19,7 +19,8 @@ class SessionOptions(TypedDict, total=False):
     `multi-node`. `priority`: 0 to 100. `command`: argument vector of `main1`. `environment`, `slots`, `image`: of every
     kernel; slots are amounts as text, such as `{"cpu": "2", "mem": "4g"}`. `shared_memory`: size of /dev/shm, such as
     `1g`, a part of `mem`. The same with `main_` and `sub_` in front: of one role, in place of the above. `labels`: free. `mounts`: directories of the
-    nodes as source, target and whether it is writable.
+    nodes as source, target and whether it is writable. `ports`: of `main1` that clients reach, each a name, `tcp` or `http`,
+    and a number; `preopen_ports`: first and last number of ranges.
     `termination_grace`, `time_limit`: seconds. `agents`: to run on, `agent_choice`: `preferred` or `strict`.
     `architecture`: that the agents must have. `endpoint`: that it is a replica of,
     `replica_placement`: `spread` or `pack`. `preemptible`: may make way for sessions of higher priority.
@@ -49,6 +50,8 @@ class SessionOptions(TypedDict, total=False):
     sub_slots: Mapping[str, str]
     labels: Mapping[str, str]
     mounts: Sequence[tuple[str, str, bool]]
+    ports: Sequence[tuple[str, str, int]]
+    preopen_ports: Sequence[tuple[int, int]]
     termination_grace: float
     agents: Sequence[str]
     agent_choice: str
@@ -82,6 +85,13 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         mounts=[
             session_pb2.Mount(source=source, target=target, writable=writable)
             for source, target, writable in options.get("mounts", ())
+        ],
+        service_ports=[
+            session_pb2.ServicePort(name=name, protocol=protocol, ports=[number])
+            for name, protocol, number in options.get("ports", ())
+        ],
+        preopen_ports=[
+            session_pb2.PortRange(first=first, last=last) for first, last in options.get("preopen_ports", ())
         ],
         agents=options.get("agents", ()),
         architecture=options.get("architecture", ""),

@@ -30,6 +30,7 @@ _COMMANDS = {
     "wait": "following",
     "logs": "logs",
     "exec": "exec",
+    "port-forward": "port_forward",
     "top": "top",
     "agents": "agents",
     "groups": "groups",
@@ -61,7 +62,9 @@ class _Commands(click.Group):
         module = _COMMANDS.get(cmd_name)
         if module is None:
             return None
-        found = getattr(importlib.import_module(f"retinue.client.command.{module}"), f"{cmd_name}_command")
+        found = getattr(
+            importlib.import_module(f"retinue.client.command.{module}"), f"{cmd_name.replace('-', '_')}_command"
+        )
         assert isinstance(found, click.Command)  # noqa: S101  # the table above is ours
         return found
 

@@ -94,6 +94,32 @@ def mounts(_context: click.Context, parameter: click.Parameter, values: Iterable
     return found
 
 
+def ports(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[tuple[str, str, int]]:
+    """`NAME:[PROTOCOL:]NUMBER` options as name, protocol and number; usage errors for anything else."""
+    found = []
+    for value in values:
+        name, *protocol, number = value.split(":")
+        if not name or len(protocol) > 1 or not _is_port(number) or value.count(":") == 0:
+            raise click.BadParameter(f"{value!r} is not NAME:[PROTOCOL:]NUMBER", param=parameter)
+        found.append((name, protocol[0] if protocol else "", int(number)))
+    return found
+
+
+def port_ranges(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[tuple[int, int]]:
+    """`FIRST[-LAST]` options as first and last number; usage errors for anything else."""
+    found = []
+    for value in values:
+        first, _, last = value.partition("-")
+        if not _is_port(first) or not _is_port(last or first):
+            raise click.BadParameter(f"{value!r} is not FIRST[-LAST]", param=parameter)
+        found.append((int(first), int(last or first)))
+    return found
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and int(text) in range(1, 65_536)
+
+
 def mount_roots(
     _context: click.Context, parameter: click.Parameter, values: Iterable[str]
 ) -> list[fleet_service_pb2.MountRoot]:

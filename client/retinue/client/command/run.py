@@ -42,6 +42,22 @@ if TYPE_CHECKING:
     metavar="SRC:DST[:rw]",
     help="Directory of the nodes, in every kernel; read-only unless `rw`.",
 )
+@click.option(
+    "-p",
+    "--port",
+    "ports",
+    multiple=True,
+    callback=options.ports,
+    metavar="NAME:[PROTOCOL:]NUMBER",
+    help="Port of main1 that clients reach; the protocol is tcp or http.",
+)
+@click.option(
+    "--preopen",
+    multiple=True,
+    callback=options.port_ranges,
+    metavar="FIRST[-LAST]",
+    help="Ports of main1 that clients reach by number.",
+)
 @click.option("--sub-command", callback=options.words, metavar="'sh -c …'", help="What subs run.  [default: idle]")
 @click.option("--group", default="", help="Resource group.")
 @click.option("--project", default="", help="Project.")
@@ -129,6 +145,8 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         sub_command=given["sub_command"] or [],
         labels=given["label"],
         mounts=given["mount"],
+        ports=given["ports"],
+        preopen_ports=given["preopen"],
         agents=given["agents"],
         agent_choice="strict" if given["strict_agents"] else "",
         architecture=given["arch"],

@@ -1,0 +1,219 @@
+"""OpenPort: a connection to a port inside a kernel for a manager's user, for as long as the stream lasts.
+
+Bytes are read from the kernel only when the stream takes them, and from the stream only when the kernel has taken those before:
+there is one piece in each direction, and no queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from agent.api.errors import ApiError, invalid
+from agent.backends.backend import BackendError
+from agent.backends.processes import open_pidfd
+from agent.network.errors import NetworkError
+from agent.network.sockets import LOOPBACK, PortClosedError, connect
+from retinue.agent.v1 import agent_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+
+    from agent.backends.backend import Backend
+
+log = logging.getLogger(__name__)
+
+MOST_PER_ATTEMPT = 512
+"""Connections at a time into one kernel."""
+START_TIMEOUT = 10.0
+"""Seconds to wait for the first step."""
+CONNECT_TIMEOUT = 10.0
+"""Seconds that a server in the kernel has to take the connection."""
+PIECE = 256 * 1024
+"""Most bytes in one response: large ones make few messages, whose number is what costs."""
+PORTS = range(1, 65_536)
+
+
+class PortService:
+    """All connections into kernels of an agent."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Nothing is connected yet."""
+        self._backend = backend
+        self._open: Counter[str] = Counter()
+        self._cuts: set[asyncio.Future[None]] = set()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Ends every connection, and lets no other begin."""
+        self._stopping = True
+        for cut in self._cuts:
+            if not cut.done():
+                cut.set_exception(_unavailable("the agent is stopping"))
+
+    async def serve(self, requests: AsyncIterator[pb.OpenPortRequest]) -> AsyncGenerator[pb.OpenPortResponse, None]:
+        """Serves one stream to its end."""
+        start = await _first(requests)
+        if self._stopping:
+            raise _unavailable("the agent is stopping")
+        with (
+            self._counted(start.attempt_id),
+            self._until_ended(start.attempt_id) as cut,
+            contextlib.closing(await self._connected(start)) as connection,
+        ):
+            yield pb.OpenPortResponse(opened=pb.PortOpened())
+            async with contextlib.aclosing(_exchange(connection, requests, cut)) as responses:
+                async for response in responses:
+                    yield response
+
+    async def _connected(self, start: pb.OpenPortStart) -> socket.socket:
+        addresses = (*LOOPBACK, start.address) if start.address else LOOPBACK
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                return await connect(self._backend.namespace_path(start.attempt_id), start.port, addresses)
+        except (PortClosedError, TimeoutError) as error:
+            port = str(start.port)
+            message = f"nothing listens on port {port}"
+            raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "PORT_CLOSED", message, port=port) from error
+        except (BackendError, NetworkError) as error:
+            raise _ended(start.attempt_id) from error
+        except OSError as error:
+            raise _unavailable(f"port {start.port} cannot be reached: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def _until_ended(self, attempt_id: str) -> Iterator[asyncio.Future[None]]:
+        """A future that fails when the connection has to end: without, it would go on for as long as it is held here."""
+        if attempt_id not in self._backend.observed():
+            message = f"there is no attempt {attempt_id} here"
+            raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id)
+        process = self._backend.first_process(attempt_id)
+        descriptor = None if process is None else open_pidfd(process)
+        if descriptor is None:
+            raise _ended(attempt_id)
+        loop = asyncio.get_running_loop()
+        cut = loop.create_future()
+
+        def over() -> None:
+            loop.remove_reader(descriptor)
+            if not cut.done():
+                cut.set_exception(_ended(attempt_id))
+
+        self._cuts.add(cut)
+        loop.add_reader(descriptor, over)
+        try:
+            yield cut
+        finally:
+            self._cuts.discard(cut)
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            if not cut.cancel():
+                # Else the loop would complain of an error that nobody saw.
+                cut.exception()
+
+    @contextlib.contextmanager
+    def _counted(self, attempt_id: str) -> Iterator[None]:
+        if self._open[attempt_id] >= MOST_PER_ATTEMPT:
+            limit = str(MOST_PER_ATTEMPT)
+            message = f"{limit} connections into this kernel are open already"
+            raise ApiError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=limit)
+        self._open[attempt_id] += 1
+        try:
+            yield
+        finally:
+            self._open[attempt_id] -= 1
+            if not self._open[attempt_id]:
+                del self._open[attempt_id]
+
+
+async def _exchange(
+    connection: socket.socket, requests: AsyncIterator[pb.OpenPortRequest], cut: asyncio.Future[None]
+) -> AsyncGenerator[pb.OpenPortResponse, None]:
+    """What comes out of the connection, while what is asked is passed into it; over when both directions are."""
+    loop = asyncio.get_running_loop()
+    writing = asyncio.ensure_future(_pass_on(requests, connection))
+    reading: asyncio.Future[bytes] | None = asyncio.ensure_future(loop.sock_recv(connection, PIECE))
+    try:
+        while reading is not None or not writing.done():
+            undone = {task for task in (reading, writing) if task is not None and not task.done()}
+            await asyncio.wait({cut, *undone}, return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                # A step that makes no sense ends the stream.
+                writing.result()
+            if reading is not None and reading.done():
+                data, reading = _received(reading), None
+                yield pb.OpenPortResponse(data=data) if data else pb.OpenPortResponse(end_of_data=pb.EndOfData())
+                if data:
+                    reading = asyncio.ensure_future(loop.sock_recv(connection, PIECE))
+            elif cut.done():
+                cut.result()
+        if not writing.result():
+            raise _reset()
+    finally:
+        tasks: list[asyncio.Future[Any]] = [writing] if reading is None else [writing, reading]
+        for task in tasks:
+            task.cancel()
+        # The iterator must not be touched once the call is over.
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _received(reading: asyncio.Future[bytes]) -> bytes:
+    try:
+        return reading.result()
+    except OSError as error:
+        raise _reset() from error
+
+
+async def _pass_on(requests: AsyncIterator[pb.OpenPortRequest], connection: socket.socket) -> bool:
+    """Passes data on until there is no more; False when no more is taken, while what comes back may still be of use."""
+    loop = asyncio.get_running_loop()
+    try:
+        async for request in requests:
+            match request.WhichOneof("step"):
+                case "data":
+                    await loop.sock_sendall(connection, request.data)
+                case "end_of_data":
+                    break
+                case _:
+                    raise invalid("step", "makes no sense here")
+        connection.shutdown(socket.SHUT_WR)
+    except OSError:
+        return False
+    return True
+
+
+async def _first(requests: AsyncIterator[pb.OpenPortRequest]) -> pb.OpenPortStart:
+    try:
+        async with asyncio.timeout(START_TIMEOUT):
+            request = await anext(requests)
+    except (StopAsyncIteration, TimeoutError) as error:
+        raise invalid("start", "must come first") from error
+    if not request.HasField("start"):
+        raise invalid("start", "must come first")
+    if request.start.port not in PORTS:
+        raise invalid("start.port", f"must be from {PORTS.start} to {PORTS.stop - 1}")
+    try:
+        ipaddress.ip_address(request.start.address or LOOPBACK[0])
+    except ValueError as error:
+        raise invalid("start.address", str(error)) from error
+    return request.start
+
+
+def _unavailable(message: str) -> ApiError:
+    return ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)
+
+
+def _ended(attempt_id: str) -> ApiError:
+    message = f"attempt {attempt_id} does not run"
+    return ApiError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", message)
+
+
+def _reset() -> ApiError:
+    return ApiError(grpc.StatusCode.ABORTED, "CONNECTION_RESET", "the connection was reset in the kernel")

@@ -1,0 +1,60 @@
+"""Connections that begin inside the network namespace of a kernel.
+
+A socket belongs to the namespace of the thread that makes it, for good: only that is done inside, all else outside. It keeps
+the namespace in being, so that whoever holds one has to close it when the kernel ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import TYPE_CHECKING
+
+from agent.network.namespaces import opened, run_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LOOPBACK = ("127.0.0.1", "::1")
+# What says only that another address may be tried.
+_ELSEWHERE = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EAFNOSUPPORT}
+
+
+class PortClosedError(Exception):
+    """Nothing listens on the port, at any of the addresses."""
+
+
+async def connect(namespace: str, port: int, addresses: Iterable[str]) -> socket.socket:
+    """A connection to the first of the addresses, from inside the namespace at a path, where something listens on the port.
+
+    Raises PortClosedError, NetworkError when the namespace cannot be entered, OSError, TimeoutError.
+    """
+    for address in addresses:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            connection = await asyncio.to_thread(_socket, namespace, family)
+        except OSError as error:
+            if error.errno in _ELSEWHERE:
+                continue
+            raise
+        try:
+            await asyncio.get_running_loop().sock_connect(connection, (address, port))
+        except OSError as error:
+            connection.close()
+            if error.errno not in _ELSEWHERE:
+                raise
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise PortClosedError(f"nothing listens on port {port}")
+
+
+def _socket(namespace: str, family: socket.AddressFamily) -> socket.socket:
+    with opened(namespace) as descriptor:
+        made = run_inside(descriptor, lambda: socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
+    made.setblocking(False)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made

@@ -1,0 +1,219 @@
+"""Connections to ports of a session, and local ports that lead there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import uuid
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+import grpc.aio
+
+from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
+from retinue.manager.v1 import session_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from types import TracebackType
+
+    from retinue.manager.v1 import session_service_pb2_grpc
+
+CHUNK = 256 * 1024
+"""Most bytes in one message."""
+
+
+class PortConnection:
+    """One connection to a port of `main1`: iterate over what comes, up to its end, and write what goes.
+
+    async with session.open_port("web") as connection:
+        await connection.write(b"GET / HTTP/1.0\\r\\n\\r\\n")
+        await connection.end_data()
+        async for data in connection:
+            print(data.decode(), end="")
+
+    Leaving the block closes it. One task at a time reads, and one writes. All methods raise CallError.
+    """
+
+    def __init__(self, stub: session_service_pb2_grpc.SessionServiceAsyncStub, session: str, port: str) -> None:
+        """Nothing is sent before the block is entered."""
+        self._identity = str(uuid.uuid4())
+        self._stub = stub
+        self._start = pb.OpenPortStart(session=session, port=port)
+        self._call: Any = None
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        """Connects; `port` is the number then."""
+        self._call = self._stub.OpenPort(metadata=((REQUEST_ID_KEY, self._identity),))
+        try:
+            await self._send(pb.OpenPortRequest(start=self._start))
+            self.port = (await self._receive()).opened.port
+        except BaseException:
+            self._call.cancel()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it."""
+        self._call.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """What comes, until the other side has no more; nothing is read ahead of whoever iterates."""
+        while (response := await self._receive()).WhichOneof("step") == "data":
+            yield response.data
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """Sends data; returns when it is on its way, which may take until the other side reads."""
+        for begin in range(0, len(data), CHUNK):
+            await self._send(pb.OpenPortRequest(data=bytes(data[begin : begin + CHUNK])))
+
+    async def end_data(self) -> None:
+        """There is no more to be sent; what comes may still be read."""
+        await self._send(pb.OpenPortRequest(end_of_data=pb.EndOfData()))
+
+    async def _send(self, request: pb.OpenPortRequest) -> None:
+        try:
+            await self._call.write(request)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, self._identity) from error
+        except asyncio.InvalidStateError:
+            await self._raise_outcome()
+
+    async def _raise_outcome(self) -> None:
+        """Raises how the call ended, once it has."""
+        code = await self._call.code()
+        if code is grpc.StatusCode.OK:
+            raise self._over()
+        before, after = await self._call.initial_metadata(), await self._call.trailing_metadata()
+        raise from_rpc(grpc.aio.AioRpcError(code, before, after, await self._call.details()), self._identity)
+
+    async def _receive(self) -> pb.OpenPortResponse:
+        try:
+            response = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, self._identity) from error
+        if response is grpc.aio.EOF:
+            raise self._over()
+        assert isinstance(response, pb.OpenPortResponse)  # noqa: S101  # the method has no other response
+        return response
+
+    def _over(self) -> Unavailable:
+        return Unavailable("the connection is over", code=grpc.StatusCode.UNAVAILABLE, request_id=self._identity)
+
+
+class LocalPort:
+    """A port of this machine whose connections all lead to one port of a session.
+
+    A connection that fails is closed, and told to `failed`; the others, and those to come, are not concerned.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], PortConnection],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        failed: Callable[[CallError], None] = lambda _error: None,
+    ) -> None:
+        """`connect` makes one connection; port 0 is any that is free."""
+        self._connect = connect
+        self._wanted = (host, port)
+        self._failed = failed
+        self._server: asyncio.Server | None = None
+        self._carrying: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        """Listens. Raises OSError."""
+        listening = await asyncio.to_thread(_listening, *self._wanted)
+        listening.setblocking(False)
+        self._listening = listening
+        self._accepting = asyncio.create_task(self._accept(), name="local port")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stops listening, and closes all connections."""
+        tasks = [self._accepting, *self._carrying]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listening.close()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port where it listens."""
+        host, port, *_ = self._listening.getsockname()
+        return host, port
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                local, _ = await loop.sock_accept(self._listening)
+            except OSError:
+                # Too many open files, or somebody who had gone already.
+                await asyncio.sleep(0.1)
+                continue
+            task = asyncio.create_task(self._carry(local), name="connection of a local port")
+            self._carrying.add(task)
+            task.add_done_callback(self._carrying.discard)
+
+    async def _carry(self, local: socket.socket) -> None:
+        local.setblocking(False)
+        local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with local:
+            try:
+                async with self._connect() as remote:
+                    await _both_ways(local, remote)
+            except CallError as error:
+                self._failed(error)
+                # With a reset, whoever is at the local end knows that this was not all.
+                local.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            except OSError:
+                # The local end has gone: that is its own affair.
+                return
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=128)
+
+
+async def _both_ways(local: socket.socket, remote: PortConnection) -> None:
+    """Carries bytes until both directions have ended, or one has failed."""
+    out = asyncio.create_task(_out(local, remote))
+    back = asyncio.create_task(_back(local, remote))
+    try:
+        done, _ = await asyncio.wait({out, back}, return_when=asyncio.FIRST_EXCEPTION)
+        # How the call ended, its responses tell best.
+        for task in sorted(done, key=lambda task: task is not back):
+            task.result()
+    finally:
+        for task in (out, back):
+            task.cancel()
+        await asyncio.gather(out, back, return_exceptions=True)
+
+
+async def _out(local: socket.socket, remote: PortConnection) -> None:
+    loop = asyncio.get_running_loop()
+    while data := await loop.sock_recv(local, CHUNK):
+        try:
+            await remote.write(data)
+        except CallError:
+            # The call is over; how, what is read from it tells.
+            return
+    with contextlib.suppress(CallError):
+        await remote.end_data()
+
+
+async def _back(local: socket.socket, remote: PortConnection) -> None:
+    loop = asyncio.get_running_loop()
+    async for data in remote:
+        await loop.sock_sendall(local, data)
+    with contextlib.suppress(OSError):
+        local.shutdown(socket.SHUT_WR)

@@ -1,0 +1,124 @@
+"""Which ports of a session's main kernel can be reached from outside, and by what name. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TCP, HTTP = "tcp", "http"
+PROTOCOLS = (TCP, HTTP)
+PORTS = range(1024, 65_536)
+# The server by which kernels of a session reach each other.
+RESERVED = frozenset({2200})
+MAX_PORTS, MAX_RANGES = 64, 16
+
+# With a letter first, no name is taken for a number.
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,4}")
+_NO_NUMBER = f"must be from {PORTS.start} to {PORTS.stop - 1}"
+
+Violations = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePortSpec:
+    """A port by name; the name stands for the first of its numbers."""
+
+    name: str
+    protocol: str = TCP
+    ports: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    """Ports in a row, both ends included."""
+
+    first: int
+    last: int
+
+    def __contains__(self, port: object) -> bool:
+        return isinstance(port, int) and self.first <= port <= self.last
+
+
+def check_ports(declared: Sequence[ServicePortSpec], preopen: Sequence[PortRange], violations: Violations) -> None:
+    """Adds what is wrong with the ports of a request: (field path, description)."""
+    if sum(max(1, len(port.ports)) for port in declared) > MAX_PORTS:
+        violations.append(("spec.service_ports", f"must be at most {MAX_PORTS} ports"))
+        return
+    names: set[str] = set()
+    numbers: set[int] = set()
+    for position, port in enumerate(declared):
+        path = f"spec.service_ports[{position}]"
+        if not _NAME.fullmatch(port.name):
+            violations.append((f"{path}.name", "must be 1-63 letters, digits, -, _ and ., a letter first"))
+        elif port.name in names:
+            violations.append((f"{path}.name", "is given twice"))
+        if port.protocol not in PROTOCOLS:
+            violations.append((f"{path}.protocol", f"must be {' or '.join(PROTOCOLS)}"))
+        if not port.ports:
+            violations.append((f"{path}.ports", "is required"))
+        for place, number in enumerate(port.ports):
+            if wrong := _wrong_number(number) or ("is given twice" if number in numbers else ""):
+                violations.append((f"{path}.ports[{place}]", wrong))
+            numbers.add(number)
+        names.add(port.name)
+    if len(preopen) > MAX_RANGES:
+        violations.append(("spec.preopen_ports", f"must be at most {MAX_RANGES} ranges"))
+        return
+    for position, ports in enumerate(preopen):
+        path = f"spec.preopen_ports[{position}]"
+        if ports.first not in PORTS:
+            violations.append((f"{path}.first", _NO_NUMBER))
+        elif ports.last not in PORTS or ports.last < ports.first:
+            violations.append((f"{path}.last", f"must be from {ports.first} to {PORTS.stop - 1}"))
+
+
+def _wrong_number(number: int) -> str:
+    if number not in PORTS:
+        return _NO_NUMBER
+    return f"{number} is reserved" if number in RESERVED else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reachable:
+    """All that can be reached: named ports, those of the request before those of the image, and ranges."""
+
+    named: tuple[ServicePortSpec, ...]
+    preopen: tuple[PortRange, ...] = ()
+
+    def find(self, wanted: str) -> int | None:
+        """The number of the port that a name or a number means; None when it is not declared."""
+        for port in self.named:
+            if port.name == wanted:
+                return port.ports[0]
+        if not _NUMBER.fullmatch(wanted):
+            return None
+        number = int(wanted)
+        if number in RESERVED:
+            return None
+        named = any(number in port.ports for port in self.named)
+        return number if named or any(number in ports for ports in self.preopen) else None
+
+    def words(self) -> Iterator[str]:
+        """What there is, for people."""
+        for port in self.named:
+            yield f"{port.name} ({', '.join(map(str, port.ports))})"
+        for ports in self.preopen:
+            yield str(ports.first) if ports.first == ports.last else f"{ports.first}-{ports.last}"
+
+
+def reachable(spec: Mapping[str, Any], of_image: Sequence[Mapping[str, Any]]) -> Reachable:
+    """What a stored request and the labels of `main1`'s image declare."""
+    asked = [stored_port(port) for port in spec.get("service_ports", ())]
+    names = {port.name for port in asked}
+    found = [stored_port(port) for port in of_image if port["name"] not in names and port["ports"]]
+    usable = [port for port in found if not RESERVED & set(port.ports)]
+    ranges = tuple(PortRange(**ports) for ports in spec.get("preopen_ports", ()))
+    return Reachable((*asked, *usable), ranges)
+
+
+def stored_port(stored: Mapping[str, Any]) -> ServicePortSpec:
+    """A port as it is kept in a row."""
+    return ServicePortSpec(stored["name"], stored["protocol"], tuple(stored["ports"]))

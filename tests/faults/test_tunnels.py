@@ -1,0 +1,100 @@
+"""Connections into kernels while an agent or the manager goes: they end, those that come after it work, and local ports stay."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import pytest_asyncio
+
+from retinue.client import Client
+from retinue.client.errors import CallError, Unavailable
+from retinue.client.local.cluster import Cluster
+from retinue.client.port import LocalPort, PortConnection
+from retinue.client.session import Session
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WAIT = 30.0
+ECHO = """
+import socket, threading
+def echo(c):
+    while data := c.recv(4096):
+        c.sendall(data)
+listening = socket.create_server(("127.0.0.1", 7000))
+while True:
+    threading.Thread(target=echo, args=(listening.accept()[0],), daemon=True).start()
+"""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def session(client: Client) -> Session:
+    session = await client.sessions.create(
+        type="interactive",
+        command=["python3", "-c", ECHO],
+        ports=[("echo", "tcp", 7000)],
+        slots={"cpu": "0.5", "mem": "128m"},
+        termination_grace=0,
+    )
+    return await session.wait("RUNNING", timeout=WAIT)
+
+
+async def answered(connection: PortConnection) -> bytes:
+    await connection.write(b"on")
+    async for data in connection:
+        return data
+    raise AssertionError("it has ended")
+
+
+async def connected(session: Session) -> bytes:
+    """What a new connection answers, once there can be one."""
+    async with asyncio.timeout(WAIT):
+        while True:
+            try:
+                async with session.open_port("echo") as connection:
+                    return await answered(connection)
+            except CallError as error:
+                assert error.reason in ("PORT_CLOSED", "UNAVAILABLE", ""), error  # noqa: PT017
+                await asyncio.sleep(0.1)
+
+
+async def through(local: LocalPort) -> bytes:
+    """What a new connection to a local port answers; empty when it was closed."""
+    reader, writer = await asyncio.open_connection(*local.address)
+    try:
+        writer.write(b"on")
+        return await reader.read(2)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_tunnels_over_restarts(client: Client, cluster: Cluster, session: Session) -> None:
+    assert await connected(session) == b"on"
+    where = (await session.refresh()).kernels[0].agent
+    agent = [agent.id for agent in cluster.agents].index(where)
+    async with LocalPort(lambda: session.open_port("echo")) as local:
+        for stop, start in (
+            (lambda: cluster.stop_agent(agent), lambda: cluster.start_agent(agent)),
+            (lambda: cluster.kill_agent(agent), lambda: cluster.start_agent(agent)),
+            (cluster.stop_manager, cluster.start_manager),
+            (cluster.kill_manager, cluster.start_manager),
+        ):
+            async with session.open_port("echo") as connection:
+                assert await answered(connection) == b"on"
+                assert await through(local) == b"on"
+                await stop()
+                try:
+                    with pytest.raises(Unavailable):
+                        async with asyncio.timeout(WAIT):
+                            await answered(connection)
+                finally:
+                    await start()
+            assert await connected(session) == b"on"
+            async with asyncio.timeout(WAIT):
+                while await through(local) != b"on":
+                    await asyncio.sleep(0.1)
+    await session.terminate(force=True)
+    await session.wait_ended(WAIT)
+    assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())

@@ -1,0 +1,94 @@
+"""`retinue port-forward`: local ports while a session lives."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.cli.conftest import SECONDS, Program, line_with
+
+if TYPE_CHECKING:
+    from retinue.client import Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PROGRAM = """
+import socket
+listening = socket.create_server(("127.0.0.1", 7070))
+while True:
+    with listening.accept()[0] as connection:
+        connection.sendall(b"served")
+"""
+
+
+async def answer(port: int) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_from_its_start_to_the_end_of_the_session(retinue: Program, client: Client) -> None:
+    ran = await retinue(
+        *("run", "-t", "interactive", "-d", "-n", "served", "--slots", "cpu=0.5,mem=64m", "--grace", "0"),
+        *("--port", "web:http:7070", "--port", "gone:7071", "--preopen", "7070-7072", "--", "python3", "-c", PROGRAM),
+    )
+    assert ran.code == 0, ran.err
+    session = await client.sessions.get("served")
+    assert [(port.name, port.protocol, list(port.ports)) for port in session.view.spec.service_ports] == [
+        ("web", "http", [7070]),
+        ("gone", "tcp", [7071]),
+    ]
+    await session.wait("RUNNING", timeout=SECONDS)
+    process = await retinue.start("port-forward", "served", "web", "7070", "gone")
+    try:
+        ports = []
+        for name in ("web", "7070", "gone"):
+            found = re.fullmatch(
+                rf"127\.0\.0\.1:(\d+) -> served:{name}\n", await line_with(process.stdout, f":{name}\n")
+            )
+            assert found is not None
+            ports.append(int(found[1]))
+        async with asyncio.timeout(SECONDS):
+            while await answer(ports[0]) != b"served":
+                await asyncio.sleep(0.1)
+        assert await answer(ports[2]) == b"", "nothing listens there"
+        assert [await answer(port) for port in ports[:2]] == [b"served", b"served"]
+        await session.terminate(force=True)
+        async with asyncio.timeout(SECONDS):
+            out, err = await process.communicate()
+        assert (process.returncode, out) == (0, b"")
+        assert b"gone: nothing listens on port 7071\n" in err
+        assert err.endswith(b"served is over\n")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_what_cannot_be(retinue: Program, client: Client) -> None:
+    session = await client.sessions.create(
+        type="interactive", name="for-ports", slots={"cpu": "0.2", "mem": "64m"}, ports=[("web", "http", 7070)], termination_grace=0
+    )  # fmt: skip
+    await session.wait("RUNNING", timeout=SECONDS)
+    for arguments, code, text in (
+        (["for-ports", "other"], 3, "there is web (7070)"),
+        (["no-such-session", "web"], 3, "no such session"),
+        (["for-ports", "web:x"], 2, "is not NAME[:LOCAL]"),
+        (["for-ports", "--address", "192.0.2.1", "web"], 2, "cannot listen"),
+    ):
+        ran = await retinue("port-forward", *arguments)
+        assert ran.code == code, ran
+        assert text in ran.err
+    process = await retinue.start("port-forward", "for-ports", "web")
+    await line_with(process.stdout, "-> for-ports:web")
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(SECONDS):
+        assert await process.wait() == 130
