@@ -103,14 +103,16 @@ class Engine:
         """Does nothing if the engine answers."""
         self._call(lambda client: client.ping())
 
-    def create(self, name: str, body: Mapping[str, Any]) -> None:
-        """Creates a container; one of that name that is there already is left as it is, and taken for it."""
+    def create(self, name: str, body: Mapping[str, Any]) -> bool:
+        """Creates a container; False when one of that name is there already, which is left as it is."""
         with _translated():
             try:
                 self._connected().create_container_from_config(dict(body), name)
             except docker.errors.APIError as error:
                 if error.status_code != HTTPStatus.CONFLICT:
                     raise
+                return False
+            return True
 
     def start(self, name: str) -> None:
         """Starts a container; one that runs already goes on."""

@@ -113,10 +113,8 @@ class DockerKernels:
                 holding,
             )
             name = container_name(spec.id)
-            _persist(lambda: self._engine.create(name, body(container)))
-            there = self._engine.inspect(name)
-            # Whatever had this name before was started before, and is not started again.
-            if there is None or not there.fresh or (there.agent_id, there.attempt_id) != (options.agent_id, spec.id):
+            # Only one that was there before has to be looked at: it may be of a try whose answer was lost.
+            if not _persist(lambda: self._engine.create(name, body(container))) and not self._is_ours(name, spec.id):
                 raise KernelError(f"there is a container {name} already")
             _persist(lambda: self._engine.start(name))
             init = self._wait_ready(name, place)
@@ -126,6 +124,12 @@ class DockerKernels:
             raise KernelError(str(error), MOUNT_REFUSED) from error
         except (EngineError, OSError) as error:
             raise KernelError(str(error)) from error
+
+    def _is_ours(self, name: str, attempt_id: str) -> bool:
+        """Whether a container is this attempt's and was not started: whatever was started before is not started again."""
+        there = self._engine.inspect(name)
+        labels = (self._options.agent_id, attempt_id)
+        return there is not None and there.fresh and (there.agent_id, there.attempt_id) == labels
 
     def _furnish(self, init: Process, ssh: Ssh | None, spec: AttemptSpec) -> None:
         uid, gid = owner_of(init)
