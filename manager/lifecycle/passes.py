@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -35,6 +36,9 @@ from manager.store.database import Database, StoreConflict
 from manager.store.placements import Network
 
 _log = logging.getLogger(__name__)
+
+# Past usage changes slowly against half-lives of days: passes in quick succession need not read all live claims of their owners again.
+_USAGE_SECONDS = 10.0
 
 Committed: TypeAlias = Callable[[Concerned], None]
 
@@ -95,6 +99,11 @@ class GroupPasses:
         # From which session on reasons are worked out, when they are too many for one pass.
         self._turn = 0
         self._random = random.SystemRandom()
+        # Past usage as last read, when, under which settings and of whom.
+        self._usage: dict[str, dict[str, float]] = {}
+        self._usage_read = -math.inf
+        self._usage_key = (0, 0)
+        self._usage_of: frozenset[str] = frozenset()
 
     def stir(self) -> None:
         """Something in the group is different."""
@@ -130,6 +139,7 @@ class GroupPasses:
 
     async def once(self) -> None:
         """One pass, whole."""
+        self._usage_read = -math.inf
         outcome = await self.plan()
         if outcome is not None:
             await self.carry_out(outcome)
@@ -206,15 +216,19 @@ class GroupPasses:
         owners = sorted({mirror.accounts.names[account][1] for account in accounts})
         if not owners:
             return None
-        async with self._database.transaction() as tx:
-            used = await usage.read_decayed(
-                tx,
-                self._group,
-                owners,
-                half_life_days=settings.half_life_days,
-                look_back_days=settings.look_back_days,
-            )
-        return PastUsage(used, settings.look_back_days, settings.usage_weights)
+        key = (settings.half_life_days, settings.look_back_days)
+        due = self._keeper.now - self._usage_read >= _USAGE_SECONDS
+        if due or key != self._usage_key or not self._usage_of.issuperset(owners):
+            self._usage_read, self._usage_key, self._usage_of = self._keeper.now, key, frozenset(owners)
+            async with self._database.transaction() as tx:
+                self._usage = await usage.read_decayed(
+                    tx,
+                    self._group,
+                    owners,
+                    half_life_days=settings.half_life_days,
+                    look_back_days=settings.look_back_days,
+                )
+        return PastUsage(self._usage, settings.look_back_days, settings.usage_weights)
 
     async def _running(self, settings: Settings, snapshot: Snapshot) -> Running | None:
         if not settings.reserves and settings.preemption == OFF:
@@ -323,11 +337,11 @@ class GroupPasses:
                 for session, rank in zip(sessions, ranks, strict=True)
             ],
         )
-        await placements.place(tx, self._term, placed, kernels)
+        held = await placements.place(tx, self._term, placed, kernels)
         await placements.make_networks(tx, networks)
         await placements.move(tx, placed)
         await placements.keep_rotation(tx, plan.group, plan.rotation)
-        await shares.refresh(tx, sorted({(plan.group, owner) for owner in owners}))
+        await shares.add(tx, held)
         await placements.record(tx, ids)
 
     def _wanted(self, holdings: Holdings) -> tuple[list[str], list[str], list[int]]:

@@ -149,7 +149,7 @@ async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
     if pulling:
         await sessions.note_pulls(tx, pulling)
     if attempt_rows:
-        await shares.refresh(tx, await attempts.write(tx, attempt_rows))
+        await shares.add(tx, await attempts.write(tx, attempt_rows))
     if entries:
         await journal.append(tx, entries)
 

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlmodel import col, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.store import shares
 from manager.store.tables import Agent, JoinToken
 
 # What a filter may compare, as SQL.
@@ -166,10 +167,15 @@ async def announce(tx: AsyncSession, agent_id: str, *, address: str, instance: s
 async def revoke(tx: AsyncSession, agent_id: str) -> bool:
     """Makes an agent's certificate worthless and takes it out of scheduling; returns whether there was one."""
     gone = await tx.execute(
-        text("UPDATE agent SET revoked = TRUE, version = version + 1 WHERE id = :id AND NOT revoked RETURNING id"),
+        text("""
+            UPDATE agent SET revoked = TRUE, version = version + 1 WHERE id = :id AND NOT revoked RETURNING resource_group
+        """),
         {"id": agent_id},
     )
-    return gone.one_or_none() is not None
+    group = gone.scalar_one_or_none()
+    if group is not None:
+        await shares.refresh_group(tx, group)
+    return group is not None
 
 
 async def is_enrolled(tx: AsyncSession, agent_id: str) -> bool:

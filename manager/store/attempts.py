@@ -11,6 +11,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store.recordset import Row, fetched, recordset
 from manager.store.sessions import Sight
+from manager.store.shares import Difference
 from manager.store.usage import LONGEST_LOOK_BACK_DAYS
 
 
@@ -136,10 +137,10 @@ async def sessions_of(
     return {(kernel_id, epoch): session_id for kernel_id, epoch, session_id in rows}
 
 
-async def write(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+async def write(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[Difference]:
     """Writes goals, observed states and ends of attempts: rows of kernel_id, epoch, goal, observed, ended and log_size (of output to be fetched).
 
-    The end of an attempt releases its claims and adds them to the usage of their days. Returns (group, owner) of the claims that were released.
+    The end of an attempt releases its claims and adds them to the usage of their days. Returns what owners hold less.
     """
     released = await tx.execute(
         text("""
@@ -166,11 +167,11 @@ async def write(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[tup
                 ORDER BY resource_group, owner, slot, day
                 ON CONFLICT (resource_group, owner, slot, day) DO UPDATE SET amount_seconds = usage.amount_seconds + excluded.amount_seconds
             )
-            SELECT DISTINCT resource_group, owner FROM released
+            SELECT resource_group, owner, slot, -sum(amount)::bigint FROM released GROUP BY resource_group, owner, slot
         """),
         {"rows": recordset(rows), "longest": LONGEST_LOOK_BACK_DAYS},
     )
-    return sorted((group, owner) for group, owner in released)
+    return [Difference(*row) for row in released]
 
 
 async def agents_concerned(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[str, set[uuid.UUID]]:

@@ -1,4 +1,4 @@
-"""The ledger verified: claims against attempts, shares against claims, claims against capacity, all recomputed from rows.
+"""The ledger verified: claims against attempts, shares against claims, groups against agents, claims against capacity, all from rows.
 
 This reads all that is live, and is for administrators and tests; nothing on the way of a session does it.
 """
@@ -67,13 +67,18 @@ async def verify(tx: AsyncSession, group: str) -> Ledger:
     recorded = {(row["resource_group"], row["owner"]): row for row in fetched(shares)}
     held = await _read_held(tx, group)
     groups = sorted({name for name, _ in (*recorded, *held)})
-    weights = await tx.execute(
-        text("SELECT name, owner_weights FROM resource_group WHERE name = ANY(:groups)"), {"groups": groups}
+    kept = await tx.execute(
+        text("SELECT name, owner_weights, capacity FROM resource_group WHERE :group = '' OR name = :group"),
+        {"group": group},
     )
-    capacity = await read_capacity(tx, groups)
+    weights, existing = dict[str, dict[str, int]](), dict[str, dict[str, int]]()
+    for name, given, amounts in kept:
+        weights[name], existing[name] = given, amounts
+    capacity = await read_capacity(tx, sorted({*groups, *existing}))
     found = [
         *await _claim_mismatches(tx, group),
-        *share_mismatches(recorded, held, capacity, {name: given for name, given in weights}),  # noqa: C416  # rows are no pairs to the type checker
+        *share_mismatches(recorded, held, capacity, weights),
+        *group_mismatches(existing, capacity),
         *await _capacity_mismatches(tx, group),
     ]
     return Ledger(found[:MAX_MISMATCHES], claims, len(recorded), agents)
@@ -106,6 +111,19 @@ def share_mismatches(
     return found
 
 
+def group_mismatches(
+    recorded: Mapping[str, Mapping[str, int]], derived: Mapping[str, Mapping[str, int]]
+) -> list[Mismatch]:
+    """Groups whose capacity as kept is not what their agents come to."""
+    return [
+        Mismatch(CAPACITY, group, kept.get(slot), existing.get(slot), slot=slot)
+        for group, kept in sorted(recorded.items())
+        for existing in (derived.get(group, {}),)
+        for slot in sorted({*kept, *existing})
+        if kept.get(slot) != existing.get(slot)
+    ]
+
+
 def _share(numerator: int, denominator: int, slot: str, weight: int) -> str:
     return f"{numerator}/{denominator} of {slot or 'nothing'}, weight {weight}"
 
@@ -115,6 +133,7 @@ async def _read_held(tx: AsyncSession, group: str) -> dict[ShareKey, dict[str, i
         text("""
             SELECT resource_group, owner, slot, sum(amount)::bigint FROM claim
             WHERE release_time IS NULL AND (:group = '' OR resource_group = :group) GROUP BY resource_group, owner, slot
+            HAVING sum(amount) <> 0
         """),
         {"group": group},
     )

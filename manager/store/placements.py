@@ -16,6 +16,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from manager.store.changes import unmarked
 from manager.store.leadership import check
 from manager.store.recordset import Row, fetched, recordset
+from manager.store.shares import Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,9 @@ async def hold_agents(
     return {(agent, slot): free for agent, slot, free in short}
 
 
-async def place(tx: AsyncSession, term: int, placed: Sessions, kernels: Kernels) -> None:
-    """Writes attempts with their claims."""
-    await tx.execute(
+async def place(tx: AsyncSession, term: int, placed: Sessions, kernels: Kernels) -> list[Difference]:
+    """Writes attempts with their claims; returns what owners hold more."""
+    claimed = await tx.execute(
         text("""
             WITH told AS (
                 SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:ranks AS int[]), CAST(:agents AS text[]), CAST(:addresses AS text[]),
@@ -123,10 +124,13 @@ async def place(tx: AsyncSession, term: int, placed: Sessions, kernels: Kernels)
             ), tried AS (
                 INSERT INTO attempt (kernel_id, epoch, session_id, agent_id, goal, observed, term, log_pending)
                 SELECT id, epoch, session_id, agent_id, 'HELD', '', :term, FALSE FROM placed
+            ), claimed AS (
+                INSERT INTO claim (kernel_id, epoch, slot, agent_id, resource_group, owner, amount)
+                SELECT placed.id, placed.epoch, slot.key, placed.agent_id, :group, placed.owner, slot.value::bigint
+                FROM placed CROSS JOIN LATERAL jsonb_each_text(placed.slots) AS slot
+                RETURNING owner, slot, amount
             )
-            INSERT INTO claim (kernel_id, epoch, slot, agent_id, resource_group, owner, amount)
-            SELECT placed.id, placed.epoch, slot.key, placed.agent_id, :group, placed.owner, slot.value::bigint
-            FROM placed CROSS JOIN LATERAL jsonb_each_text(placed.slots) AS slot
+            SELECT owner, slot, sum(amount)::bigint FROM claimed GROUP BY owner, slot
         """),
         {
             "term": term,
@@ -138,6 +142,7 @@ async def place(tx: AsyncSession, term: int, placed: Sessions, kernels: Kernels)
             "owners": [placed.owners[position] for position in kernels.sessions],
         },
     )
+    return [Difference(placed.group, owner, slot, amount) for owner, slot, amount in claimed]
 
 
 async def make_networks(tx: AsyncSession, networks: Sequence[Network]) -> None:

@@ -1,13 +1,33 @@
-"""Dominant shares in the database: always the sums of live claims, written in the commit that changes those."""
+"""Dominant shares in the database: always the sums of live claims, changed by differences in the commit that changes those.
+
+What exists in a group is in the group's row, which triggers keep equal to its agents (migration 0012). `ledger` recomputes both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store.recordset import recordset
+
+
+class Difference(NamedTuple):
+    """How much more of a slot an owner holds in a group than before; less than 0 when less."""
+
+    resource_group: str
+    owner: str
+    slot: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    capacity: Mapping[str, int]
+    weights: Mapping[str, int]
 
 
 def dominant(held: Mapping[str, int], capacity: Mapping[str, int]) -> tuple[str, int, int]:
@@ -23,12 +43,13 @@ def dominant(held: Mapping[str, int], capacity: Mapping[str, int]) -> tuple[str,
 
 
 async def read_capacity(tx: AsyncSession, groups: Collection[str]) -> dict[str, dict[str, int]]:
-    """What exists in each group: the sums over agents that were heard of and are not lost."""
+    """What exists in each group, from its agents: the sums over those that were heard of and are not lost. For whoever verifies."""
     rows = await tx.execute(
         text("""
             SELECT a.resource_group, slot.key, sum(slot.value::bigint)::bigint
             FROM agent a CROSS JOIN LATERAL jsonb_each_text(a.capacity) AS slot
-            WHERE a.resource_group = ANY(:groups) AND a.state IN ('ALIVE', 'SUSPECT') AND NOT a.revoked GROUP BY a.resource_group, slot.key
+            WHERE a.resource_group = ANY(:groups) AND a.state IN ('ALIVE', 'SUSPECT') AND NOT a.revoked
+            GROUP BY a.resource_group, slot.key HAVING sum(slot.value::bigint) <> 0
         """),
         {"groups": list(groups)},
     )
@@ -38,38 +59,61 @@ async def read_capacity(tx: AsyncSession, groups: Collection[str]) -> dict[str, 
     return capacity
 
 
-async def refresh(tx: AsyncSession, owners: Collection[tuple[str, str]]) -> None:
-    """Recomputes the shares of (group, owner) pairs from the live claims; an owner without any has no row.
+async def add(tx: AsyncSession, differences: Collection[Difference]) -> None:
+    """Adds differences of what owners hold to their shares; an owner who holds nothing any more has no row.
 
     Locks the groups; sessions and agents are locked before, the journal after.
     """
-    if not owners:
+    if not differences:
         return
-    groups = sorted({group for group, _ in owners})
-    # One at a time per group, to the commit: sums that do not see each other's claims would overwrite each other.
-    await tx.execute(
-        text("SELECT FROM resource_group WHERE name = ANY(:groups) ORDER BY name FOR NO KEY UPDATE"), {"groups": groups}
-    )
-    capacity = await read_capacity(tx, groups)
-    parameters = {"groups": [group for group, _ in owners], "owners": [owner for _, owner in owners]}
-    sums = await tx.execute(
+    groups = await _hold_groups(tx, {difference.resource_group for difference in differences})
+    changed = sorted({(difference.resource_group, difference.owner) for difference in differences})
+    found = await tx.execute(
         text("""
-            SELECT c.resource_group, c.owner, c.slot, sum(c.amount)::bigint FROM claim c
+            SELECT resource_group, owner, held FROM drf_share
             JOIN unnest(CAST(:groups AS text[]), CAST(:owners AS text[])) AS r(resource_group, owner) USING (resource_group, owner)
-            WHERE c.release_time IS NULL GROUP BY c.resource_group, c.owner, c.slot
         """),
-        parameters,
+        {"groups": [group for group, _ in changed], "owners": [owner for _, owner in changed]},
     )
-    held: dict[tuple[str, str], dict[str, int]] = {}
-    for group, owner, slot, amount in sums:
-        held.setdefault((group, owner), {})[slot] = amount
+    held: dict[tuple[str, str], dict[str, int]] = {key: {} for key in changed}
+    held.update({(group, owner): amounts for group, owner, amounts in found})
+    for group, owner, slot, amount in differences:
+        held[group, owner][slot] = held[group, owner].get(slot, 0) + amount
+    await _write(tx, groups, held)
+
+
+async def refresh_group(tx: AsyncSession, group: str) -> None:
+    """Works out all shares of a group anew from what its owners hold, after its capacity or its weights changed."""
+    groups = await _hold_groups(tx, {group})
+    found = await tx.execute(text("SELECT owner, held FROM drf_share WHERE resource_group = :group"), {"group": group})
+    await _write(tx, groups, {(group, owner): held for owner, held in found})
+
+
+async def _hold_groups(tx: AsyncSession, names: Collection[str]) -> dict[str, _Group]:
+    # One at a time per group, to the commit: sums that do not see each other would overwrite each other.
+    rows = await tx.execute(
+        text("""
+            SELECT name, capacity, owner_weights FROM resource_group WHERE name = ANY(:names) ORDER BY name FOR NO KEY UPDATE
+        """),
+        {"names": list(names)},
+    )
+    return {name: _Group(capacity, weights) for name, capacity, weights in rows}
+
+
+async def _write(
+    tx: AsyncSession, groups: Mapping[str, _Group], held: Mapping[tuple[str, str], Mapping[str, int]]
+) -> None:
     rows = []
-    for (group, owner), amounts in held.items():
-        slot, numerator, denominator = dominant(amounts, capacity.get(group, {}))
+    for (name, owner), sums in held.items():
+        # A group is there as long as anything is held in it.
+        group = groups.get(name, _Group({}, {}))
+        amounts = {slot: amount for slot, amount in sums.items() if amount}
+        slot, numerator, denominator = dominant(amounts, group.capacity)
         rows.append(
             {
-                "resource_group": group,
+                "resource_group": name,
                 "owner": owner,
+                "weight": group.weights.get(owner, 1),
                 "held": amounts,
                 "dominant_slot": slot,
                 "numerator": numerator,
@@ -78,30 +122,17 @@ async def refresh(tx: AsyncSession, owners: Collection[tuple[str, str]]) -> None
         )
     await tx.execute(
         text("""
-            WITH gone AS (
-                DELETE FROM drf_share d USING unnest(CAST(:groups AS text[]), CAST(:owners AS text[])) AS r(resource_group, owner)
-                WHERE d.resource_group = r.resource_group AND d.owner = r.owner
-                  AND NOT EXISTS (SELECT FROM claim c WHERE c.resource_group = r.resource_group AND c.owner = r.owner AND c.release_time IS NULL)
+            WITH told AS MATERIALIZED (
+                SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(resource_group text, owner text, weight int, held jsonb,
+                    dominant_slot text, numerator bigint, denominator bigint)
+            ), gone AS (
+                DELETE FROM drf_share d USING told
+                WHERE d.resource_group = told.resource_group AND d.owner = told.owner AND told.held = '{}'
             )
             INSERT INTO drf_share (resource_group, owner, weight, held, dominant_slot, numerator, denominator)
-            SELECT r.resource_group, r.owner, coalesce((g.owner_weights->>r.owner)::int, 1), r.held, r.dominant_slot, r.numerator, r.denominator
-            FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(resource_group text, owner text, held jsonb, dominant_slot text, numerator bigint,
-                denominator bigint)
-            JOIN resource_group g ON g.name = r.resource_group
+            SELECT resource_group, owner, weight, held, dominant_slot, numerator, denominator FROM told WHERE held <> '{}'
             ON CONFLICT (resource_group, owner) DO UPDATE SET weight = excluded.weight, held = excluded.held,
                 dominant_slot = excluded.dominant_slot, numerator = excluded.numerator, denominator = excluded.denominator
         """),
-        {**parameters, "rows": recordset(rows)},
+        {"rows": recordset(rows)},
     )
-
-
-async def refresh_group(tx: AsyncSession, group: str) -> None:
-    """Recomputes all shares of a group, after its capacity or its weights changed."""
-    owners = await tx.execute(
-        text("""
-            SELECT DISTINCT owner FROM claim WHERE release_time IS NULL AND resource_group = :group
-            UNION SELECT owner FROM drf_share WHERE resource_group = :group
-        """),
-        {"group": group},
-    )
-    await refresh(tx, [(group, owner) for owner in owners.scalars()])

@@ -138,6 +138,8 @@ class ResourceGroup(SQLModel, table=True):
     mount_roots: list[dict[str, Any]] = _json("[]")
     # The agent that `round-robin` chose last.
     rotation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    # What exists: the sums over agents that were heard of, are not lost and not revoked; written by triggers of `agent`.
+    capacity: dict[str, int] = _json()
     version: int = 1
     create_time: dt.datetime = _time(nullable=False, default_now=True)
 

@@ -75,6 +75,10 @@ async def test_a_sound_ledger_at_every_step(database: Database) -> None:
             [(SHARE, "", f"{CPU}/{CPU} of cpu, weight 1", f"{CPU}/500 of cpu, weight 1"), (CAPACITY, "cpu", CPU, 500)],
         ),
         (
+            "UPDATE resource_group SET capacity = capacity || '{\"cpu\": 7}' WHERE name = 'default'",
+            [(CAPACITY, "cpu", 7, CPU)],
+        ),
+        (
             "UPDATE attempt SET end_time = now()",
             [(CLAIM, "cpu", CPU, None), (CLAIM, "mem", MEM, None)],
         ),
