@@ -28,8 +28,10 @@ from agent.backends.docker_kernels import DockerOptions
 from agent.backends.kernels import ProcessOptions
 from agent.backends.null import NullBackend
 from agent.backends.process import ProcessBackend
+from agent.code.workspaces import Workspaces
 from agent.enrollment import enroll, split_address
 from agent.identity import Identity, IdentityError, IdentityStore
+from agent.kernel.build import CACHE
 from agent.network.hosts import hosts_text
 from agent.network.name_servers import read
 from agent.network.name_servers import text as resolver_text
@@ -155,7 +157,8 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     terms = await asyncio.to_thread(Terms, settings.state_dir / "term")
     welcome = functools.partial(_welcome, settings, node, uplink, instance)
     sync = SyncService(reconciler, terms, lambda: welcome(backend.names), networks.protect)
-    server = Server(sync, backend, identities.current)
+    workspaces = Workspaces(backend, settings.state_dir / "code", CACHE)
+    server = Server(sync, backend, workspaces, identities.current)
     try:
         await backend.open(reconciler.changed)
         await networks.open(backend.observed().keys())

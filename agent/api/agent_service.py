@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from agent.api.attach import AttachService
+    from agent.api.code import CodeService
     from agent.api.open_port import PortService
     from agent.api.sync import SyncService
     from agent.backends.backend import Backend
@@ -31,11 +32,14 @@ MOST_ATTEMPTS = 10_000
 class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
     """What a manager asks of this node."""
 
-    def __init__(self, sync: SyncService, attach: AttachService, ports: PortService, backend: Backend) -> None:
+    def __init__(
+        self, sync: SyncService, attach: AttachService, ports: PortService, code: CodeService, backend: Backend
+    ) -> None:
         """Serves what these do."""
         self._sync = sync
         self._attach = attach
         self._ports = ports
+        self._code = code
         self._backend = backend
         self._sampler = Sampler(self._first_pid)
 
@@ -98,6 +102,15 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         """Connects to a port inside a running attempt."""
         del context
         async with aclosing(self._ports.serve(aiter(request_iterator))) as responses:
+            async for response in responses:
+                yield response
+
+    async def ExecuteCode(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncGenerator[agent_service_pb2.ExecuteCodeResponse, None]:
+        """Runs code inside a running attempt."""
+        del context
+        async with aclosing(self._code.serve(aiter(request_iterator))) as responses:
             async for response in responses:
                 yield response
 

@@ -13,6 +13,7 @@ from grpc_health.v1 import (
 
 from agent.api.agent_service import AgentService
 from agent.api.attach import AttachService
+from agent.api.code import CodeService
 from agent.api.errors import Guard
 from agent.api.open_port import PortService
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from agent.api.sync import SyncService
     from agent.backends.backend import Backend
+    from agent.code.workspaces import Workspaces
     from agent.identity import Identity
 
 OPTIONS: tuple[tuple[str, int], ...] = (
@@ -44,16 +46,20 @@ STOP_GRACE = 0.5
 class Server:
     """The server of one agent."""
 
-    def __init__(self, sync: SyncService, backend: Backend, identity: Callable[[], Identity]) -> None:
+    def __init__(
+        self, sync: SyncService, backend: Backend, workspaces: Workspaces, identity: Callable[[], Identity]
+    ) -> None:
         """`identity` gives the current one; a renewed certificate counts from the next handshake."""
         self._sync = sync
         self._attach = AttachService(backend)
         self._ports = PortService(backend)
+        self._workspaces = workspaces
+        self._code = CodeService(workspaces)
         self._server = grpc.aio.server(interceptors=(Guard(),), options=OPTIONS)
         self._credentials = _credentials(identity)
         self._health = health.aio.HealthServicer()
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(
-            AgentService(sync, self._attach, self._ports, backend), self._server
+            AgentService(sync, self._attach, self._ports, self._code, backend), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
@@ -74,7 +80,9 @@ class Server:
         self._sync.stop()
         self._attach.stop()
         self._ports.stop()
+        self._code.stop()
         await self._server.stop(STOP_GRACE)
+        await self._workspaces.close()
         await self._attach.wait_ended()
 
 

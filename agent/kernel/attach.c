@@ -6,7 +6,7 @@
  *                                                   namespaces of the process behind PIDFD, and becomes the user, for good
  *
  * Standard input and output carry frames: a letter, four bytes of length, most significant first, and so many bytes.
- * In: S what to start (strings that end in NUL: 1 or 0 for a terminal, rows, columns, directory, number of arguments, arguments,
+ * In: S what to start (strings that end in NUL: 1 for a terminal, 0 for none, 2 for none and that orphans live on; rows, columns, directory, number of arguments, arguments,
  * variables as NAME=VALUE), I input, E end of input, R rows and columns (two bytes each), K a signal (one byte).
  * Out: P it runs, O and X what it printed and its errors, A so many bytes of input were taken, Q it exited with a code, F it cannot
  * be done, in words. At most WINDOW bytes of input are under way that were not reported as taken: so a command that does not
@@ -261,7 +261,8 @@ static void start(char *position, size_t length)
 	char *end = position + length, **arguments, *directory;
 	int in[2] = {-1, -1}, to[2] = {-1, -1}, err[2] = {-1, -1}, failed[2], slave = -1, problem = 0;
 	unsigned rows, columns, count, at;
-	int wanted = *next_string(&position, end) == '1';
+	char manner = *next_string(&position, end);
+	int wanted = manner == '1';
 
 	rows = (unsigned)strtoul(next_string(&position, end), NULL, 10);
 	columns = (unsigned)strtoul(next_string(&position, end), NULL, 10);
@@ -276,6 +277,9 @@ static void start(char *position, size_t length)
 		arguments[at] = next_string(&position, end);
 	while (position < end)
 		putenv(next_string(&position, end));
+	if (manner == '2')
+		/* What the command leaves behind goes to the kernel's first process, and lives as long as the kernel. */
+		prctl(PR_SET_CHILD_SUBREAPER, 0);
 	if (wanted)
 		slave = open_terminal(rows, columns);
 	else if (pipe2(in, O_CLOEXEC) != 0 || pipe2(to, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)

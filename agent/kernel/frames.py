@@ -24,20 +24,23 @@ STARTED, OUTPUT, ERRORS, TAKEN, EXITED, REFUSED = b"P", b"O", b"X", b"A", b"Q", 
 class Start:
     """What to run inside a kernel; with a terminal of `size` rows and columns, or without one.
 
-    An empty `directory` is where the helper was started; `environment` is added to what it has there.
+    An empty `directory` is where the helper was started; `environment` is added to what it has there. With `leaves`, processes that the
+    command leaves behind live on, as long as the kernel.
     """
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     directory: str = ""
     size: tuple[int, int] | None = None
+    leaves: bool = False
 
 
 def start_frame(start: Start) -> bytes:
     """The first frame. Raises ValueError on a text that holds NUL."""
     rows, columns = start.size or (0, 0)
     variables = [f"{name}={value}" for name, value in start.environment.items()]
-    texts = ["0" if start.size is None else "1", str(rows), str(columns), start.directory]
+    manner = "1" if start.size is not None else "2" if start.leaves else "0"
+    texts = [manner, str(rows), str(columns), start.directory]
     texts += [str(len(start.command)), *start.command, *variables]
     if any("\0" in text for text in texts):
         raise ValueError("texts must not hold NUL")

@@ -41,6 +41,7 @@ METHODS: Mapping[str, Access] = {
             "StreamStats": Access.USER,
             "Attach": Access.USER,
             "OpenPort": Access.USER,
+            "ExecuteCode": Access.USER,
         },
     ),
     **_methods(

@@ -5,7 +5,7 @@
         CredentialsMissing, TokenInvalid, JoinTokenInvalid, AgentRevoked
         MethodDenied, ProjectDenied, MountNotAllowed
         NotFound, NameTaken, AgentIdInUse
-        EtagMismatch, InUse, StateForbids, FeatureUnavailable, DependencyFailed, DependencyRefused
+        EtagMismatch, InUse, StateForbids, FeatureUnavailable, LanguageUnavailable, DependencyFailed, DependencyRefused
         RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow, QuotaExceeded,
         StreamLimit
         Unavailable, DeadlineExceeded, Internal
@@ -253,6 +253,12 @@ class FeatureUnavailable(_Precondition):
     reason = "FEATURE_UNAVAILABLE"
 
 
+class LanguageUnavailable(_Precondition):
+    """Nothing in the kernel runs code of the language."""
+
+    reason = "LANGUAGE_UNAVAILABLE"
+
+
 class DependencyFailed(_Precondition):
     """A session that it depends on is over, and did not end in success."""
 
@@ -417,20 +423,26 @@ def _told_of_kernel(error: Exception) -> ApiError | None:
 
 def _told_by_agent(error: forwarding.AgentRefusedError) -> ApiError | None:
     """What an agent refused, as callers are told; None for what no agent refuses unless something is wrong with us."""
+    found: ApiError | None = None
     match error.reason:
         case "STATE_FORBIDS" | "NOT_FOUND":
             # An attempt that is not there, or no more, is a kernel that does not run.
-            return StateForbids(str(error), "kernel")
+            found = StateForbids(str(error), "kernel")
+        case "RUN_NOT_FOUND":
+            found = NotFound("run", error.metadata.get("id", ""))
+        case "LANGUAGE_UNAVAILABLE":
+            found = LanguageUnavailable(str(error), "kernel/main1", error.metadata)
+        case "OFFSET_PAST_END":
+            found = OffsetPastEnd(error.metadata.get("size", ""))
         case "STREAM_LIMIT":
-            return StreamLimit(error.metadata.get("limit", ""))
+            found = StreamLimit(error.metadata.get("limit", ""))
         case "UNAVAILABLE":
-            return Unavailable(str(error))
+            found = Unavailable(str(error))
         case "PORT_CLOSED":
-            return PortClosed(error.metadata.get("port", ""))
+            found = PortClosed(error.metadata.get("port", ""))
         case "CONNECTION_RESET":
-            return ConnectionReset(str(error))
-        case _:
-            return None
+            found = ConnectionReset(str(error))
+    return found
 
 
 def _printable(text: str, most: int) -> str:

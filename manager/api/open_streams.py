@@ -15,6 +15,7 @@ DEFAULT_LIMIT = 256
 LIMITS: Mapping[str, int] = {
     # Each is a connection to an agent and a process in a kernel.
     "/retinue.manager.v1.SessionService/Attach": 64,
+    "/retinue.manager.v1.SessionService/ExecuteCode": 64,
 }
 
 

@@ -15,6 +15,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.api import errors, fields, pages
 from manager.api.attach import serve_attach
+from manager.api.code import serve_code
 from manager.api.etags import check_etag
 from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
@@ -305,6 +306,14 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> AsyncIterator[pb.OpenPortResponse]:
         """See the proto."""
         async with aclosing(serve_open_port(self._database, self._forwarder, aiter(request_iterator))) as responses:
+            async for response in responses:
+                yield response
+
+    async def ExecuteCode(
+        self, request_iterator: AsyncIterator[pb.ExecuteCodeRequest], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.ExecuteCodeResponse]:
+        """See the proto."""
+        async with aclosing(serve_code(self._database, self._forwarder, aiter(request_iterator))) as responses:
             async for response in responses:
                 yield response
 

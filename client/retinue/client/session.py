@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from retinue.client.attachment import Attachment
+    from retinue.client.code import Code
     from retinue.client.logs import LogChunk
     from retinue.client.port import PortConnection
     from retinue.client.sessions import Sessions
@@ -141,6 +142,10 @@ class Session:
     def open_port(self, port: str | int) -> PortConnection:
         """A connection to a port of `main1`; see `Sessions.open_port`."""
         return self._sessions.open_port(self.id, port)
+
+    def code(self, language: str = "") -> Code:
+        """Runs of code in `main1`; see `Sessions.code`."""
+        return self._sessions.code(self.id, language)
 
     async def terminate(self, *, force: bool = False) -> Session:
         """Ends it; returns itself as last seen, before it is over. `force` kills without grace."""

@@ -11,6 +11,7 @@ from retinue.client import words
 from retinue.client.attachment import Attachment, attach_start
 from retinue.client.backoff import Patience
 from retinue.client.calls import call, resumed
+from retinue.client.code import Code
 from retinue.client.errors import OutOfRange
 from retinue.client.logs import LogChunk, stream_logs
 from retinue.client.pages import paged
@@ -206,6 +207,10 @@ class Sessions:
     def open_port(self, session: str, port: str | int) -> PortConnection:
         """A connection to a port of `main1`, by its name or number; open while the block of `async with` lasts."""
         return PortConnection(self._stub, session, str(port))
+
+    def code(self, session: str, language: str = "") -> Code:
+        """Runs of code in `main1` of an interactive session, in a language it has a Jupyter kernel for (default `python`)."""
+        return Code(self._stub, session, language)
 
     async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:
         """A session after each of its events, with the event's revision, until it is over.

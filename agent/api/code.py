@@ -1,0 +1,203 @@
+"""ExecuteCode: passes runs on to the workspace of a kernel, and what happens in them back, as long as the stream lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from agent.api.errors import ApiError, invalid
+from agent.backends.attachment import NotRunningError
+from agent.backends.backend import BackendError, UnknownAttemptError
+from agent.code.inside import LanguageMissingError
+from agent.code.runs import OffsetPastEndError, Run
+from agent.code.workspace import TooManyRunsError, Workspace
+from agent.code.workspaces import TooManyLanguagesError
+from retinue.agent.v1 import agent_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+
+    from agent.code.workspaces import Workspaces
+    from retinue.manager.v1 import code_pb2
+
+MOST_PER_ATTEMPT = 32
+"""Streams at a time into one kernel."""
+MOST_UNREAD = 64
+"""Responses that wait for whoever reads the stream."""
+START_TIMEOUT = 10.0
+"""Seconds to wait for the first step."""
+
+
+class CodeService:
+    """All streams for code of an agent."""
+
+    def __init__(self, workspaces: Workspaces) -> None:
+        """Nothing is open yet."""
+        self._workspaces = workspaces
+        self._open: Counter[str] = Counter()
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ends every stream, and lets no other begin; what runs goes on."""
+        self._stopping.set()
+
+    async def serve(
+        self, requests: AsyncIterator[pb.ExecuteCodeRequest]
+    ) -> AsyncGenerator[pb.ExecuteCodeResponse, None]:
+        """Serves one stream to its end."""
+        opening = await _first(requests)
+        with self._counted(opening.attempt_id), _told(opening.attempt_id):
+            workspace = await self._workspaces.find(opening.attempt_id, opening.language)
+            yield pb.ExecuteCodeResponse(opened=pb.CodeOpened())
+            stream = _Stream(workspace)
+            stopping = asyncio.ensure_future(self._stopping.wait())
+            stream.begin(stream.take(requests))
+            upcoming: asyncio.Future[pb.ExecuteCodeResponse | None] | None = None
+            try:
+                while stream.active > 0:
+                    upcoming = asyncio.ensure_future(stream.responses.get())
+                    await asyncio.wait({upcoming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                    if stopping.done():
+                        raise _unavailable("the agent is stopping")
+                    if (response := upcoming.result()) is not None:
+                        yield response
+                    elif stream.failure is not None:
+                        raise stream.failure
+            finally:
+                stopping.cancel()
+                if upcoming is not None:
+                    upcoming.cancel()
+                await stream.close()
+
+    @contextlib.contextmanager
+    def _counted(self, attempt_id: str) -> Iterator[None]:
+        if self._open[attempt_id] >= MOST_PER_ATTEMPT:
+            raise _limit(MOST_PER_ATTEMPT)
+        self._open[attempt_id] += 1
+        try:
+            yield
+        finally:
+            self._open[attempt_id] -= 1
+            if not self._open[attempt_id]:
+                del self._open[attempt_id]
+
+
+class _Stream:
+    """One stream: tasks that fill `responses`, where None says that one of them is done."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._followed: set[str] = set()
+        self.responses: asyncio.Queue[pb.ExecuteCodeResponse | None] = asyncio.Queue(MOST_UNREAD)
+        self.active = 0
+        self.failure: BaseException | None = None
+
+    def begin(self, work: Any) -> None:
+        """Does something beside the rest of the stream."""
+        self.active += 1
+        self._tasks.add(asyncio.create_task(self._end(work), name="code stream"))
+
+    async def close(self) -> None:
+        """Ends all that the stream does; the iterator of requests must not be touched once the call is over."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def take(self, requests: AsyncIterator[pb.ExecuteCodeRequest]) -> None:
+        """Takes steps until there are no more."""
+        async for request in requests:
+            match request.WhichOneof("step"):
+                case "run":
+                    request.run.run_id = request.run.run_id or str(uuid.uuid4())
+                    self._follow(await self._workspace.add(request.run), 0)
+                case "resume":
+                    self._follow(self._run(request.resume.run_id), request.resume.offset)
+                case "input":
+                    # An answer that comes too late is nobody's fault.
+                    await self._workspace.answer(self._run(request.input.run_id), request.input.value)
+                case "interrupt":
+                    self._workspace.interrupt(self._run(request.interrupt.run_id))
+                case "complete":
+                    self.begin(self._complete(request.complete))
+                case _:
+                    raise invalid("step", "makes no sense here")
+
+    def _run(self, run_id: str) -> Run:
+        if (run := self._workspace.find(run_id)) is None:
+            message = f"there is no run {run_id}, or not any more: an agent that was restarted knows none of before"
+            raise ApiError(grpc.StatusCode.NOT_FOUND, "RUN_NOT_FOUND", message, kind="run", id=run_id)
+        return run
+
+    def _follow(self, run: Run, offset: int) -> None:
+        if offset > run.end:
+            raise OffsetPastEndError(run.end)
+        if run.id not in self._followed:
+            self._followed.add(run.id)
+            self.begin(self._pass_on(run, offset))
+
+    async def _pass_on(self, run: Run, offset: int) -> None:
+        async with contextlib.aclosing(run.read(offset)) as events:
+            async for event in events:
+                await self.responses.put(pb.ExecuteCodeResponse(event=event))
+        self._followed.discard(run.id)
+
+    async def _complete(self, query: code_pb2.CodeCompletionQuery) -> None:
+        await self.responses.put(pb.ExecuteCodeResponse(completions=await self._workspace.complete(query)))
+
+    async def _end(self, work: Any) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - raised by whoever reads the responses
+            self.failure = error
+        self.active -= 1
+        await self.responses.put(None)
+
+
+async def _first(requests: AsyncIterator[pb.ExecuteCodeRequest]) -> pb.CodeOpen:
+    try:
+        async with asyncio.timeout(START_TIMEOUT):
+            request = await anext(requests)
+    except (StopAsyncIteration, TimeoutError) as error:
+        raise invalid("open", "must come first") from error
+    if not request.HasField("open"):
+        raise invalid("open", "must come first")
+    return request.open
+
+
+@contextlib.contextmanager
+def _told(attempt_id: str) -> Iterator[None]:
+    try:
+        yield
+    except UnknownAttemptError as error:
+        message = f"there is no attempt {attempt_id} here"
+        raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+    except OffsetPastEndError as error:
+        size = str(error.size)
+        raise ApiError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", str(error), size=size) from error
+    except LanguageMissingError as error:
+        names = ", ".join(error.installed)
+        code = grpc.StatusCode.FAILED_PRECONDITION
+        raise ApiError(code, "LANGUAGE_UNAVAILABLE", str(error), installed=names) from error
+    except NotRunningError as error:
+        raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
+    except TooManyRunsError as error:
+        raise _limit(64) from error
+    except TooManyLanguagesError as error:
+        raise _limit(8) from error
+    except BackendError as error:
+        raise _unavailable(str(error)) from error
+
+
+def _limit(limit: int) -> ApiError:
+    message = f"{limit} are under way in this kernel already"
+    return ApiError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=str(limit))
+
+
+def _unavailable(message: str) -> ApiError:
+    return ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)

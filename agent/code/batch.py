@@ -1,0 +1,44 @@
+"""The commands of a batch run. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retinue.manager.v1 import code_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+USUAL = "*"
+NOT_RUN = 127
+"""Exit code of what was not run, because it is not there or what it needs failed."""
+_BUILDS: Mapping[str, str] = {
+    "c": "cc -o main *.c -lm",
+    "c++": "c++ -o main *.cpp",
+    "go": "go build -o main .",
+    "rust": "cargo build --release",
+}
+_PROGRAMS: Mapping[str, str] = {
+    "python": "python3 main.py",
+    "python3": "python3 main.py",
+    "bash": "bash main.sh",
+    "javascript": "node main.js",
+    "r": "Rscript main.R",
+    "rust": "cargo run --release",
+}
+
+
+def steps(batch: pb.CodeBatch, language: str) -> list[tuple[pb.CodePhase.ValueType, str]]:
+    """What is to be run, as phases and texts for a shell."""
+    build, program = _BUILDS.get(language, ":"), _PROGRAMS.get(language, "./main")
+    usual = {
+        pb.CODE_PHASE_CLEAN: "if [ -f Makefile ]; then make clean; fi",
+        pb.CODE_PHASE_BUILD: f"if [ -f Makefile ]; then make; else {build}; fi",
+        pb.CODE_PHASE_EXEC: f"if [ -x ./main ]; then exec ./main; else {program}; fi",
+    }
+    wanted = (
+        (pb.CODE_PHASE_CLEAN, batch.clean),
+        (pb.CODE_PHASE_BUILD, batch.build),
+        (pb.CODE_PHASE_EXEC, batch.exec),
+    )
+    return [(phase, usual[phase] if text == USUAL else text) for phase, text in wanted if text]

@@ -1,0 +1,228 @@
+"""A conversation with one Jupyter kernel, by the Jupyter messaging protocol over sockets that only it and the agent can reach.
+
+`jupyter_client` makes, signs and reads the messages; the sockets are ZeroMQ's, with bounds on what a kernel may send. That a kernel has
+ended shows by the end of its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import zmq
+import zmq.asyncio
+from jupyter_client.session import Session
+from zmq.utils.monitor import recv_monitor_message
+
+from agent.backends.backend import BackendError
+from agent.code import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent.code.runs import Run
+    from retinue.manager.v1 import code_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+LARGEST_PART = 16 << 20
+"""Bytes of one part of a message; a kernel that sends more is cut off."""
+MOST_WAITING = 64
+"""Messages that wait here to be read; more wait in the kernel."""
+CONNECT_TIMEOUT = 5.0
+READY_TIMEOUT, READY_STEP = 30.0, 0.25
+COMPLETE_TIMEOUT = 20.0
+SEND_TIMEOUT = 5.0
+_DEALERS = ("shell", "control", "stdin")
+_MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError)
+
+
+class JupyterLostError(BackendError):
+    """The Jupyter kernel has ended, or does not answer."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request under way: its answer, and whether all that came with it is in."""
+
+    run: Run | None = None
+    reply: Mapping[str, Any] | None = None
+    idle: bool = False
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def settle(self) -> None:
+        if self.reply is not None and (self.idle or self.run is None):
+            self.done.set()
+
+
+class Jupyter:
+    """One Jupyter kernel; `lost` is set once it has ended. Close it in any case."""
+
+    def __init__(self, context: zmq.asyncio.Context, key: str, descriptors: Mapping[str, int]) -> None:
+        """`descriptors` are of the sockets, by channel; they are taken over."""
+        self.lost = asyncio.Event()
+        self._descriptors = dict(descriptors)
+        self._session = Session(key=key.encode(), signature_scheme="hmac-sha256", username="retinue")
+        self._requests: dict[str, _Request] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._connected = asyncio.Event()
+        self._heard = asyncio.Event()
+        self._sockets = {name: context.socket(zmq.DEALER) for name in _DEALERS}
+        self._sockets["iopub"] = context.socket(zmq.SUB)
+        for name, socket in self._sockets.items():
+            socket.linger = 0
+            socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_PART)
+            socket.setsockopt(zmq.RCVHWM, MOST_WAITING)
+            socket.setsockopt(zmq.RECONNECT_IVL, -1)
+            if name in _DEALERS:
+                # Answers to questions come back by the identity of who has asked for the run.
+                socket.setsockopt(zmq.IDENTITY, self._session.bsession)
+        self._sockets["iopub"].subscribe(b"")
+
+    async def open(self, *, fresh: bool) -> None:
+        """Connects, and returns once nothing that the kernel says is missed. Raises JupyterLostError.
+
+        One that is not `fresh` may be at work, and then only its control channel answers, if that.
+        """
+        control = self._sockets["control"]
+        monitor = control.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
+        self._start(self._watch(monitor), "monitor")
+        for name, socket in self._sockets.items():
+            # By its descriptor: what lies at its name may be another one by now.
+            socket.connect(f"ipc:///proc/self/fd/{self._descriptors[name]}")
+            self._start(self._listen(name), name)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await self._connected.wait()
+        except TimeoutError:
+            raise JupyterLostError("the Jupyter kernel does not answer") from None
+        if self.lost.is_set():
+            raise JupyterLostError("the Jupyter kernel has ended")
+        await self._wait_heard("shell" if fresh else "control", READY_TIMEOUT if fresh else CONNECT_TIMEOUT)
+
+    async def _wait_heard(self, channel: str, seconds: float) -> None:
+        """A subscription takes its time: something is asked until what it publishes comes."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not self._heard.is_set() and not self.lost.is_set():
+            request, _ = await self._send(channel, "kernel_info_request", {})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READY_STEP):
+                    await self._heard.wait()
+            self._requests.pop(request, None)
+            if asyncio.get_running_loop().time() > deadline:
+                if channel == "shell":
+                    raise JupyterLostError("the Jupyter kernel does not answer")
+                return
+
+    async def close(self) -> None:
+        """Ends the conversation; the kernel goes on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._sockets["control"].disable_monitor()
+        for socket in self._sockets.values():
+            socket.close()
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    async def execute(self, run: Run, code: str) -> asyncio.Event:
+        """Gives a run to the kernel; what is returned is set when it is over, and then `result` tells how."""
+        content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": True}
+        _, request = await self._send("shell", "execute_request", content | {"stop_on_error": False}, run)
+        return request.done
+
+    def result(self, run: Run) -> pb.CodeEvent:
+        """The end of a run that is over."""
+        number = next(number for number, request in self._requests.items() if request.run is run)
+        return messages.finished(self._requests.pop(number).reply or {}, run.interrupted)
+
+    def forget(self, run: Run) -> None:
+        """Takes no more interest in a run."""
+        for number in [number for number, request in self._requests.items() if request.run is run]:
+            del self._requests[number]
+
+    async def answer(self, value: str) -> None:
+        """Answers what the current run asks."""
+        await self._send("stdin", "input_reply", {"value": value}, expect=False)
+
+    async def interrupt(self) -> None:
+        """Interrupts by a message, for kernels that take it so."""
+        await self._send("control", "interrupt_request", {}, expect=False)
+
+    async def complete(self, code: str, cursor: int) -> Mapping[str, Any]:
+        """How code may go on; nothing when the kernel is at work for too long."""
+        number, request = await self._send("shell", "complete_request", {"code": code, "cursor_pos": cursor})
+        try:
+            async with asyncio.timeout(COMPLETE_TIMEOUT):
+                await request.done.wait()
+        except TimeoutError:
+            return {}
+        finally:
+            self._requests.pop(number, None)
+        return request.reply or {}
+
+    async def _send(
+        self, channel: str, kind: str, content: dict[str, Any], run: Run | None = None, *, expect: bool = True
+    ) -> tuple[str, _Request]:
+        message = self._session.msg(kind, content)
+        request, number = _Request(run), str(message["header"]["msg_id"])
+        if expect:
+            self._requests[number] = request
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT):
+                await self._sockets[channel].send_multipart(self._session.serialize(message))
+        except (TimeoutError, zmq.ZMQError) as error:
+            self._requests.pop(number, None)
+            raise JupyterLostError("the Jupyter kernel does not answer") from error
+        return number, request
+
+    async def _listen(self, channel: str) -> None:
+        socket = self._sockets[channel]
+        while True:
+            frames = await socket.recv_multipart()
+            try:
+                message = self._session.deserialize(self._session.feed_identities(frames)[1])
+                kind, content = message["header"]["msg_type"], message["content"]
+                parent = message["parent_header"].get("msg_id", "")
+                if isinstance(kind, str) and isinstance(content, dict) and isinstance(parent, str):
+                    self._take(channel, kind, content, parent)
+            except _MALFORMED as error:
+                # Of no more use than to whoever looks for a fault: it is the user's own kernel.
+                log.debug("a message of a Jupyter kernel makes no sense: %s", type(error).__name__)
+
+    def _take(self, channel: str, kind: str, content: dict[str, Any], parent: str) -> None:
+        if channel == "iopub":
+            self._heard.set()
+        request = self._requests.get(parent)
+        if request is None:
+            return
+        run = request.run
+        if channel == "iopub" and kind == "status":
+            request.idle = request.idle or content.get("execution_state") == "idle"
+        elif channel == "iopub" and run is not None:
+            for event in messages.events_of(kind, content):
+                run.append(event)
+        elif channel == "stdin" and kind == "input_request" and run is not None:
+            run.waits_for_input = True
+            run.append(messages.input_request(content))
+        elif channel in {"shell", "control"} and kind.endswith("_reply"):
+            request.reply = content
+        request.settle()
+
+    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
+        try:
+            while True:
+                event = await recv_monitor_message(monitor)
+                if event["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self.lost.set()
+                self._connected.set()
+        finally:
+            monitor.close(0)
+
+    def _start(self, work: Any, name: str) -> None:
+        self._tasks.append(asyncio.create_task(work, name=f"Jupyter {name}"))

@@ -1,0 +1,118 @@
+"""Messages of a Jupyter kernel as events of a run. Pure. Whoever wrote the messages may mean no good: what makes no sense is left out.
+
+The protocol: https://jupyter-client.readthedocs.io/en/stable/messaging.html.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import TYPE_CHECKING, Any
+
+from retinue.manager.v1 import code_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LARGEST_TEXT = 1 << 20
+"""Characters of text in one event."""
+LARGEST_MEDIA = 3 << 20
+"""Bytes of all forms of one thing."""
+MOST_FORMS, MOST_LINES, MOST_MATCHES = 32, 200, 1000
+LONGEST_WORD, LONGEST_LINE = 1024, 16 * 1024
+_TEXT_TYPES = ("text/", "image/svg", "application/javascript", "application/json")
+
+
+def text(value: Any, most: int = LARGEST_TEXT) -> str:
+    """A text that can be sent: at most so many characters, and no half of a character."""
+    if not isinstance(value, str):
+        return ""
+    return value[:most].encode(errors="replace").decode()
+
+
+def events_of(kind: str, content: Mapping[str, Any]) -> Iterator[pb.CodeEvent]:
+    """What a message on the channel for output tells of its run."""
+    match kind:
+        case "stream":
+            written = content.get("text")
+            for begin in range(0, len(written) if isinstance(written, str) else 0, LARGEST_TEXT // 4):
+                piece = text(str(written)[begin : begin + LARGEST_TEXT // 4])
+                yield pb.CodeEvent(stderr=piece) if content.get("name") == "stderr" else pb.CodeEvent(stdout=piece)
+        case "display_data" | "update_display_data" | "execute_result":
+            yield from _media(kind, content)
+        case "clear_output":
+            yield pb.CodeEvent(log=pb.CodeLog(level="INFO", message="the output was cleared"))
+
+
+def _media(kind: str, content: Mapping[str, Any]) -> Iterator[pb.CodeEvent]:
+    data, transient = content.get("data"), content.get("transient")
+    if not isinstance(data, dict):
+        return
+    display_id = transient.get("display_id") if isinstance(transient, dict) else ""
+    media = pb.CodeMedia(
+        result=kind == "execute_result",
+        update=kind == "update_display_data",
+        display_id=text(display_id, LONGEST_WORD),
+    )
+    left = LARGEST_MEDIA
+    for mime_type, value in list(data.items())[:MOST_FORMS]:
+        form = _bytes(str(mime_type), value)
+        if len(form) > left:
+            about = f"{text(str(mime_type), LONGEST_WORD)} of {len(form)} bytes is too large to be shown"
+            yield pb.CodeEvent(log=pb.CodeLog(level="WARNING", message=about))
+            continue
+        left -= len(form)
+        media.forms.add(mime_type=text(str(mime_type), LONGEST_WORD), data=form)
+    if media.forms:
+        yield pb.CodeEvent(media=media)
+
+
+def _bytes(mime_type: str, value: Any) -> bytes:
+    if not isinstance(value, str):
+        return json.dumps(value).encode()
+    if mime_type.startswith(_TEXT_TYPES) or mime_type.endswith(("+json", "+xml")):
+        return value.encode(errors="replace")
+    try:
+        # What is no text travels in base64.
+        return base64.b64decode(value)
+    except (binascii.Error, ValueError):
+        return value.encode(errors="replace")
+
+
+def input_request(content: Mapping[str, Any]) -> pb.CodeEvent:
+    """What a run asks."""
+    prompt, password = text(content.get("prompt"), LONGEST_LINE), content.get("password") is True
+    return pb.CodeEvent(input_request=pb.CodeInputRequest(prompt=prompt, password=password))
+
+
+def finished(content: Mapping[str, Any], status: pb.CodeStatus.ValueType | None = None) -> pb.CodeEvent:
+    """The end of a run by the answer to its request; `status` says more of an error than the answer does."""
+    if content.get("status") == "ok":
+        return pb.CodeEvent(finished=pb.CodeFinished(status=pb.CODE_STATUS_OK))
+    lines = content.get("traceback")
+    return pb.CodeEvent(
+        finished=pb.CodeFinished(
+            status=status or pb.CODE_STATUS_ERROR,
+            exit_code=1,
+            error_name=text(content.get("ename"), LONGEST_WORD),
+            error_value=text(content.get("evalue"), LONGEST_LINE),
+            traceback=[text(line, LONGEST_LINE) for line in lines[-MOST_LINES:]] if isinstance(lines, list) else [],
+        )
+    )
+
+
+def completions(query_id: int, content: Mapping[str, Any]) -> pb.CodeCompletions:
+    """How code may go on."""
+    matches, start, end = content.get("matches"), content.get("cursor_start"), content.get("cursor_end")
+    listed = matches[:MOST_MATCHES] if isinstance(matches, list) else []
+    return pb.CodeCompletions(
+        query_id=query_id,
+        matches=[text(match, LONGEST_WORD) for match in listed if isinstance(match, str)],
+        start=_position(start),
+        end=_position(end),
+    )
+
+
+def _position(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 31 else 0

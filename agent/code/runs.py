@@ -1,0 +1,89 @@
+"""A run and what happened in it, kept within bounds for whoever wants to read it, now or later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from retinue.manager.v1 import code_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+MOST_BYTES = 4 << 20
+"""Of the events of one run; the oldest go first, but not the newest one."""
+_OVERHEAD = 100
+
+
+class OffsetPastEndError(Exception):
+    """The run has not got that far; `size` is how far it has."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the run has {size} events")
+        self.size = size
+
+
+class Run:
+    """One run: append on one side, read on the other."""
+
+    def __init__(self, request: pb.CodeRun) -> None:
+        """Nothing has happened yet."""
+        self.request = request
+        self.id = request.run_id
+        self.interrupted: pb.CodeStatus.ValueType | None = None
+        self.interrupt_wanted = asyncio.Event()
+        self.started = False
+        self.over = False
+        self.waits_for_input = False
+        self._events: deque[pb.CodeEvent] = deque()
+        self._size = 0
+        self._begin = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def end(self) -> int:
+        """Offset of the next event."""
+        return self._begin + len(self._events)
+
+    def interrupt(self, status: pb.CodeStatus.ValueType) -> None:
+        """Asks for the end of it; the first reason counts."""
+        if self.interrupted is None:
+            self.interrupted = status
+        self.interrupt_wanted.set()
+
+    def append(self, event: pb.CodeEvent) -> None:
+        """Adds what happened; nothing happens after the end."""
+        if self.over:
+            return
+        event.run_id, event.offset = self.id, self.end
+        self._events.append(event)
+        self._size += event.ByteSize() + _OVERHEAD
+        while self._size > MOST_BYTES and len(self._events) > 1:
+            self._size -= self._events.popleft().ByteSize() + _OVERHEAD
+            self._begin += 1
+        self.over = event.HasField("finished")
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def read(self, offset: int) -> AsyncGenerator[pb.CodeEvent, None]:
+        """Events from an offset to the end of the run. Raises OffsetPastEndError.
+
+        Those that are not kept any more are passed over, which the offsets show, and a remark without a place of its own.
+        """
+        if offset > self.end:
+            raise OffsetPastEndError(self.end)
+        while True:
+            changed = self._changed
+            if offset < self._begin:
+                remark = pb.CodeLog(level="WARNING", message=f"{self._begin - offset} events are not kept any more")
+                yield pb.CodeEvent(run_id=self.id, offset=self._begin - 1, log=remark)
+                offset = max(offset, self._begin)
+                continue
+            if offset < self.end:
+                yield self._events[offset - self._begin]
+                offset += 1
+            elif self.over:
+                return
+            else:
+                await changed.wait()

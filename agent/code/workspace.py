@@ -1,0 +1,334 @@
+"""Runs of one language in one kernel, one after the other, and the Jupyter kernel they share."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import json
+import logging
+import secrets
+import signal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.backends.attachment import Attachment, AttachmentLostError, Exited, NotRunningError, Printed
+from agent.backends.backend import Backend, BackendError
+from agent.code import batch, inside, messages
+from agent.code.jupyter import Jupyter, JupyterLostError
+from agent.code.runs import Run
+from agent.files import replace_file
+from agent.kernel.frames import Start
+from agent.kernel.python_runtime import find_runtime
+from retinue.manager.v1 import code_pb2 as pb
+
+if TYPE_CHECKING:
+    import zmq.asyncio
+
+log = logging.getLogger(__name__)
+
+MOST_KEPT = 32
+"""Runs that are over, of which events are kept."""
+MOST_WAITING = 64
+INTERRUPT_GRACE = 5.0
+"""Seconds that a run may go on after it was interrupted for its timeout."""
+
+
+class TooManyRunsError(Exception):
+    """So many runs wait already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A Jupyter kernel as a later agent finds it again."""
+
+    first_process: str
+    directory: str
+    pid: int
+    by_message: bool
+    key: str
+
+
+class Workspace:
+    """What runs, and ran, of one language in one kernel. Close it in any case; what runs goes on."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        context: zmq.asyncio.Context,
+        *,
+        attempt_id: str,
+        language: str,
+        record: Path,
+        cache: Path,
+    ) -> None:
+        """`record` is the file that tells a later agent of the Jupyter kernel; it holds the key."""
+        self._backend = backend
+        self._context = context
+        self._attempt_id = attempt_id
+        self._language = language
+        self._path = record
+        self._cache = cache
+        self._runs: dict[str, Run] = {}
+        self._waiting: asyncio.Queue[Run] = asyncio.Queue(MOST_WAITING)
+        self._jupyter: Jupyter | None = None
+        self._record: _Record | None = None
+        self._preparing = asyncio.Lock()
+        self._worker = asyncio.create_task(self._work(), name=f"code of {attempt_id}")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs or waits."""
+        return all(run.over for run in self._runs.values())
+
+    async def close(self) -> None:
+        """Lets go of the Jupyter kernel; it goes on."""
+        self._worker.cancel()
+        await asyncio.gather(self._worker, return_exceptions=True)
+        await self._drop()
+
+    def find(self, run_id: str) -> Run | None:
+        """A run by its id; None when there is none, or none any more."""
+        return self._runs.get(run_id)
+
+    async def add(self, request: pb.CodeRun) -> Run:
+        """Puts a run into the queue. Raises TooManyRunsError, LanguageMissingError, NotRunningError, BackendError."""
+        if self._waiting.full():
+            raise TooManyRunsError
+        if not request.HasField("batch"):
+            # What is missing is told at once, to whoever asks.
+            await self._prepare()
+        if (there := self._runs.get(request.run_id)) is not None:
+            return there
+        run = Run(request)
+        ahead = sum(not other.over for other in self._runs.values())
+        try:
+            self._waiting.put_nowait(run)
+        except asyncio.QueueFull:
+            raise TooManyRunsError from None
+        self._runs[run.id] = run
+        if ahead:
+            run.append(pb.CodeEvent(queued=pb.CodeQueued(ahead=ahead)))
+        over = [number for number, other in self._runs.items() if other.over]
+        for number in over[: max(0, len(over) - MOST_KEPT)]:
+            del self._runs[number]
+        return run
+
+    async def answer(self, run: Run, value: str) -> bool:
+        """Answers a run; False when it asks nothing. Raises JupyterLostError."""
+        if not run.waits_for_input or self._jupyter is None:
+            return False
+        run.waits_for_input = False
+        await self._jupyter.answer(value)
+        return True
+
+    def interrupt(self, run: Run) -> None:
+        """Interrupts a run; one that waits is over at once."""
+        if run.started:
+            run.interrupt(pb.CODE_STATUS_INTERRUPTED)
+        else:
+            run.append(_ended(pb.CODE_STATUS_INTERRUPTED))
+
+    async def complete(self, query: pb.CodeCompletionQuery) -> pb.CodeCompletions:
+        """How code may go on. Raises LanguageMissingError, NotRunningError, BackendError."""
+        jupyter = await self._prepare()
+        if not self.is_idle:
+            # It would be answered only when the run is over.
+            return pb.CodeCompletions(query_id=query.query_id)
+        return messages.completions(query.query_id, await jupyter.complete(query.code, query.cursor))
+
+    async def _work(self) -> None:
+        while True:
+            run = await self._waiting.get()
+            try:
+                if run.over:
+                    continue
+                run.started = True
+                if run.request.HasField("batch"):
+                    await self._run_batch(run)
+                else:
+                    await self._run_code(run)
+            except BackendError as error:
+                run.append(pb.CodeEvent(log=pb.CodeLog(level="WARNING", message=str(error))))
+                run.append(_ended(run.interrupted or pb.CODE_STATUS_PROCESS_LOST))
+            except Exception:
+                log.exception("a run of %s failed", self._attempt_id)
+                run.append(_ended(pb.CODE_STATUS_PROCESS_LOST))
+
+    async def _run_code(self, run: Run) -> None:
+        jupyter = await self._prepare()
+        run.append(pb.CodeEvent(started=pb.CodeStarted()))
+        done = await jupyter.execute(run, run.request.code)
+        try:
+            await self._mind(run, done, jupyter.lost, self._interrupt)
+            if done.is_set():
+                run.append(jupyter.result(run))
+            else:
+                raise JupyterLostError("the process that ran the code has ended: variables are lost")
+        finally:
+            run.waits_for_input = False
+            jupyter.forget(run)
+
+    async def _mind(self, run: Run, done: asyncio.Event, lost: asyncio.Event, interrupt: Any) -> None:
+        """Waits until a run is over or lost, and interrupts it when it should be."""
+        loop = asyncio.get_running_loop()
+        timeout = run.request.timeout.ToNanoseconds() / 1e9 if run.request.HasField("timeout") else None
+        deadline = None if timeout is None else loop.time() + timeout
+        ends = [asyncio.ensure_future(event.wait()) for event in (done, lost)]
+        wanted = asyncio.ensure_future(run.interrupt_wanted.wait())
+        asked = False
+        try:
+            while not (done.is_set() or lost.is_set()):
+                left = None if deadline is None else max(0.0, deadline - loop.time())
+                await asyncio.wait({*ends, wanted}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if done.is_set() or lost.is_set():
+                    return
+                if deadline is not None and loop.time() >= deadline and not wanted.done():
+                    if asked:
+                        run.append(_warning("it did not end when it was interrupted, and is ended by force"))
+                        deadline = None
+                    else:
+                        run.interrupted = run.interrupted or pb.CODE_STATUS_TIMED_OUT
+                        deadline = loop.time() + INTERRUPT_GRACE
+                    await interrupt(signal.SIGKILL if asked else signal.SIGINT)
+                    asked = True
+                elif wanted.done():
+                    run.interrupt_wanted.clear()
+                    wanted = asyncio.ensure_future(run.interrupt_wanted.wait())
+                    await interrupt(signal.SIGINT)
+        finally:
+            for future in (*ends, wanted):
+                future.cancel()
+            await asyncio.gather(*ends, wanted, return_exceptions=True)
+
+    async def _interrupt(self, number: signal.Signals) -> None:
+        if self._jupyter is None or self._record is None:
+            return
+        if number == signal.SIGINT and self._record.by_message:
+            await self._jupyter.interrupt()
+        else:
+            await inside.send_signal(self._backend, self._attempt_id, self._record.pid, number)
+
+    async def _run_batch(self, run: Run) -> None:
+        code = 0
+        for phase, text in batch.steps(run.request.batch, self._language):
+            if code != 0 and phase == pb.CODE_PHASE_EXEC:
+                code = batch.NOT_RUN
+            elif run.interrupted is None:
+                run.append(pb.CodeEvent(started=pb.CodeStarted(phase=phase)))
+                code = await self._run_command(run, text)
+            finished = pb.CodePhaseFinished(phase=phase, exit_code=code)
+            run.append(pb.CodeEvent(phase_finished=finished))
+            if phase == pb.CODE_PHASE_CLEAN:
+                code = 0
+        status = run.interrupted or (pb.CODE_STATUS_ERROR if code else pb.CODE_STATUS_OK)
+        run.append(pb.CodeEvent(finished=pb.CodeFinished(status=status, exit_code=code)))
+
+    async def _run_command(self, run: Run, text: str) -> int:
+        """Runs a text by the shell in the kernel; its exit code."""
+        wire = await self._backend.attach(self._attempt_id)
+        attachment = Attachment(wire)
+        over, lost = asyncio.Event(), asyncio.Event()
+        code = 128 + signal.SIGKILL
+
+        async def pass_on() -> None:
+            nonlocal code
+            decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
+            try:
+                async with contextlib.aclosing(attachment.events()) as events:
+                    async for event in events:
+                        if isinstance(event, Printed):
+                            printed = decoders[event.errors].decode(event.data)
+                            run.append(pb.CodeEvent(stderr=printed) if event.errors else pb.CodeEvent(stdout=printed))
+                        elif isinstance(event, Exited):
+                            code = event.code
+                over.set()
+            except AttachmentLostError:
+                lost.set()
+
+        async def interrupt(number: signal.Signals) -> None:
+            await attachment.signal(number)
+
+        passing: asyncio.Task[None] | None = None
+        try:
+            await attachment.start(Start(("/bin/sh", "-c", text), wire.environment, wire.directory))
+            await attachment.end_input()
+            passing = asyncio.create_task(pass_on(), name=f"output of a batch run of {self._attempt_id}")
+            await self._mind(run, over, lost, interrupt)
+        finally:
+            if passing is not None:
+                passing.cancel()
+                await asyncio.gather(passing, return_exceptions=True)
+            await attachment.close()
+        return code
+
+    async def _prepare(self) -> Jupyter:
+        """The Jupyter kernel: the one there is, one of a former agent, or a new one."""
+        async with self._preparing:
+            if self._jupyter is not None and not self._jupyter.lost.is_set():
+                return self._jupyter
+            await self._drop()
+            if (found := await self._find_again()) is not None:
+                return found
+            return await self._start()
+
+    async def _drop(self) -> None:
+        jupyter, self._jupyter, self._record = self._jupyter, None, None
+        if jupyter is not None:
+            await jupyter.close()
+
+    async def _find_again(self) -> Jupyter | None:
+        """The Jupyter kernel that a former agent started, if it is still there."""
+        try:
+            known: Any = json.loads(await asyncio.to_thread(self._path.read_text))
+            record = _Record(**known)
+        except (OSError, ValueError, TypeError):
+            return None
+        try:
+            if record.first_process == str(self._first_process()):
+                return await self._connect(record, fresh=False)
+        except BackendError as error:
+            log.info("the Jupyter kernel of %s is gone: %s", self._attempt_id, error)
+        await asyncio.to_thread(self._path.unlink, missing_ok=True)
+        return None
+
+    async def _start(self) -> Jupyter:
+        process = self._first_process()
+        runtime = await asyncio.to_thread(find_runtime, self._cache)
+        if runtime is None:
+            raise inside.LanguageMissingError(
+                "this node has no Python for code: its administrator builds it with `python -m agent.kernel`"
+            )
+        await asyncio.to_thread(inside.inject, process, runtime)
+        key = secrets.token_hex(32)
+        launched = await inside.launch(self._backend, self._attempt_id, self._language, key)
+        record = _Record(str(process), launched.directory, launched.pid, launched.by_message, key)
+        jupyter = await self._connect(record, fresh=True)
+        await asyncio.to_thread(replace_file, self._path, json.dumps(asdict(record)).encode(), lasting=False)
+        return jupyter
+
+    async def _connect(self, record: _Record, *, fresh: bool) -> Jupyter:
+        sockets = await asyncio.to_thread(inside.open_sockets, self._first_process(), record.directory)
+        jupyter = Jupyter(self._context, record.key, sockets)
+        try:
+            await jupyter.open(fresh=fresh)
+        except BaseException:
+            await jupyter.close()
+            raise
+        self._jupyter, self._record = jupyter, record
+        return jupyter
+
+    def _first_process(self) -> Any:
+        process = self._backend.first_process(self._attempt_id)
+        if process is None:
+            raise NotRunningError(f"attempt {self._attempt_id} does not run")
+        return process
+
+
+def _ended(status: pb.CodeStatus.ValueType) -> pb.CodeEvent:
+    return pb.CodeEvent(finished=pb.CodeFinished(status=status, exit_code=1))
+
+
+def _warning(text: str) -> pb.CodeEvent:
+    return pb.CodeEvent(log=pb.CodeLog(level="WARNING", message=text))

@@ -1,0 +1,228 @@
+"""Code run in a session: what it prints and shows comes back as it is made."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import itertools
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+import grpc.aio
+
+from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
+from retinue.manager.v1 import code_pb2
+from retinue.manager.v1 import session_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from types import TracebackType
+
+    from retinue.manager.v1 import session_service_pb2_grpc
+
+MOST_UNREAD = 256
+"""Events of one run that wait for whoever reads them; then the stream waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeResult:
+    """A run as a whole. `media` are forms by MIME type, in the order they were shown; `value` is the text of the code's value."""
+
+    run_id: str
+    status: str
+    exit_code: int
+    stdout: str
+    stderr: str
+    media: list[dict[str, bytes]] = field(default_factory=list)
+    value: str = ""
+    error_name: str = ""
+    error_value: str = ""
+    traceback: tuple[str, ...] = ()
+
+
+class Code:
+    """A stream of runs of one language in one session; variables are kept from run to run, and from stream to stream.
+
+    async with session.code() as code:
+        result = await code.execute("6 * 7")
+        print(result.value)
+        async for event in code.run("for n in range(3): print(n)"):
+            print(event.stdout, end="")
+
+    What runs goes on when the block is left: `resume` tells the rest of it to another stream. All methods raise CallError.
+    """
+
+    def __init__(self, stub: session_service_pb2_grpc.SessionServiceAsyncStub, session: str, language: str) -> None:
+        """Nothing is sent before the block is entered."""
+        self._identity = str(uuid.uuid4())
+        self._stub = stub
+        self._open = pb.CodeOpen(session=session, language=language)
+        self._call: Any = None
+        self._reading: asyncio.Task[None] | None = None
+        self._runs: dict[str, asyncio.Queue[code_pb2.CodeEvent | None]] = {}
+        self._queries: dict[int, asyncio.Future[code_pb2.CodeCompletions]] = {}
+        self._numbers = itertools.count(1)
+        self._failure: CallError | None = None
+
+    async def __aenter__(self) -> Self:
+        """Opens the stream, and returns when it takes runs."""
+        self._call = self._stub.ExecuteCode(metadata=((REQUEST_ID_KEY, self._identity),))
+        await self._send(pb.ExecuteCodeRequest(open=self._open))
+        try:
+            await self._next()
+        except BaseException:
+            self._call.cancel()
+            raise
+        self._reading = asyncio.create_task(self._read(), name="code stream")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends the stream, not what runs."""
+        self._call.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    def run(
+        self, code: str, *, run_id: str = "", timeout: float | None = None
+    ) -> AsyncGenerator[code_pb2.CodeEvent, None]:
+        """Runs code; what happens, as it happens, up to `finished`. The same `run_id` (a UUID) does not run twice."""
+        return self._follow(pb.ExecuteCodeRequest(run=_run(code_pb2.CodeRun(code=code), run_id, timeout)))
+
+    def batch(
+        self, *, clean: str = "", build: str = "", execute: str = "", run_id: str = "", timeout: float | None = None
+    ) -> AsyncGenerator[code_pb2.CodeEvent, None]:
+        """Runs shell commands one after the other, `*` for the usual ones; what happens, up to `finished`."""
+        commands = code_pb2.CodeBatch(clean=clean, build=build, exec=execute)
+        return self._follow(pb.ExecuteCodeRequest(run=_run(code_pb2.CodeRun(batch=commands), run_id, timeout)))
+
+    def resume(self, run_id: str, offset: int = 0) -> AsyncGenerator[code_pb2.CodeEvent, None]:
+        """What happens in a run of any stream, from an offset on."""
+        return self._follow(pb.ExecuteCodeRequest(resume=code_pb2.CodeResume(run_id=run_id, offset=offset)))
+
+    async def execute(self, code: str, *, run_id: str = "", timeout: float | None = None) -> CodeResult:  # noqa: ASYNC109  # of the run
+        """Runs code to its end; what it prints and shows is put together. A run that asks for input is interrupted."""
+        events = []
+        async with contextlib.aclosing(self.run(code, run_id=run_id, timeout=timeout)) as happening:
+            async for event in happening:
+                events.append(event)
+                if event.HasField("input_request"):
+                    await self.interrupt(event.run_id)
+        return gathered(events)
+
+    async def answer(self, run_id: str, value: str) -> None:
+        """Answers a run that asked for input."""
+        await self._send(pb.ExecuteCodeRequest(input=code_pb2.CodeInput(run_id=run_id, value=value)))
+
+    async def interrupt(self, run_id: str) -> None:
+        """Interrupts a run."""
+        await self._send(pb.ExecuteCodeRequest(interrupt=code_pb2.CodeInterrupt(run_id=run_id)))
+
+    async def complete(self, code: str, cursor: int | None = None) -> code_pb2.CodeCompletions:
+        """How code goes on at a position, by default its end; nothing while something runs."""
+        number = next(self._numbers)
+        answer: asyncio.Future[code_pb2.CodeCompletions] = asyncio.get_running_loop().create_future()
+        self._queries[number] = answer
+        position = len(code) if cursor is None else cursor
+        query = code_pb2.CodeCompletionQuery(query_id=number, code=code, cursor=position)
+        try:
+            await self._send(pb.ExecuteCodeRequest(complete=query))
+            return await answer
+        finally:
+            del self._queries[number]
+
+    async def _follow(self, request: pb.ExecuteCodeRequest) -> AsyncGenerator[code_pb2.CodeEvent, None]:
+        run_id = request.run.run_id if request.HasField("run") else request.resume.run_id
+        events = self._runs[run_id] = asyncio.Queue(MOST_UNREAD)
+        try:
+            await self._send(request)
+            while True:
+                event = await events.get()
+                if event is None:
+                    raise self._failure or self._lost()
+                yield event
+                if event.HasField("finished"):
+                    return
+        finally:
+            del self._runs[run_id]
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                response = await self._next()
+                if response.HasField("completions"):
+                    if (query := self._queries.get(response.completions.query_id)) is not None and not query.done():
+                        query.set_result(response.completions)
+                elif (events := self._runs.get(response.event.run_id)) is not None:
+                    await events.put(response.event)
+        except CallError as error:
+            self._failure = error
+            for events in self._runs.values():
+                # What was read counts as well, but for what nobody has read yet and has no place beside the end.
+                while events.full():
+                    events.get_nowait()
+                events.put_nowait(None)
+            for query in self._queries.values():
+                if not query.done():
+                    query.set_exception(error)
+
+    async def _next(self) -> pb.ExecuteCodeResponse:
+        try:
+            response = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, self._identity) from error
+        if response is grpc.aio.EOF:
+            raise self._lost()
+        found: pb.ExecuteCodeResponse = response
+        return found
+
+    async def _send(self, request: pb.ExecuteCodeRequest) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            await self._call.write(request)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, self._identity) from error
+        except asyncio.InvalidStateError:
+            raise self._failure or self._lost() from None
+
+    def _lost(self) -> CallError:
+        code = grpc.StatusCode.UNAVAILABLE
+        return Unavailable("the server ended the stream", code=code, request_id=self._identity)
+
+
+def _run(run: code_pb2.CodeRun, run_id: str, timeout: float | None) -> code_pb2.CodeRun:
+    run.run_id = run_id or str(uuid.uuid4())
+    if timeout is not None:
+        run.timeout.FromTimedelta(dt.timedelta(seconds=timeout))
+    return run
+
+
+def gathered(events: list[code_pb2.CodeEvent]) -> CodeResult:
+    """A run that is over, from its events."""
+    last = events[-1].finished
+    media = [event.media for event in events if event.HasField("media")]
+    values = [
+        form.data.decode(errors="replace")
+        for item in media
+        if item.result
+        for form in item.forms[:]
+        if form.mime_type == "text/plain"
+    ]
+    return CodeResult(
+        run_id=events[-1].run_id,
+        status=code_pb2.CodeStatus.Name(last.status).removeprefix("CODE_STATUS_"),
+        exit_code=last.exit_code,
+        stdout="".join(event.stdout for event in events),
+        stderr="".join(event.stderr for event in events),
+        media=[{form.mime_type: form.data for form in item.forms} for item in media],
+        value=values[-1] if values else "",
+        error_name=last.error_name,
+        error_value=last.error_value,
+        traceback=tuple(last.traceback),
+    )

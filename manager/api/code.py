@@ -1,0 +1,159 @@
+"""ExecuteCode: checks every step, finds `main1`, and passes all steps on to its agent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from manager.api import errors
+from manager.api.interceptors import current_principal
+from manager.api.sight import find_session
+from manager.fleet.forwarding import Forwarder
+from manager.lifecycle import features, presence
+from manager.lifecycle.states import SessionType
+from manager.store import sessions
+from manager.store.database import Database
+from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.v1 import code_pb2
+from retinue.manager.v1 import session_service_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+# Seconds to wait for the first step.
+START_SECONDS = 10.0
+MAX_CODE_BYTES = 1 << 20
+MAX_TEXT_BYTES = 64 * 1024
+MAX_LANGUAGE = 64
+MAX_TIMEOUT_SECONDS = 30 * 24 * 3600
+KERNEL = "main1"
+
+
+async def serve_code(
+    database: Database, forwarder: Forwarder, requests: AsyncIterator[pb.ExecuteCodeRequest]
+) -> AsyncGenerator[pb.ExecuteCodeResponse, None]:
+    """Serves one stream."""
+    opening = await _first(requests)
+    language = opening.language or "python"
+    async with database.transaction() as tx:
+        session_id = await find_session(tx, opening.session, owner_only=True)
+        kind = SessionType((await sessions.read(tx, [session_id]))[session_id]["type"])
+        feature = features.Feature.CODE_EXECUTION
+        if not features.has(kind, feature):
+            raise errors.FeatureUnavailable(
+                f"a session of type {kind.lower()} has no {feature}",
+                f"session_type/{kind.lower()}",
+                {"feature": feature.name},
+            )
+        place = await presence.running_place(tx, session_id, KERNEL)
+    # What it runs is not told: code holds secrets.
+    _log.info("%s runs code in session %s", current_principal().name, session_id)
+    steps = _steps(agent_pb.CodeOpen(attempt_id=place.attempt_id, language=language), requests)
+    async with aclosing(forwarder.exchange(place, lambda stub: stub.ExecuteCode, steps)) as responses:
+        async for response in responses:
+            match response.WhichOneof("step"):
+                case "opened":
+                    yield pb.ExecuteCodeResponse(opened=pb.CodeOpened(language=language))
+                case "event":
+                    yield pb.ExecuteCodeResponse(event=response.event)
+                case "completions":
+                    yield pb.ExecuteCodeResponse(completions=response.completions)
+
+
+async def _first(requests: AsyncIterator[pb.ExecuteCodeRequest]) -> pb.CodeOpen:
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            request = await anext(requests)
+    except (StopAsyncIteration, TimeoutError):
+        raise errors.InvalidRequest([("open", "must come first")]) from None
+    if not request.HasField("open"):
+        raise errors.InvalidRequest([("open", "must come first")])
+    language = request.open.language
+    if len(language) > MAX_LANGUAGE or not language.isprintable() or "/" in language:
+        raise errors.InvalidRequest([("open.language", f"must be a name of at most {MAX_LANGUAGE} characters")])
+    return request.open
+
+
+async def _steps(
+    opening: agent_pb.CodeOpen, requests: AsyncIterator[pb.ExecuteCodeRequest]
+) -> AsyncIterator[agent_pb.ExecuteCodeRequest]:
+    yield agent_pb.ExecuteCodeRequest(open=opening)
+    async for request in requests:
+        if violations := wrong_step(request):
+            raise errors.InvalidRequest(violations)
+        yield agent_step(request)
+
+
+def agent_step(request: pb.ExecuteCodeRequest) -> agent_pb.ExecuteCodeRequest:
+    """A step after the first as the agent gets it."""
+    match request.WhichOneof("step"):
+        case "run":
+            return agent_pb.ExecuteCodeRequest(run=request.run)
+        case "resume":
+            return agent_pb.ExecuteCodeRequest(resume=request.resume)
+        case "input":
+            return agent_pb.ExecuteCodeRequest(input=request.input)
+        case "interrupt":
+            return agent_pb.ExecuteCodeRequest(interrupt=request.interrupt)
+        case _:
+            return agent_pb.ExecuteCodeRequest(complete=request.complete)
+
+
+def wrong_step(request: pb.ExecuteCodeRequest) -> list[errors.Violation]:
+    """What is wrong with a step after the first: (field path, description)."""
+    found: list[errors.Violation] = []
+    match request.WhichOneof("step"):
+        case "run":
+            found = _wrong_run(request.run)
+        case "resume":
+            found = _wrong_id(request.resume.run_id, "resume.run_id")
+            if request.resume.offset < 0:
+                found.append(("resume.offset", "is negative"))
+        case "input":
+            found = _wrong_id(request.input.run_id, "input.run_id")
+            found += _too_long(request.input.value, "input.value", MAX_TEXT_BYTES)
+        case "interrupt":
+            found = _wrong_id(request.interrupt.run_id, "interrupt.run_id")
+        case "complete":
+            found = _too_long(request.complete.code, "complete.code", MAX_CODE_BYTES)
+            if not 0 <= request.complete.cursor <= len(request.complete.code):
+                found.append(("complete.cursor", "must be within the code"))
+        case "open":
+            found = [("open", "must come once")]
+        case _:
+            found = [("step", "is required")]
+    return found
+
+
+def _wrong_run(run: code_pb2.CodeRun) -> list[errors.Violation]:
+    found = _wrong_id(run.run_id, "run.run_id") if run.run_id else []
+    match run.WhichOneof("program"):
+        case "code":
+            found += _too_long(run.code, "run.code", MAX_CODE_BYTES)
+        case "batch":
+            commands = (("clean", run.batch.clean), ("build", run.batch.build), ("exec", run.batch.exec))
+            for name, command in commands:
+                found += _too_long(command, f"run.batch.{name}", MAX_TEXT_BYTES)
+                if "\0" in command:
+                    found.append((f"run.batch.{name}", "must not hold NUL"))
+            if not any(command for _, command in commands):
+                found.append(("run.batch", "must have a command"))
+        case _:
+            found.append(("run.program", "is required"))
+    if run.HasField("timeout") and not 0 < run.timeout.ToNanoseconds() <= MAX_TIMEOUT_SECONDS * 10**9:
+        found.append(("run.timeout", "must be from more than 0 to 30 days"))
+    return found
+
+
+def _wrong_id(text: str, path: str) -> list[errors.Violation]:
+    try:
+        plain = str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        plain = False
+    return [] if plain else [(path, "must be a UUID")]
+
+
+def _too_long(text: str, path: str, most: int) -> list[errors.Violation]:
+    return [(path, f"must be at most {most} bytes")] if len(text.encode()) > most else []
