@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from manager.fleet.desired import Desired, ListenerBrokenError
 from manager.fleet.dialer import Dialer
@@ -16,6 +16,7 @@ from manager.fleet.supervisor import Supervisor, Target, Timers
 from manager.lifecycle import deadlines, dependencies
 from manager.lifecycle.desires import Concerned, read_desired
 from manager.lifecycle.outputs import OutputCollector
+from manager.lifecycle.persistence import persist
 from manager.lifecycle.reports import Reports
 from manager.lifecycle.scheduler import Scheduler
 from manager.lifecycle.secrets import SessionSecrets
@@ -23,7 +24,7 @@ from manager.lifecycle.states import ENDED_SESSION_STATES
 from manager.lifecycle.webhooks import Courier
 from manager.store import attempts, leadership, nodes, retention
 from manager.store.database import Database, StoreUnavailable
-from manager.store.journal import JournalTail, ReaderTooSlow
+from manager.store.journal import JournalTail
 from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
 
 _log = logging.getLogger(__name__)
@@ -86,26 +87,17 @@ class Leader:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._supervisor.run(), name="supervisor")
             group.create_task(self._reports.run(), name="reports")
-            group.create_task(self._persist("outputs", self._outputs.run), name="outputs")
-            group.create_task(self._persist("scheduler", self._scheduler.run), name="scheduler")
-            group.create_task(self._persist("deadlines", self._enforce), name="deadlines")
-            group.create_task(self._persist("dependencies", self._settle), name="dependencies")
-            group.create_task(self._persist("webhooks", self._courier.run), name="webhooks")
-            group.create_task(self._persist("journal", self._follow), name="journal")
-            group.create_task(self._persist("house", self._keep_house), name="house")
+            group.create_task(persist("outputs", self._outputs.run), name="outputs")
+            group.create_task(persist("scheduler", self._scheduler.run), name="scheduler")
+            group.create_task(persist("deadlines", self._enforce), name="deadlines")
+            group.create_task(persist("dependencies", self._settle), name="dependencies")
+            group.create_task(persist("webhooks", self._courier.run), name="webhooks")
+            group.create_task(persist("journal", self._follow), name="journal")
+            group.create_task(persist("house", self._keep_house), name="house")
 
     def retarget(self) -> None:
         """Agents may have come, moved or gone."""
         self._supervisor.retarget()
-
-    async def _persist(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
-        """Starts a part again when the database failed it, or the journal ran ahead of it: what it does is found again in the store."""
-        while True:
-            try:
-                await part()
-            except (StoreUnavailable, ReaderTooSlow) as error:
-                _log.warning("%s begins again: %r", name, error)
-            await asyncio.sleep(_TICK_SECONDS)
 
     def _committed(self, concerned: Concerned) -> None:
         """A commit of this leader concerns these agents; whatever else it may have set free is looked for too."""

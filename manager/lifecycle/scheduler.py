@@ -8,7 +8,7 @@ from manager.lifecycle.desires import Concerned
 from manager.lifecycle.external_strategies import ExternalStrategies
 from manager.lifecycle.keeper import Keeper
 from manager.lifecycle.passes import Committed, GroupPasses
-from manager.store.database import Database, StoreUnavailable
+from manager.store.database import Database
 
 # A wake-up that was lost costs so much, and groups in which time alone may change something have a pass so often.
 _LONGEST_SLEEP_SECONDS = 1.0
@@ -32,15 +32,10 @@ class Scheduler:
         self._changed.set()
 
     async def run(self) -> None:
-        """Passes until cancelled. Groups do not wait for each other. Raises StoreUnavailable, NotLeader."""
+        """Passes until cancelled. Groups do not wait for each other. Raises StoreUnavailable and NotLeader, alone or as a group."""
         self._keeper.doubt()
         try:
             await self._run()
-        except BaseExceptionGroup as group:
-            unavailable, others = group.split(StoreUnavailable)
-            if unavailable is None or others is not None:
-                raise
-            raise StoreUnavailable(str(unavailable)) from group
         finally:
             await self._strategies.close()
 

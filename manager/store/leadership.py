@@ -17,6 +17,7 @@ import psycopg
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.cancellation import cancellable
 from manager.store.database import Database, StoreUnavailable
 
 _log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ async def campaign(database: Database, holder: str, body: Callable[[int], Awaita
     while True:
         began = clock()
         try:
-            await lead(database, holder, body)
+            await cancellable(lead(database, holder, body))
         except (NotLeader, StoreUnavailable) as error:
             _log.warning("not leading: %s", error)
         except Exception:  # noqa: BLE001  # logged whole; the next term starts from what is stored
