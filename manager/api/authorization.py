@@ -45,6 +45,17 @@ METHODS: Mapping[str, Access] = {
         },
     ),
     **_methods(
+        "retinue.manager.v1.TemplateService",
+        {
+            "CreateTemplate": Access.USER,
+            "GetTemplate": Access.USER,
+            "ListTemplates": Access.USER,
+            "UpdateTemplate": Access.USER,
+            "DeleteTemplate": Access.USER,
+            "RenderTemplate": Access.USER,
+        },
+    ),
+    **_methods(
         "retinue.manager.v1.FleetService",
         {
             "GetAgent": Access.USER,

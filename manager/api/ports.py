@@ -20,6 +20,7 @@ from manager.api.enrollment import EnrollmentServicer
 from manager.api.fleet import FleetServicer
 from manager.api.interceptors import CallInterceptor
 from manager.api.sessions import SessionServicer
+from manager.api.templates import TemplateServicer
 from manager.fleet.dialer import Dialer
 from manager.fleet.forwarding import Forwarder
 from manager.identity.authority import Authority
@@ -34,6 +35,8 @@ from retinue.manager.v1 import (
     fleet_service_pb2_grpc,
     session_service_pb2,
     session_service_pb2_grpc,
+    template_service_pb2,
+    template_service_pb2_grpc,
 )
 
 _log = logging.getLogger(__name__)
@@ -53,6 +56,7 @@ SERVER_OPTIONS = (
 )
 SERVICES = (
     session_service_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name,
+    template_service_pb2.DESCRIPTOR.services_by_name["TemplateService"].full_name,
     fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name,
     account_service_pb2.DESCRIPTOR.services_by_name["AccountService"].full_name,
     enrollment_service_pb2.DESCRIPTOR.services_by_name["EnrollmentService"].full_name,
@@ -112,6 +116,7 @@ async def serving(
     session_service_pb2_grpc.add_SessionServiceServicer_to_server(
         SessionServicer(database, tail, Forwarder(dialer)), server
     )
+    template_service_pb2_grpc.add_TemplateServiceServicer_to_server(TemplateServicer(database), server)
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority, tail.wake), server)
     account_service_pb2_grpc.add_AccountServiceServicer_to_server(
         AccountServicer(database, authenticator, tail.wake), server

@@ -21,6 +21,7 @@ from manager.lifecycle.spec import (
     MountSpec,
     RetryPolicy,
     SessionSpec,
+    TemplateOrigin,
     WebhookSpec,
     role_counts,
 )
@@ -70,6 +71,7 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         kernel=_kernel_spec(message.kernel),
         roles=roles,
         counts=counts,
+        template=_origin(message),
         labels=dict(message.labels),
         grace_seconds=_seconds("spec.termination_grace", message.termination_grace)
         if message.HasField("termination_grace")
@@ -151,6 +153,7 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
         priority=spec.priority,
         kernel=_kernel_spec_message(spec.kernel),
         roles=_role_messages(spec),
+        template=_reference(spec.template),
         labels=spec.labels,
         termination_grace=_duration(spec.grace_seconds),
         agents=spec.agents,
@@ -182,6 +185,19 @@ def _duration(seconds: float) -> Duration:
     duration = Duration()
     duration.FromTimedelta(dt.timedelta(seconds=seconds))
     return duration
+
+
+def _origin(message: pb.SessionSpec) -> TemplateOrigin | None:
+    if not message.HasField("template"):
+        return None
+    made_from = message.template
+    return TemplateOrigin(made_from.id, made_from.name, made_from.project, made_from.version)
+
+
+def _reference(origin: TemplateOrigin | None) -> pb.TemplateReference | None:
+    if origin is None:
+        return None
+    return pb.TemplateReference(id=origin.id, name=origin.name, project=origin.project, version=origin.version)
 
 
 def _role_messages(spec: SessionSpec) -> list[pb.RoleSpec]:

@@ -74,10 +74,13 @@ def wrong_number(messages: Sequence[session_pb2.SessionSpec]) -> list[errors.Vio
     return [("specs", f"must be at most {MAX_KERNELS} kernels in all")] if kernels > MAX_KERNELS else []
 
 
-def draft_all(messages: Sequence[session_pb2.SessionSpec], principal: Principal) -> list[Drafted]:
-    """Many requests, each by itself. Pure computation of up to a second."""
+def draft_all(messages: Sequence[session_pb2.SessionSpec | errors.ApiError], principal: Principal) -> list[Drafted]:
+    """Many requests, each by itself; errors stay as they are. Pure computation of up to a second."""
     drafted: list[Drafted] = []
     for message in messages:
+        if isinstance(message, errors.ApiError):
+            drafted.append(message)
+            continue
         try:
             # Ten thousand names of eight digits would be likely to hold one twice.
             spec = admitted(message, principal, digits=16)

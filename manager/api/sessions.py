@@ -31,6 +31,7 @@ from manager.api.session_dependencies import Links
 from manager.api.session_requests import Drafted, admitted, draft_all, log_span, result_message, wrong_number
 from manager.api.sight import find_session, sight
 from manager.api.stats import serve_stats
+from manager.api.template_rendering import render
 from manager.fleet.forwarding import Forwarder
 from manager.fleet.output import OutputPastEndError, Span
 from manager.lifecycle import commands, preview, quotas
@@ -65,11 +66,17 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> pb.CreateSessionResponse:
         """See the proto."""
         principal = current_principal()
-        spec = admitted(request.spec, principal, fields.wrong_request_id(request.request_id))
-        draft = commands.draft(uuid.uuid4(), principal.name, spec)
+        wrong = fields.wrong_request_id(request.request_id)
+        templated = request.spec.HasField("template")
+        if templated and wrong:
+            raise errors.InvalidRequest(wrong)
+        spec = None if templated else admitted(request.spec, principal, wrong)
         async with self._database.transaction() as tx:
 
             async def create() -> pb.CreateSessionResponse:
+                # A repeated request is answered as the first, whatever has become of the template.
+                asked = spec or admitted(await _with_template(tx, request.spec), principal)
+                draft = commands.draft(uuid.uuid4(), principal.name, asked)
                 drafted: list[Drafted] = [draft]
                 revision = await _accept(tx, drafted, [request.spec], validate_only=request.validate_only)
                 if isinstance(drafted[0], errors.ApiError):
@@ -101,10 +108,13 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         violations = [*wrong_number(request.specs), *fields.wrong_request_id(request.request_id)]
         if violations:
             raise errors.InvalidRequest(violations)
-        drafted = await asyncio.to_thread(draft_all, request.specs, principal)
+        templated = any(spec.HasField("template") for spec in request.specs)
+        drafted = [] if templated else await asyncio.to_thread(draft_all, request.specs, principal)
         async with self._database.transaction() as tx:
 
             async def create() -> pb.CreateSessionsResponse:
+                if templated:
+                    drafted.extend(await _draft_with_templates(tx, request.specs))
                 revision = await _accept(tx, drafted, request.specs, validate_only=request.validate_only)
                 found: Mapping[uuid.UUID, preview.Preview] = {}
                 if request.validate_only:
@@ -367,6 +377,21 @@ async def _accept(
         await _check_quotas(tx, drafted)
     links.refuse_dependents()
     return 0 if validate_only else await _create_all(tx, drafted)
+
+
+async def _with_template(tx: AsyncSession, message: session_pb2.SessionSpec) -> session_pb2.SessionSpec:
+    (made,) = await render(tx, [message])
+    if isinstance(made, errors.ApiError):
+        raise made
+    return made
+
+
+async def _draft_with_templates(tx: AsyncSession, messages: Sequence[session_pb2.SessionSpec]) -> list[Drafted]:
+    """Drafts of many requests, of which some are made from templates. Raises InvalidRequest when there is too much in all."""
+    made = await render(tx, messages)
+    if violations := wrong_number([item for item in made if not isinstance(item, errors.ApiError)] or messages):
+        raise errors.InvalidRequest(violations)
+    return await asyncio.to_thread(draft_all, made, current_principal())
 
 
 async def _check_references(tx: AsyncSession, owner: str, drafted: list[Drafted]) -> bool:

@@ -40,6 +40,8 @@ _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,125}[A-Za-z0-9])?")
 _ARCHITECTURE = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,61}[a-z0-9])?")
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,510}")
 
+_MUCH_MEMORY = "8192t"
+
 Violations = list[tuple[str, str]]
 
 
@@ -81,6 +83,25 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     if spec.type is SessionType.BATCH and not admitted.of_role(MAIN).command:
         violations.append(("spec.kernel.command", "is required for a batch session"))
     return admitted, violations
+
+
+def completed(spec: SessionSpec) -> SessionSpec:
+    """A partial request with stand-ins for what others of its fields need, so that `admit` finds wrong only what it has."""
+    kernel, retry = spec.kernel, spec.retry
+    if spec.type is SessionType.BATCH and not kernel.command:
+        kernel = replace(kernel, command=("true",))
+    if MEMORY not in kernel.slots:
+        # Not less than any shared memory.
+        kernel = replace(kernel, slots={**kernel.slots, MEMORY: _MUCH_MEMORY})
+    if retry is not None and retry.max_attempts == 0:
+        retry = replace(retry, max_attempts=1)
+    return replace(
+        spec,
+        kernel=kernel,
+        retry=retry,
+        agents_strict=spec.agents_strict and bool(spec.agents),
+        replica_placement=spec.replica_placement if spec.endpoint else "",
+    )
 
 
 def _check_roles(spec: SessionSpec, violations: Violations) -> None:

@@ -79,6 +79,16 @@ class WebhookSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateOrigin:
+    """The version of a template that a session was made from, as it was called then; without project: one of all projects."""
+
+    id: str
+    name: str
+    project: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSpec:
     """A session request with nothing left open: what a session remembers of what it was asked."""
 
@@ -115,6 +125,7 @@ class SessionSpec:
     # Of the main kernel, to be reached from outside.
     service_ports: tuple[ServicePortSpec, ...] = ()
     preopen_ports: tuple[PortRange, ...] = ()
+    template: TemplateOrigin | None = None
 
     def of_role(self, role: str) -> KernelSpec:
         """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
@@ -154,6 +165,7 @@ class SessionSpec:
             "mounts": tuple(asdict(mount) for mount in self.mounts),
             "service_ports": tuple(asdict(port) for port in self.service_ports),
             "preopen_ports": tuple(asdict(ports) for ports in self.preopen_ports),
+            "template": None if self.template is None else asdict(self.template),
         }
 
     @classmethod
@@ -174,6 +186,7 @@ class SessionSpec:
         )
         values["service_ports"] = tuple(map(stored_port, values.get("service_ports", ())))
         values["preopen_ports"] = tuple(PortRange(**ports) for ports in values.get("preopen_ports", ()))
+        values["template"] = TemplateOrigin(**values["template"]) if values.get("template") else None
         values["retry"] = RetryPolicy(**values["retry"]) if values.get("retry") else None
         return cls(**values)
 
@@ -181,7 +194,8 @@ class SessionSpec:
 _PLAIN = tuple(
     field.name
     for field in fields(SessionSpec)
-    if field.name not in ("kernel", "roles", "labels", "retry", "mounts", "webhooks", "service_ports", "preopen_ports")
+    if field.name
+    not in ("kernel", "roles", "labels", "retry", "mounts", "webhooks", "service_ports", "preopen_ports", "template")
 )
 _RETRY = tuple(field.name for field in fields(RetryPolicy))
 

@@ -40,6 +40,12 @@ RETRIED_METHODS = {
         "StreamLogs",
         "StreamStats",
     ),
+    "retinue.manager.v1.TemplateService": (
+        "CreateTemplate",
+        "GetTemplate",
+        "ListTemplates",
+        "RenderTemplate",
+    ),
     "retinue.manager.v1.FleetService": (
         "GetAgent",
         "ListAgents",

@@ -11,6 +11,7 @@ from retinue.client.fleet import Agents, ResourceGroups
 from retinue.client.quotas import Quotas
 from retinue.client.sessions import Sessions
 from retinue.client.settings import Settings, read_ca, resolve
+from retinue.client.templates import Templates
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -34,6 +35,7 @@ class Client:
         """Takes over an open channel; `patience` bounds how long broken streams are tried again."""
         self._channel = channel
         self.sessions = Sessions(channel, patience)
+        self.templates = Templates(channel)
         self.agents = Agents(channel)
         self.resource_groups = ResourceGroups(channel)
         self.projects = Projects(channel)
