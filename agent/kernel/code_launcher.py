@@ -61,7 +61,9 @@ def choose(language: str) -> dict[str, Any] | None:
         for name in ("python3", "python"):
             if name in specs:
                 return specs[name]
-        return {"argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]}
+        # Names are looked up where they live; reading all sources for them takes seconds at first.
+        words = ["-m", "ipykernel_launcher", "-f", "{connection_file}", "--IPCompleter.use_jedi=False"]
+        return {"argv": [sys.executable, *words]}
     if wanted in specs:
         return specs[wanted]
     return next((spec for spec in specs.values() if str(spec.get("language", "")).lower() == wanted), None)

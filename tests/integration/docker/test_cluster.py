@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from agent.kernel.python_runtime import build_runtime
 from retinue.client.local.cluster import Cluster, ClusterOptions
 from retinue.client.local.leftovers import network_namespaces
 from retinue.client.local.nodes import links_of_kind
@@ -243,3 +244,26 @@ async def test_images_of_a_session(cluster: DockerCluster, registries: Registry)
         assert [kernel.epoch for kernel in missing.kernels] == [1]
         left = await cluster.wait_clean(20)
         assert all(found.is_clean for found in left.values()), left
+
+
+async def test_code_in_a_container_whose_image_has_no_python(cluster: DockerCluster) -> None:
+    await asyncio.to_thread(build_runtime)
+    async with cluster.client() as client:
+        session = await client.sessions.create(
+            type="interactive", image=IMAGE, slots={"cpu": "1", "mem": "512m"}, termination_grace=0
+        )
+        try:
+            await session.wait("RUNNING", timeout=60)
+            async with asyncio.timeout(60), session.code() as code:
+                result = await code.execute("import os, ssl, sqlite3, sys; x = 42; print(os.getuid(), sys.executable)")
+                assert result.stdout == "60000 /opt/kernel/python/bin/python3\n", result
+                looped = await code.execute("import time\nwhile True: time.sleep(0.01)", timeout=0.2)
+                assert looped.status == "TIMED_OUT"
+                assert (await code.execute("x")).value == "42"
+                events = [event async for event in code.batch(execute="cat /proc/1/comm; exit 4")]
+                assert events[-1].finished.exit_code == 4
+        finally:
+            await session.terminate(force=True)
+            await session.wait_ended(60)
+    left = await cluster.wait_clean(20)
+    assert all(found.is_clean for found in left.values()), left

@@ -30,6 +30,7 @@ _COMMANDS = {
     "wait": "following",
     "logs": "logs",
     "exec": "exec",
+    "code": "code",
     "port-forward": "port_forward",
     "top": "top",
     "agents": "agents",

@@ -1,0 +1,97 @@
+"""`retinue code`: a file, or lines as they are typed, run in a session."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from retinue.client.command.code_output import Output
+from retinue.client.command.code_prompt import conversation, history, read_code
+from retinue.client.command.connection import Connection, pass_connection
+from retinue.client.command.exit_codes import ExitCode
+from retinue.client.errors import UsageError
+from retinue.manager.v1 import code_pb2
+
+LANGUAGES = {".py": "python", ".sh": "bash", ".r": "r", ".jl": "julia", ".js": "javascript", ".go": "go"}
+"""By the end of a file's name."""
+
+
+class _Code(click.Group):
+    """A group whose command may be left out: then what follows is the session to talk to."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Called with all that follows the name of the group."""
+        if args and args[0] not in self.commands:
+            args = ["talk", *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options before a session are those of talking to it."""
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = ["talk", *args]
+        return super().parse_args(ctx, args)
+
+
+_LANGUAGE = click.option("-l", "--language", default="", help="A Jupyter kernel in the session.  [default: python]")
+_SAVE = click.option(
+    "--save-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    show_default="here",
+    help="Where images and pages that the code shows are saved.",
+)
+
+
+@click.group("code", cls=_Code)
+def code_command() -> None:
+    """Runs code in an interactive session, in Python or any language it has a Jupyter kernel for.
+
+    Variables are kept from run to run, as long as the session. What the code shows besides text is saved to files.
+
+    \b
+      retinue code my-session
+      retinue code run plot.py my-session
+    """
+
+
+@code_command.command("talk")
+@_LANGUAGE
+@_SAVE
+@click.argument("session")
+@pass_connection
+def talk_command(connection: Connection, *, language: str, save_dir: Path, session: str) -> int:
+    """Runs lines as they are typed: history with the arrow keys, names with tab, Ctrl-C interrupts, Ctrl-D ends.
+
+    A line that leaves something open goes on, and a block goes on until an empty line.
+    """
+    output = Output(save_dir)
+    with conversation(connection, session, language) as talk, history(talk):
+        while (text := read_code()) is not None:
+            if text.strip():
+                talk.run(text, output)
+    return ExitCode.OK
+
+
+@code_command.command("run")
+@_LANGUAGE
+@_SAVE
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds until it is interrupted.")
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
+@click.argument("session")
+@pass_connection
+def run_command(
+    connection: Connection, *, language: str, save_dir: Path, timeout: float | None, file: Path, session: str
+) -> int:
+    """Runs FILE (`-`: standard input) in a running session, and ends with 0, or 1 when the code raised an error."""
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}: {error}") from error
+    language = language or LANGUAGES.get(file.suffix.lower(), "")
+    with conversation(connection, session, language) as talk:
+        finished = talk.run(text, Output(save_dir), timeout=timeout)
+    return ExitCode.INTERRUPTED if finished.status == code_pb2.CODE_STATUS_INTERRUPTED else finished.exit_code

@@ -1,0 +1,94 @@
+"""What code prints and shows, on a terminal and in files."""
+
+from __future__ import annotations
+
+import getpass
+import itertools
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from retinue.client.command.text import safe
+
+if TYPE_CHECKING:
+    from retinue.manager.v1 import code_pb2
+
+SAVED = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/svg+xml": ".svg",
+    "image/gif": ".gif",
+    "application/pdf": ".pdf",
+    "text/html": ".html",
+}
+"""Forms that a terminal does not show, by preference, and how files of them end."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Output:
+    """Shows events of runs; files are numbered on from those that are there."""
+
+    def __init__(self, directory: Path) -> None:
+        """Nothing is made before something has to be saved."""
+        self._directory = directory
+
+    def show(self, event: code_pb2.CodeEvent) -> None:
+        """Shows one event. Blocks."""
+        match event.WhichOneof("event"):
+            case "stdout":
+                click.echo(event.stdout, nl=False)
+            case "stderr":
+                click.echo(event.stderr, nl=False, err=True)
+            case "media":
+                self._show_media(event.media)
+            case "log":
+                click.echo(f"[{safe(event.log.message)}]", err=True)
+            case "finished" if event.finished.traceback:
+                lines = "\n".join(event.finished.traceback)
+                coloured = sys.stderr.isatty()
+                # Only colours: a traceback may quote what somebody else wrote.
+                parts = [_lines(part) for part in _COLOURS.split(lines)]
+                colours = [*(_COLOURS.findall(lines) if coloured else []), ""]
+                pairs = itertools.zip_longest(parts, colours, fillvalue="")
+                click.echo("".join(part + colour for part, colour in pairs), err=True)
+            case "finished" if event.finished.error_name:
+                click.echo(safe(f"{event.finished.error_name}: {event.finished.error_value}"), err=True)
+
+    def ask(self, request: code_pb2.CodeInputRequest) -> str | None:
+        """What the user answers; None when there is nobody who could. Blocks."""
+        try:
+            if request.password:
+                return getpass.getpass(safe(request.prompt))
+            return input(safe(request.prompt))
+        except EOFError:
+            return None
+
+    def _show_media(self, media: code_pb2.CodeMedia) -> None:
+        forms = {form.mime_type: form.data for form in media.forms}
+        kind = next((kind for kind in SAVED if kind in forms), None)
+        if "text/plain" in forms and (kind is None or kind == "text/html" or media.result):
+            click.echo(_lines(forms["text/plain"].decode(errors="replace")))
+        if kind is not None:
+            click.echo(f"[saved {self._save(forms[kind], SAVED[kind])}]", err=True)
+        elif "text/plain" not in forms:
+            click.echo(f"[{', '.join(map(safe, forms))}]", err=True)
+
+    def _save(self, data: bytes, suffix: str) -> Path:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            path = self._directory / f"retinue-{number}{suffix}"
+            try:
+                with path.open("xb") as file:
+                    file.write(data)
+            except FileExistsError:
+                continue
+            return path
+        raise AssertionError
+
+
+def _lines(text: str) -> str:
+    """Text of several lines that cannot move the cursor."""
+    return "\n".join(safe(line.replace("\t", "        ")) for line in text.split("\n"))
