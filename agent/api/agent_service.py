@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from agent.api.attach import AttachService
     from agent.api.code import CodeService
+    from agent.api.files import FileService
     from agent.api.open_port import PortService
     from agent.api.sync import SyncService
     from agent.backends.backend import Backend
@@ -33,10 +34,18 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
     """What a manager asks of this node."""
 
     def __init__(
-        self, sync: SyncService, attach: AttachService, ports: PortService, code: CodeService, backend: Backend
+        self,
+        sync: SyncService,
+        attach: AttachService,
+        ports: PortService,
+        code: CodeService,
+        *,
+        files: FileService,
+        backend: Backend,
     ) -> None:
         """Serves what these do."""
         self._sync = sync
+        self._files = files
         self._attach = attach
         self._ports = ports
         self._code = code
@@ -111,6 +120,33 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         """Runs code inside a running attempt."""
         del context
         async with aclosing(self._code.serve(aiter(request_iterator))) as responses:
+            async for response in responses:
+                yield response
+
+    async def UploadFiles(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncGenerator[agent_service_pb2.UploadFilesResponse, None]:
+        """Writes files into the work directory of a running attempt."""
+        del context
+        async with aclosing(self._files.upload(aiter(request_iterator))) as responses:
+            async for response in responses:
+                yield response
+
+    async def DownloadFiles(
+        self, request: agent_service_pb2.DownloadFilesRequest, context: Any
+    ) -> AsyncGenerator[agent_service_pb2.DownloadFilesResponse, None]:
+        """Reads files from the work directory of a running attempt."""
+        del context
+        async with aclosing(self._files.download(request)) as responses:
+            async for response in responses:
+                yield response
+
+    async def ListFiles(
+        self, request: agent_service_pb2.ListFilesRequest, context: Any
+    ) -> AsyncGenerator[agent_service_pb2.ListFilesResponse, None]:
+        """Lists files in the work directory of a running attempt."""
+        del context
+        async with aclosing(self._files.list(request)) as responses:
             async for response in responses:
                 yield response
 

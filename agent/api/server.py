@@ -15,6 +15,7 @@ from agent.api.agent_service import AgentService
 from agent.api.attach import AttachService
 from agent.api.code import CodeService
 from agent.api.errors import Guard
+from agent.api.files import FileService
 from agent.api.open_port import PortService
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
@@ -59,7 +60,8 @@ class Server:
         self._credentials = _credentials(identity)
         self._health = health.aio.HealthServicer()
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(
-            AgentService(sync, self._attach, self._ports, self._code, backend), self._server
+            AgentService(sync, self._attach, self._ports, self._code, files=FileService(backend), backend=backend),
+            self._server,
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from agent.attempts import AttemptSpec, ObservedAttempt, Phase
     from agent.backends.attachment import Wire
@@ -90,6 +91,13 @@ class Backend(Protocol):
 
     async def attach(self, attempt_id: str) -> Wire:
         """A way in, for one command beside the attempt's own, as the same user with the same rights and limits.
+
+        Raises UnknownAttemptError, NotRunningError, BackendError.
+        """
+        ...
+
+    def work(self, attempt_id: str) -> Path:
+        """The node's directory that is the work directory of a running attempt; what is in it belongs to the attempt's user.
 
         Raises UnknownAttemptError, NotRunningError, BackendError.
         """

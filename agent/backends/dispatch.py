@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from agent.attempts import AttemptSpec, ObservedAttempt, Phase
     from agent.backends.attachment import Wire
@@ -97,6 +98,10 @@ class Dispatch:
     async def attach(self, attempt_id: str) -> Wire:
         """A way in, for one command beside the attempt's own."""
         return await self._owner(attempt_id).attach(attempt_id)
+
+    def work(self, attempt_id: str) -> Path:
+        """The node's directory that is the work directory of a running attempt."""
+        return self._owner(attempt_id).work(attempt_id)
 
     def _kind(self, spec: AttemptSpec) -> Backend:
         return self._docker if spec.image and self._docker is not None else self._process

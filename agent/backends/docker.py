@@ -168,6 +168,12 @@ class DockerBackend:
                 while not await self._run(lambda: kernels.end_attached(execution)):  # noqa: ASYNC110
                     await asyncio.sleep(ATTACHED_POLL)
 
+    def work(self, attempt_id: str) -> Path:
+        """The node's directory that is the work directory of a running attempt."""
+        if self._book.record(attempt_id).phase is not Phase.RUNNING:
+            raise NotRunningError(f"attempt {attempt_id} does not run")
+        return self._kernels.work(attempt_id)
+
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created. Raises BackendError on others."""
         init = self._book.record(attempt_id).init

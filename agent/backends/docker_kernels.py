@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import shutil
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from agent.backends.docker_engine import EngineError, EngineUnavailableError
 from agent.backends.furnishing import MOUNT_REFUSED, Furniture, MountRefusedError, furnish, ssh_of
 from agent.backends.kernels import GATE, OUTPUT, WITHOUT_RESOLVER, KernelError
 from agent.backends.processes import Process, alive, identify, owner_of, send_signal, wait_end
+from agent.backends.work import remove_work
 from agent.kernel.build import ATTACH, CACHE, build
 from agent.kernel.ssh import server_command
 
@@ -134,7 +133,7 @@ class DockerKernels:
     def _furnish(self, init: Process, ssh: Ssh | None, spec: AttemptSpec) -> None:
         uid, gid = owner_of(init)
         # Only now is the number known that goes with the name of an image's user.
-        home = self._scratch(spec.id)
+        home = self.work(spec.id)
         os.chown(home, uid, gid)
         home.chmod(0o700)
         forbidden = (self._options.state_dir, self._options.scratch_dir)
@@ -155,7 +154,7 @@ class DockerKernels:
 
     def _make_files(self, spec: AttemptSpec, hosts: str, place: Path) -> Files:
         """Makes the attempt's files; the directory around them is closed to all but root, so their modes can be open."""
-        home = self._scratch(spec.id)
+        home = self.work(spec.id)
         home.mkdir(mode=0o700, exist_ok=True)
         # Its owner is set once the kernel is there.
         os.mkfifo(place / GATE, 0o600)
@@ -203,16 +202,10 @@ class DockerKernels:
     def remove(self, attempt_id: str) -> None:
         """Removes all of a kernel but the directory of its record. Raises EngineError, OSError."""
         self._engine.remove(container_name(attempt_id))
-        scratch = self._scratch(attempt_id)
-        try:
-            shutil.rmtree(scratch)
-        except FileNotFoundError:
-            return
-        except RecursionError:
-            # A tree deeper than Python's stack: whoever ran in the kernel may have made one.
-            subprocess.run(["rm", "-rf", "--", str(scratch)], check=True)  # noqa: S603, S607
+        remove_work(self.work(attempt_id))
 
-    def _scratch(self, attempt_id: str) -> Path:
+    def work(self, attempt_id: str) -> Path:
+        """The attempt's work directory on the node."""
         return self._options.scratch_dir / attempt_id
 
 

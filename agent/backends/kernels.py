@@ -22,6 +22,7 @@ from agent.backends.furnishing import MOUNT_REFUSED, Furniture, MountRefusedErro
 from agent.backends.launchers import SPARE, Launchers
 from agent.backends.processes import Process, alive, command_of, identify, send_signal, wait_end
 from agent.backends.status import Status, parse_status
+from agent.backends.work import remove_work
 from agent.kernel.build import CACHE
 from agent.kernel.places import HOME
 from agent.kernel.ssh import server_command
@@ -143,7 +144,7 @@ class Kernels:
         self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...], place: Path, meanwhile: Callable[[], None]
     ) -> Started:
         limits = Limits.of(spec.slots, self._options.tasks)
-        work = self._scratch(spec.id)
+        work = self.work(spec.id)
         work.mkdir(mode=0o700, exist_ok=True)
         os.chown(work, self._settings.uid, self._settings.gid)
         os.mkfifo(place / GATE, 0o600)
@@ -257,16 +258,10 @@ class Kernels:
         """Removes all of a kernel but the directory of its record. Raises BackendError when something does not end."""
         if not self._cgroups.remove(attempt_id, END_TIMEOUT):
             raise BackendError(f"processes of attempt {attempt_id} do not end")
-        scratch = self._scratch(attempt_id)
-        try:
-            shutil.rmtree(scratch)
-        except FileNotFoundError:
-            return
-        except RecursionError:
-            # A tree deeper than Python's stack: whoever ran in the kernel may have made one.
-            subprocess.run(["rm", "-rf", "--", str(scratch)], check=True)  # noqa: S603, S607
+        remove_work(self.work(attempt_id))
 
-    def _scratch(self, attempt_id: str) -> Path:
+    def work(self, attempt_id: str) -> Path:
+        """The attempt's work directory on the node."""
         return self._options.scratch_dir / attempt_id
 
 

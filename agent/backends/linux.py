@@ -16,7 +16,7 @@ MS_REC = 0x4000
 MS_SLAVE = 0x80000
 MNT_DETACH = 2
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
-RESOLVE_NO_MAGICLINKS, RESOLVE_BENEATH = 0x02, 0x08
+RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x01, 0x02, 0x04, 0x08
 FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 IN_MODIFY = 0x0002
@@ -82,8 +82,20 @@ def enter(descriptor: int, kind: int) -> None:
 
 def open_beneath(directory: int, path: str) -> int:
     """A descriptor of a directory somewhere beneath another, whatever links there are; never of one outside of it."""
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-    how = _OpenHow(flags, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
+    return _open(directory, path, os.O_PATH | os.O_DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
+
+
+def open_strictly(directory: int, path: str, flags: int) -> int:
+    """A descriptor of a file beneath a directory, through no link and on the same file system.
+
+    With O_PATH and O_NOFOLLOW in `flags`, the file itself may be a link.
+    """
+    strict = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
+    return _open(directory, path, flags, strict)
+
+
+def _open(directory: int, path: str, flags: int, resolve: int) -> int:
+    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
     size = ctypes.c_size_t(ctypes.sizeof(how))
     return _called("openat2", _OPENAT2, directory, os.fsencode(path), ctypes.byref(how), size)
 

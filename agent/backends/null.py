@@ -112,6 +112,10 @@ class NullBackend:
         """There is nothing to go into."""
         raise NotRunningError(f"attempt {attempt_id} does nothing")
 
+    def work(self, attempt_id: str) -> Path:
+        """There is none."""
+        raise NotRunningError(f"attempt {attempt_id} does nothing")
+
     def output(self, attempt_id: str) -> Output:
         """Nothing was printed. Raises UnknownAttemptError."""
         attempt = self._attempt(attempt_id)

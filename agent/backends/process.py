@@ -30,6 +30,7 @@ from agent.resources.holdings import CUDA, Holdings
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Coroutine, Mapping
+    from pathlib import Path
     from typing import Any
 
     from agent.attempts import AttemptSpec
@@ -129,6 +130,12 @@ class ProcessBackend:
             raise BackendError(str(error)) from error
         groups = self._kernels.groups(attempt_id)
         return await enter(program, record.init, self._options.uid, self._options.gid, groups)
+
+    def work(self, attempt_id: str) -> Path:
+        """The node's directory that is the work directory of a running attempt."""
+        if self._record(attempt_id).phase is not Phase.RUNNING:
+            raise NotRunningError(f"attempt {attempt_id} does not run")
+        return self._kernels.work(attempt_id)
 
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created. Raises BackendError on others."""

@@ -42,6 +42,9 @@ METHODS: Mapping[str, Access] = {
             "Attach": Access.USER,
             "OpenPort": Access.USER,
             "ExecuteCode": Access.USER,
+            "UploadFiles": Access.USER,
+            "DownloadFiles": Access.USER,
+            "ListFiles": Access.USER,
         },
     ),
     **_methods(

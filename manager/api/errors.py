@@ -5,9 +5,10 @@
         CredentialsMissing, TokenInvalid, JoinTokenInvalid, AgentRevoked
         MethodDenied, ProjectDenied, MountNotAllowed
         NotFound, NameTaken, AgentIdInUse
-        EtagMismatch, InUse, StateForbids, FeatureUnavailable, LanguageUnavailable, DependencyFailed, DependencyRefused
+        EtagMismatch, InUse, StateForbids, FeatureUnavailable, LanguageUnavailable, DependencyFailed, DependencyRefused,
+        FileRefused
         RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow, QuotaExceeded,
-        StreamLimit
+        StreamLimit, NoSpace
         Unavailable, DeadlineExceeded, Internal
 
 Raised anywhere below a servicer; one interceptor turns them into `google.rpc.Status` with an ErrorInfo and what else applies.
@@ -285,6 +286,15 @@ class ConnectionReset(ApiError):
     code, reason = grpc.StatusCode.ABORTED, "CONNECTION_RESET"
 
 
+class FileRefused(_Precondition):
+    """Something in a work directory is in the way."""
+
+    reason = "FILE_REFUSED"
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message, f"file/{path}", {"path": path})
+
+
 class RevisionCompacted(ApiError):
     """The journal no longer goes back that far."""
 
@@ -352,6 +362,15 @@ class StreamLimit(ApiError):
 
     def __init__(self, limit: int | str) -> None:
         super().__init__(f"{limit} streams of this kind are open already", {"limit": str(limit)})
+
+
+class NoSpace(ApiError):
+    """The node has no space for a file."""
+
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "NO_SPACE"
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message, {"path": path})
 
 
 class Unavailable(ApiError):
@@ -425,7 +444,7 @@ def _told_by_agent(error: forwarding.AgentRefusedError) -> ApiError | None:
     """What an agent refused, as callers are told; None for what no agent refuses unless something is wrong with us."""
     found: ApiError | None = None
     match error.reason:
-        case "STATE_FORBIDS" | "NOT_FOUND":
+        case "STATE_FORBIDS" | "NOT_FOUND" if error.metadata.get("kind") != "file":
             # An attempt that is not there, or no more, is a kernel that does not run.
             found = StateForbids(str(error), "kernel")
         case "RUN_NOT_FOUND":
@@ -442,6 +461,24 @@ def _told_by_agent(error: forwarding.AgentRefusedError) -> ApiError | None:
             found = PortClosed(error.metadata.get("port", ""))
         case "CONNECTION_RESET":
             found = ConnectionReset(str(error))
+        case _:
+            found = _told_of_file(error)
+    return found
+
+
+def _told_of_file(error: forwarding.AgentRefusedError) -> ApiError | None:
+    """The same for files of a work directory."""
+    path = error.metadata.get("path", "")
+    found: ApiError | None = None
+    match error.reason:
+        case "NOT_FOUND":
+            found = NotFound("file", path)
+        case "FILE_REFUSED":
+            found = FileRefused(path, str(error))
+        case "NO_SPACE":
+            found = NoSpace(path, str(error))
+        case "INVALID_FIELD" if field := error.metadata.get("field"):
+            found = InvalidRequest([(field, str(error).removeprefix(f"{field}: "))])
     return found
 
 

@@ -16,6 +16,10 @@ LIMITS: Mapping[str, int] = {
     # Each is a connection to an agent and a process in a kernel.
     "/retinue.manager.v1.SessionService/Attach": 64,
     "/retinue.manager.v1.SessionService/ExecuteCode": 64,
+    # Each is a connection to an agent.
+    "/retinue.manager.v1.SessionService/UploadFiles": 32,
+    "/retinue.manager.v1.SessionService/DownloadFiles": 32,
+    "/retinue.manager.v1.SessionService/ListFiles": 32,
 }
 
 

@@ -17,6 +17,7 @@ from manager.api import errors, fields, pages
 from manager.api.attach import serve_attach
 from manager.api.code import serve_code
 from manager.api.etags import check_etag
+from manager.api.files import serve_download, serve_list, serve_upload
 from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
 from manager.api.open_port import serve_open_port
@@ -324,6 +325,30 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> AsyncIterator[pb.ExecuteCodeResponse]:
         """See the proto."""
         async with aclosing(serve_code(self._database, self._forwarder, aiter(request_iterator))) as responses:
+            async for response in responses:
+                yield response
+
+    async def UploadFiles(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.UploadFilesResponse]:
+        """Writes files into a kernel's work directory."""
+        del context
+        requests: AsyncIterator[pb.UploadFilesRequest] = aiter(request_iterator)
+        async with aclosing(serve_upload(self._database, self._forwarder, requests)) as responses:
+            async for response in responses:
+                yield response
+
+    async def DownloadFiles(
+        self, request: pb.DownloadFilesRequest, context: Any
+    ) -> AsyncIterator[pb.DownloadFilesResponse]:
+        """Reads files from a kernel's work directory."""
+        del context
+        async with aclosing(serve_download(self._database, self._forwarder, request)) as responses:
+            async for response in responses:
+                yield response
+
+    async def ListFiles(self, request: pb.ListFilesRequest, context: Any) -> AsyncIterator[pb.ListFilesResponse]:
+        """Lists files in a kernel's work directory."""
+        del context
+        async with aclosing(serve_list(self._database, self._forwarder, request)) as responses:
             async for response in responses:
                 yield response
 

@@ -21,6 +21,10 @@ from grpc_status import rpc_status
 from manager.fleet.dialer import Dialer
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
+UNSENT = "Internal error from Core"
+"""What grpc.aio says of a call one of whose requests could not be sent, until it knows how the call ended."""
+SETTLE_SECONDS, SETTLE_TRIES = 1.0, 100
+
 Method: TypeAlias = "Callable[[pb_grpc.AgentServiceAsyncStub], Any]"
 """Picks a method of a stub."""
 
@@ -89,7 +93,10 @@ class Forwarder:
                             writing.result()
                         if not reading.done():
                             continue
-                        response, reading = reading.result(), None
+                        try:
+                            response, reading = reading.result(), None
+                        except grpc.aio.AioRpcError as error:
+                            raise await _outcome(call, error) from None
                         if response is grpc.aio.EOF:
                             return
                         yield response
@@ -108,6 +115,19 @@ class Forwarder:
             yield stub
         finally:
             await channel.close()
+
+
+async def _outcome(call: Any, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+    """How the call ended: a request that could no longer be sent hides it until the answer is in, a moment later."""
+    for _ in range(SETTLE_TRIES):
+        if error.details() != UNSENT:
+            break
+        await asyncio.sleep(SETTLE_SECONDS / SETTLE_TRIES)
+        try:
+            await call.read()
+        except grpc.aio.AioRpcError as later:
+            error = later
+    return error
 
 
 async def _write(call: Any, requests: AsyncIterator[Any]) -> None:
@@ -137,6 +157,6 @@ def translated(agent_id: str, error: grpc.aio.AioRpcError) -> AgentUnavailableEr
     for detail in status.details if status is not None else ():
         if detail.Unpack(information):
             reason, metadata = information.reason, dict(information.metadata)
-    if code is grpc.StatusCode.UNAVAILABLE and not reason:
+    if not reason and (code is grpc.StatusCode.UNAVAILABLE or message == UNSENT):
         return AgentUnavailableError(f"the connection to agent {agent_id} broke")
     return AgentRefusedError(code, reason, message, metadata)

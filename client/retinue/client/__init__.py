@@ -17,11 +17,14 @@ from retinue.client.errors import (
     RetinueError,
     ServerFault,
     SessionEnded,
+    TransferError,
     Unauthenticated,
     Unavailable,
     UsageError,
     WaitTimeout,
 )
+from retinue.client.files import Files
+from retinue.client.local_files import Copied
 from retinue.client.logs import LogChunk
 from retinue.client.session import Session
 from retinue.client.session_view import fold
@@ -33,9 +36,11 @@ __all__ = [
     "AlreadyExists",
     "CallError",
     "Client",
+    "Copied",
     "DeadlineExceeded",
     "FailedPrecondition",
     "FieldViolation",
+    "Files",
     "InvalidRequest",
     "LogChunk",
     "NotFound",
@@ -49,6 +54,7 @@ __all__ = [
     "SessionEnded",
     "SessionOptions",
     "Settings",
+    "TransferError",
     "Unauthenticated",
     "Unavailable",
     "UsageError",

@@ -39,6 +39,8 @@ RETRIED_METHODS = {
         "ExplainSession",
         "StreamLogs",
         "StreamStats",
+        "DownloadFiles",
+        "ListFiles",
     ),
     "retinue.manager.v1.TemplateService": (
         "CreateTemplate",

@@ -15,6 +15,7 @@ RetinueError
 │   ├── Unavailable         UNAVAILABLE: try again later
 │   ├── DeadlineExceeded    DEADLINE_EXCEEDED
 │   └── ServerFault         INTERNAL, UNKNOWN and all others
+├── TransferError           a file cannot be copied
 ├── SessionEnded            a session was over before it came to what was waited for
 └── WaitTimeout             what was waited for did not come in time
 """
@@ -47,6 +48,10 @@ class RetinueError(Exception):
 
 class UsageError(RetinueError):
     """A value given to the library makes no sense; nothing was sent."""
+
+
+class TransferError(RetinueError):
+    """A file cannot be copied; the text says which, and why."""
 
 
 class WaitTimeout(RetinueError):

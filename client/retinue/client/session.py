@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from retinue.client.attachment import Attachment
     from retinue.client.code import Code
+    from retinue.client.files import Files
     from retinue.client.logs import LogChunk
     from retinue.client.port import PortConnection
     from retinue.client.sessions import Sessions
@@ -146,6 +147,10 @@ class Session:
     def code(self, language: str = "") -> Code:
         """Runs of code in `main1`; see `Sessions.code`."""
         return self._sessions.code(self.id, language)
+
+    def files(self, hostname: str = "") -> Files:
+        """The files in the work directory of one kernel (default `main1`)."""
+        return self._sessions.files(self.id, hostname)
 
     async def terminate(self, *, force: bool = False) -> Session:
         """Ends it; returns itself as last seen, before it is over. `force` kills without grace."""

@@ -13,6 +13,7 @@ from retinue.client.backoff import Patience
 from retinue.client.calls import call, resumed
 from retinue.client.code import Code
 from retinue.client.errors import OutOfRange
+from retinue.client.files import Files
 from retinue.client.logs import LogChunk, stream_logs
 from retinue.client.pages import paged
 from retinue.client.port import PortConnection
@@ -211,6 +212,10 @@ class Sessions:
     def code(self, session: str, language: str = "") -> Code:
         """Runs of code in `main1` of an interactive session, in a language it has a Jupyter kernel for (default `python`)."""
         return Code(self._stub, session, language)
+
+    def files(self, session: str, hostname: str = "") -> Files:
+        """The files in the work directory of a running kernel (default `main1`)."""
+        return Files(self._stub, session, hostname, self._patience)
 
     async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:
         """A session after each of its events, with the event's revision, until it is over.

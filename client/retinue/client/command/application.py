@@ -32,6 +32,8 @@ _COMMANDS = {
     "exec": "exec",
     "code": "code",
     "port-forward": "port_forward",
+    "cp": "files",
+    "files": "files",
     "top": "top",
     "agents": "agents",
     "groups": "groups",

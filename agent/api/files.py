@@ -1,0 +1,270 @@
+"""UploadFiles, DownloadFiles, ListFiles: files of a running kernel's work directory, for a manager's user."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import os
+import stat
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from agent.api.errors import ApiError, invalid
+from agent.backends import arrival, work
+from agent.backends.attachment import NotRunningError
+from agent.backends.backend import BackendError, UnknownAttemptError
+from agent.backends.work import Entry, MissingError, PathError, RefusedError
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.v1 import file_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+    from pathlib import Path
+
+    from agent.backends.backend import Backend
+
+Result = TypeVar("Result")
+
+MOST_PER_ATTEMPT = 16
+"""Streams at a time with files of one kernel."""
+MOST_FILES = 1000
+LARGEST_PIECE = 1 << 20
+PIECE = 256 << 10
+"""Bytes of a file in one response."""
+BATCH = 500
+SILENCE = 60.0
+"""Seconds that an upload may stand still; a caller who is gone is noticed sooner."""
+_DIGEST = 32
+_KINDS = {
+    stat.S_IFREG: file_pb2.FILE_TYPE_REGULAR,
+    stat.S_IFDIR: file_pb2.FILE_TYPE_DIRECTORY,
+    stat.S_IFLNK: file_pb2.FILE_TYPE_LINK,
+}
+
+
+class FileService:
+    """All streams with files of an agent."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Nothing is open yet."""
+        self._backend = backend
+        self._open: Counter[str] = Counter()
+
+    async def upload(
+        self, requests: AsyncIterator[pb.UploadFilesRequest]
+    ) -> AsyncGenerator[pb.UploadFilesResponse, None]:
+        """Serves one stream to its end."""
+        first = await _next(requests)
+        if first is None or first.WhichOneof("step") != "attempt_id":
+            raise invalid("attempt_id", "must come first")
+        attempt_id = first.attempt_id
+        current: arrival.Arrival | None = None
+        announced = file_pb2.NewFile()
+        with self._counted(attempt_id), told(attempt_id, lambda: announced.path):
+            await asyncio.to_thread(arrival.sweep, self._backend.work(attempt_id), time.time())
+            try:
+                while (request := await _next(requests)) is not None:
+                    # It may have ended since.
+                    home = self._backend.work(attempt_id)
+                    step = request.WhichOneof("step")
+                    if (step == "data") != (current is not None):
+                        raise invalid(step or "step", "makes no sense here")
+                    match step:
+                        case "file":
+                            announced = request.file
+                            current = await _begun(home, announced)
+                            if announced.resume:
+                                yield pb.UploadFilesResponse(ready=file_pb2.FileReady(offset=current.offset))
+                        case "directory":
+                            announced = file_pb2.NewFile(path=request.directory.path)
+                            await asyncio.to_thread(_make_directory, home, request.directory)
+                            yield pb.UploadFilesResponse(stored=file_pb2.FileStored(path=announced.path))
+                        case "data" if current is not None and len(request.data) <= LARGEST_PIECE:
+                            await _finished(asyncio.to_thread(current.write, request.data))
+                        case _:
+                            raise invalid(step or "step", "makes no sense here")
+                    if current is not None and current.complete:
+                        await _finished(asyncio.to_thread(current.store))
+                        closing, current = current, None
+                        await asyncio.to_thread(closing.close)
+                        yield pb.UploadFilesResponse(stored=file_pb2.FileStored(path=announced.path))
+                if current is not None:
+                    raise invalid("data", f"ended before all of {announced.path} was there")
+            finally:
+                if current is not None:
+                    current.close()
+
+    async def download(self, request: pb.DownloadFilesRequest) -> AsyncGenerator[pb.DownloadFilesResponse, None]:
+        """Serves one stream to its end."""
+        if not 1 <= len(request.files) <= MOST_FILES:
+            raise invalid("files", f"must be 1 to {MOST_FILES}")
+        with self._counted(request.attempt_id):
+            for wanted in request.files:
+                try:
+                    with told(request.attempt_id, lambda wanted=wanted: wanted.path):  # type: ignore[misc]
+                        async for response in _sent(self._backend.work(request.attempt_id), wanted):
+                            yield response
+                except ApiError as error:
+                    if len(request.files) == 1 or error.metadata.get("path", "") != wanted.path:
+                        raise
+                    yield pb.DownloadFilesResponse(skipped=file_pb2.FileSkipped(path=wanted.path, message=str(error)))
+
+    async def list(self, request: pb.ListFilesRequest) -> AsyncGenerator[pb.ListFilesResponse, None]:
+        """Serves one stream to its end."""
+        with (
+            self._counted(request.attempt_id),
+            told(request.attempt_id, lambda: request.path),
+            work.opened(self._backend.work(request.attempt_id)) as home,
+            contextlib.closing(work.walk(home, request.path, recursive=request.recursive)) as entries,
+        ):
+            while batch := await _finished(asyncio.to_thread(_taken, entries)):
+                yield pb.ListFilesResponse(entries=[_entry(entry) for entry in batch])
+
+    @contextlib.contextmanager
+    def _counted(self, attempt_id: str) -> Iterator[None]:
+        if self._open[attempt_id] >= MOST_PER_ATTEMPT:
+            limit = str(MOST_PER_ATTEMPT)
+            message = f"{limit} streams with files of this kernel are open already"
+            raise ApiError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=limit)
+        self._open[attempt_id] += 1
+        try:
+            yield
+        finally:
+            self._open[attempt_id] -= 1
+            if not self._open[attempt_id]:
+                del self._open[attempt_id]
+
+
+async def _next(requests: AsyncIterator[pb.UploadFilesRequest]) -> pb.UploadFilesRequest | None:
+    try:
+        async with asyncio.timeout(SILENCE):
+            return await anext(requests, None)
+    except TimeoutError as error:
+        raise _unavailable(f"nothing came for {SILENCE:.0f} s") from error
+
+
+async def _finished(action: Coroutine[Any, Any, Result]) -> Result:
+    """The result of a thread, which is waited for even if the call ends meanwhile: what it uses must not be closed before."""
+    task = asyncio.ensure_future(action)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
+
+
+async def _begun(home: Path, new: file_pb2.NewFile) -> arrival.Arrival:
+    if new.size < 0:
+        raise invalid("file.size", "is negative")
+    if new.sha256 and len(new.sha256) != _DIGEST:
+        raise invalid("file.sha256", f"must be {_DIGEST} bytes")
+    if new.resume and not new.sha256:
+        raise invalid("file.resume", "needs sha256")
+    announced = arrival.Announced(new.path, new.size, new.mode, new.sha256)
+    opening = asyncio.ensure_future(asyncio.to_thread(arrival.Arrival, home, announced, resume=new.resume))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        await asyncio.wait((opening,))
+        if opening.exception() is None:
+            opening.result().close()
+        raise
+
+
+def _make_directory(home: Path, new: file_pb2.NewDirectory) -> None:
+    with work.opened(home) as directory:
+        if not work.parts_of(new.path):
+            raise PathError("is required")
+        work.make_directory(directory, new.path, new.mode)
+
+
+async def _sent(home: Path, wanted: file_pb2.FileRange) -> AsyncGenerator[pb.DownloadFilesResponse, None]:
+    """The steps of one file, which ends where it ended when it began, or sooner."""
+    if wanted.offset < 0:
+        raise invalid("offset", "is negative")
+    descriptor = _opened(home, wanted.path)
+    try:
+        entry = work.describe(wanted.path, descriptor)
+        offset = wanted.offset if wanted.version in {"", entry.version} else 0
+        if offset > entry.size:
+            size, message = str(entry.size), f"{wanted.path} ends at {entry.size}"
+            raise ApiError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", message, size=size)
+        yield pb.DownloadFilesResponse(begin=file_pb2.FileBegin(entry=_entry(entry), offset=offset))
+        digest, place = hashlib.sha256(), 0
+        while place < entry.size:
+            # What was read before counts for the digest, too.
+            end = offset if place < offset else entry.size
+            data = await _finished(asyncio.to_thread(_read, descriptor, min(PIECE, end - place), place, digest))
+            if not data:
+                break
+            if place >= offset:
+                yield pb.DownloadFilesResponse(data=data)
+            place += len(data)
+        yield pb.DownloadFilesResponse(end=file_pb2.FileEnd(size=place, sha256=digest.digest()))
+    finally:
+        os.close(descriptor)
+
+
+def _opened(home: Path, path: str) -> int:
+    with work.opened(home) as directory:
+        return work.open_regular(directory, path)
+
+
+def _read(descriptor: int, size: int, offset: int, digest: hashlib._Hash) -> bytes:
+    data = os.pread(descriptor, size, offset)
+    digest.update(data)
+    return data
+
+
+def _taken(entries: Iterator[Entry]) -> Sequence[Entry]:
+    return list(itertools.islice(entries, BATCH))
+
+
+def _entry(entry: Entry) -> file_pb2.FileEntry:
+    message = file_pb2.FileEntry(
+        path=entry.path,
+        type=_KINDS.get(entry.kind, file_pb2.FILE_TYPE_OTHER),
+        size=entry.size,
+        mode=entry.mode,
+        version=entry.version,
+        target=entry.target,
+    )
+    message.modify_time.FromNanoseconds(entry.modified)
+    return message
+
+
+@contextlib.contextmanager
+def told(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
+    """Errors as the manager is told of them; `path` is that of the file in hand."""
+    code = grpc.StatusCode
+    try:
+        yield
+    except UnknownAttemptError as error:
+        message = f"there is no attempt {attempt_id} here"
+        raise ApiError(code.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+    except NotRunningError as error:
+        raise ApiError(code.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
+    except (BackendError, arrival.BusyError) as error:
+        raise _unavailable(str(error)) from error
+    except PathError as error:
+        raise invalid("path", str(error)) from error
+    except arrival.DigestError as error:
+        raise invalid("file.sha256", str(error)) from error
+    except MissingError as error:
+        raise ApiError(code.NOT_FOUND, "NOT_FOUND", str(error), kind="file", path=path()) from error
+    except RefusedError as error:
+        raise ApiError(code.FAILED_PRECONDITION, "FILE_REFUSED", str(error), path=path()) from error
+    except arrival.NoSpaceError as error:
+        raise ApiError(code.RESOURCE_EXHAUSTED, "NO_SPACE", str(error), path=path()) from error
+    except FileNotFoundError as error:
+        # The work directory itself has gone.
+        raise ApiError(code.FAILED_PRECONDITION, "STATE_FORBIDS", "the kernel has ended") from error
+
+
+def _unavailable(message: str) -> ApiError:
+    return ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)

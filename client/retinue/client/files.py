@@ -1,0 +1,219 @@
+"""Files of a kernel's work directory: read, written and listed, over broken connections."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections import deque
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from retinue.client.backoff import Backoff, Patience
+from retinue.client.calls import resumed
+from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
+from retinue.client.local_files import Arriving, Copied, Progress, Upload, check_room, found, local_places, pieces
+from retinue.manager.v1 import file_pb2
+from retinue.manager.v1 import session_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from retinue.manager.v1 import session_service_pb2_grpc
+
+RESUMED_SIZE = 4 << 20
+"""A file of so many bytes is gone on with after the connection broke; a smaller one is sent again."""
+BATCH = 500
+"""Files asked for in one call."""
+
+_UNSENT = "Internal error from Core"
+# What grpc.aio says of a call one of whose requests could not be sent, until it knows how the call ended.
+_SETTLE_SECONDS, _SETTLE_TRIES = 1.0, 100
+
+
+class Files:
+    """Files of one kernel."""
+
+    def __init__(
+        self,
+        stub: session_service_pb2_grpc.SessionServiceAsyncStub,
+        session: str,
+        hostname: str,
+        patience: Patience,
+    ) -> None:
+        """`hostname` may be empty, for `main1`."""
+        self._stub = stub
+        self._session = session
+        self._hostname = hostname
+        self._patience = patience
+
+    async def list(self, path: str = "", *, recursive: bool = False) -> Sequence[file_pb2.FileEntry]:
+        """What is in a directory of the work directory, by path; of anything else its own entry. Raises CallError."""
+        backoff = Backoff(self._patience)
+        request = pb.ListFilesRequest(session=self._session, hostname=self._hostname, path=path, recursive=recursive)
+        while True:
+            entries: list[file_pb2.FileEntry] = []
+            identity = str(uuid.uuid4())
+            stream = self._stub.ListFiles(request, metadata=((REQUEST_ID_KEY, identity),))
+            try:
+                async for response in stream:
+                    entries += response.entries
+            except grpc.aio.AioRpcError as error:
+                # What was told before may have changed: it is told again.
+                await _pause(backoff, from_rpc(error, identity))
+            else:
+                return sorted(entries, key=lambda entry: entry.path)
+            finally:
+                stream.cancel()
+
+    async def upload(
+        self, source: str | os.PathLike[str], path: str, *, recursive: bool = False, progress: Progress | None = None
+    ) -> Copied:
+        """Copies a local file to `path`, or with `recursive` a directory and all beneath it. Links are left out, and told.
+
+        A file is in its place once it is whole. Raises CallError, TransferError, OSError.
+        """
+        uploads, skipped = await asyncio.to_thread(found, Path(source), path, recursive=recursive)
+        left = deque(uploads)
+        backoff = Backoff(self._patience)
+        while left:
+            try:
+                async with aclosing(self._sent(tuple(left), progress, backoff)) as stored:
+                    async for _ in stored:
+                        left.popleft()
+            except Unavailable as error:
+                await _pause(backoff, error)
+        files = [upload for upload in uploads if not upload.directory]
+        return Copied(len(files), sum(upload.size for upload in files), tuple(skipped))
+
+    async def _sent(
+        self, uploads: Sequence[Upload], progress: Progress | None, backoff: Backoff
+    ) -> AsyncGenerator[None, None]:
+        """Sends all of these in one call; yields once for each that is stored."""
+        identity = str(uuid.uuid4())
+        call: Any = self._stub.UploadFiles(metadata=((REQUEST_ID_KEY, identity),))
+        ready: asyncio.Queue[int] = asyncio.Queue()
+        writing = asyncio.create_task(self._write(call, uploads, ready, progress))
+        try:
+            for _ in uploads:
+                while (response := await call.read()) is not grpc.aio.EOF and response.HasField("ready"):
+                    ready.put_nowait(response.ready.offset)
+                if response is grpc.aio.EOF:
+                    message = "the server ended the stream"
+                    raise Unavailable(message, code=grpc.StatusCode.UNAVAILABLE, request_id=identity)
+                backoff.progressed()
+                yield
+        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+            if writing.done() and not writing.cancelled():
+                # What went wrong here ended the call, and comes first.
+                writing.result()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise await _outcome(call, error, identity) from error
+        finally:
+            writing.cancel()
+            call.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _write(
+        self, call: Any, uploads: Sequence[Upload], ready: asyncio.Queue[int], progress: Progress | None
+    ) -> None:
+        try:
+            start = pb.UploadStart(session=self._session, hostname=self._hostname)
+            await call.write(pb.UploadFilesRequest(start=start))
+            for upload in uploads:
+                if upload.directory:
+                    new = file_pb2.NewDirectory(path=upload.path, mode=upload.mode)
+                    await call.write(pb.UploadFilesRequest(directory=new))
+                else:
+                    await _write_file(call, upload, ready, progress)
+            await call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            # How the call ended is told by what is read from it.
+            return
+        except BaseException:
+            call.cancel()
+            raise
+
+    async def download(
+        self,
+        path: str,
+        target: str | os.PathLike[str],
+        *,
+        recursive: bool = False,
+        progress: Progress | None = None,
+    ) -> Copied:
+        """Copies a file of the kernel to a local one, or with `recursive` a directory and all beneath it into a local one.
+
+        Links and what is no regular file are left out, and told. What a kernel says of its files is not believed: nothing is written
+        outside of `target`. Raises CallError, TransferError, OSError.
+        """
+        target = Path(target)
+        entries = await self.list(path, recursive=recursive)
+        places = local_places(entries, path, target, recursive=recursive)
+        await asyncio.to_thread(check_room, sum(entry.size for entry in entries), target)
+        arriving = Arriving(target, places, progress)
+        try:
+            await asyncio.to_thread(arriving.make_directories, entries)
+            regular = [entry.path for entry in entries if entry.type == file_pb2.FILE_TYPE_REGULAR]
+            for begin in range(0, len(regular), BATCH):
+                await self._fetch(arriving, regular[begin : begin + BATCH])
+        finally:
+            await asyncio.to_thread(arriving.close)
+        others = [(entry.path, "is no regular file") for entry in entries if entry.type >= file_pb2.FILE_TYPE_LINK]
+        return Copied(arriving.files, arriving.bytes, (*others, *arriving.skipped))
+
+    async def _fetch(self, arriving: Arriving, paths: Sequence[str]) -> None:
+        def request() -> pb.DownloadFilesRequest:
+            return pb.DownloadFilesRequest(session=self._session, hostname=self._hostname, files=arriving.wanted(paths))
+
+        responses = resumed(self._stub.DownloadFiles, request, endless=False, patience=self._patience)
+        async with aclosing(responses):
+            async for response in responses:
+                await asyncio.to_thread(arriving.take, response)
+                if not response.HasField("data") and not arriving.wanted(paths):
+                    # A break behind the last file would be asked again for nothing.
+                    return
+
+
+async def _outcome(call: Any, error: grpc.aio.AioRpcError, identity: str) -> CallError:
+    """How the call ended: a request that could no longer be sent hides it until the answer is in, a moment later."""
+    for _ in range(_SETTLE_TRIES):
+        if error.details() != _UNSENT:
+            return from_rpc(error, identity)
+        await asyncio.sleep(_SETTLE_SECONDS / _SETTLE_TRIES)
+        try:
+            await call.read()
+        except grpc.aio.AioRpcError as later:
+            error = later
+    return Unavailable("the connection broke", code=grpc.StatusCode.UNAVAILABLE, request_id=identity)
+
+
+async def _write_file(call: Any, upload: Upload, ready: asyncio.Queue[int], progress: Progress | None) -> None:
+    resume = upload.size >= RESUMED_SIZE
+    digest = await asyncio.to_thread(upload.digest)
+    new = file_pb2.NewFile(path=upload.path, size=upload.size, mode=upload.mode, sha256=digest, resume=resume)
+    await call.write(pb.UploadFilesRequest(file=new))
+    offset = await ready.get() if resume else 0
+    reading = pieces(upload, offset)
+    try:
+        while data := await asyncio.to_thread(next, reading, b""):
+            await call.write(pb.UploadFilesRequest(data=data))
+            offset += len(data)
+            if progress is not None:
+                progress(upload.path, offset, upload.size)
+    finally:
+        reading.close()
+
+
+async def _pause(backoff: Backoff, error: CallError) -> None:
+    """Waits before the next try; raises the error when there is to be none."""
+    wait = backoff.next_wait(time.monotonic(), error.retry_after) if isinstance(error, Unavailable) else None
+    if wait is None:
+        raise error
+    await asyncio.sleep(wait)

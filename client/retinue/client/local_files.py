@@ -1,0 +1,252 @@
+"""The local half of copying files from and to kernels. All blocks.
+
+What a kernel says of its files is not believed: a name that would lead out of the target ends the copy before anything is written,
+no link is made, and a file gets its name only when it is whole and has the digest that was told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import uuid
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, TypeAlias
+
+from retinue.client.errors import TransferError
+from retinue.manager.v1 import file_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from retinue.manager.v1 import session_service_pb2 as pb
+
+CHUNK = 256 << 10
+_PERMISSIONS = 0o777
+
+Progress: TypeAlias = "Callable[[str, int, int], None]"
+"""Called with the path of a file in the kernel, how many of its bytes are there, and how many it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied, and what was not: (path, why)."""
+
+    files: int
+    bytes: int
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file or directory to be sent, with its size when it was looked at."""
+
+    source: Path
+    path: str
+    mode: int
+    size: int = 0
+    directory: bool = False
+
+    def digest(self) -> bytes:
+        """SHA-256 of its content. Raises OSError."""
+        with self.source.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+
+
+def found(source: Path, path: str, *, recursive: bool) -> tuple[list[Upload], list[tuple[str, str]]]:
+    """What there is to be sent, directories before what is in them, and what is left out. Raises TransferError, OSError."""
+    status = source.stat()
+    if not stat.S_ISDIR(status.st_mode):
+        if not stat.S_ISREG(status.st_mode):
+            raise TransferError(f"{source} is no regular file")
+        return [Upload(source, path, status.st_mode & _PERMISSIONS, status.st_size)], []
+    if not recursive:
+        raise TransferError(f"{source} is a directory")
+    uploads = [Upload(source, path, status.st_mode & _PERMISSIONS, directory=True)] if path else []
+    skipped: list[tuple[str, str]] = []
+    for directory, names, files in os.walk(source, onerror=_raise):
+        for name in sorted((*names, *files)):
+            local = Path(directory, name)
+            place = "/".join(part for part in (path, local.relative_to(source).as_posix()) if part)
+            status = local.lstat()
+            mode = status.st_mode & _PERMISSIONS
+            if not _is_text(place):
+                skipped.append((os.fsencode(place).decode(errors="backslashreplace"), "has a name that is not UTF-8"))
+            elif stat.S_ISDIR(status.st_mode):
+                uploads.append(Upload(local, place, mode, directory=True))
+            elif stat.S_ISREG(status.st_mode):
+                uploads.append(Upload(local, place, mode, status.st_size))
+            else:
+                skipped.append((place, "is no regular file"))
+    return uploads, skipped
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def pieces(upload: Upload, offset: int) -> Generator[bytes, None, None]:
+    """The content of a file from an offset. Raises TransferError when it is not as long as it was."""
+    with upload.source.open("rb") as file:
+        file.seek(offset)
+        left = upload.size - offset
+        while left and (data := file.read(min(CHUNK, left))):
+            left -= len(data)
+            yield data
+        if left:
+            raise TransferError(f"{upload.source} became shorter while it was sent")
+
+
+def local_places(
+    entries: Sequence[file_pb2.FileEntry], path: str, target: Path, *, recursive: bool
+) -> Mapping[str, Path]:
+    """Where files of a kernel go, by their path there. Raises TransferError on any that would lead out of the target."""
+    asked = path.rstrip("/")
+    if len(entries) == 1 and entries[0].path == asked and asked:
+        if entries[0].type != file_pb2.FILE_TYPE_REGULAR:
+            raise TransferError(f"{path} is no regular file")
+        return {asked: target}
+    if not recursive:
+        raise TransferError(f"{path or 'the work directory'} is a directory")
+    return {
+        entry.path: target.joinpath(*_below(asked, entry.path))
+        for entry in entries
+        if entry.type in {file_pb2.FILE_TYPE_REGULAR, file_pb2.FILE_TYPE_DIRECTORY}
+    }
+
+
+def _below(directory: str, path: str) -> tuple[str, ...]:
+    prefix = f"{directory}/" if directory else ""
+    parts = path.removeprefix(prefix).split("/")
+    if not path.startswith(prefix) or "\0" in path or {"", ".", ".."}.intersection(parts):
+        raise TransferError(
+            f"the kernel names a file {path!r}, which is not beneath {directory or 'its work directory'}"
+        )
+    return PurePosixPath(*parts).parts
+
+
+def check_room(size: int, target: Path) -> None:
+    """Raises TransferError when so many bytes do not fit where the target is."""
+    place = target.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if size > free:
+        raise TransferError(f"{size} bytes do not fit: {free} are free at {target}")
+
+
+class Arriving:
+    """Files of a kernel that become local ones. Close it in any case; what is not whole by then is removed."""
+
+    def __init__(self, target: Path, places: Mapping[str, Path], progress: Progress | None) -> None:
+        """Nothing has come yet."""
+        self._target = target
+        self._left = dict(places)
+        self._progress = progress
+        self._entry: file_pb2.FileEntry | None = None
+        self._descriptor = -1
+        self._partial = Path()
+        self._offset = 0
+        self._digest = hashlib.sha256()
+        self.files = 0
+        self.bytes = 0
+        self.skipped: list[tuple[str, str]] = []
+
+    def make_directories(self, entries: Sequence[file_pb2.FileEntry]) -> None:
+        """Makes what is a directory there. Raises TransferError, OSError."""
+        if len(self._left) != 1 or self._target not in self._left.values():
+            self._target.mkdir(parents=True, exist_ok=True)
+        for entry in entries:
+            if entry.type == file_pb2.FILE_TYPE_DIRECTORY:
+                place = self._left.pop(entry.path)
+                self._check(place)
+                place.mkdir(parents=True, exist_ok=True)
+
+    def wanted(self, paths: Sequence[str]) -> Sequence[file_pb2.FileRange]:
+        """What of these is still to come."""
+        return [self._range(path) for path in paths if path in self._left]
+
+    def _range(self, path: str) -> file_pb2.FileRange:
+        if self._entry is not None and self._entry.path == path:
+            return file_pb2.FileRange(path=path, offset=self._offset, version=self._entry.version)
+        return file_pb2.FileRange(path=path)
+
+    def take(self, response: pb.DownloadFilesResponse) -> None:
+        """Takes in one step. Raises TransferError, OSError."""
+        match response.WhichOneof("step"):
+            case "begin":
+                self._begin(response.begin)
+            case "data":
+                if self._entry is None:
+                    raise TransferError("data came before a file")
+                view = memoryview(response.data)
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
+                self._digest.update(response.data)
+                self._offset += len(response.data)
+                if self._progress is not None:
+                    self._progress(self._entry.path, self._offset, self._entry.size)
+            case "end":
+                self._end(response.end)
+            case _:
+                self._left.pop(response.skipped.path, None)
+                self.skipped.append((response.skipped.path, response.skipped.message))
+
+    def _begin(self, begin: file_pb2.FileBegin) -> None:
+        entry = begin.entry
+        place = self._left.get(entry.path)
+        if place is None:
+            raise TransferError(f"the kernel sends a file {entry.path!r} that was not asked for")
+        if self._entry is not None and self._entry.path == entry.path and begin.offset == self._offset:
+            return
+        self._drop()
+        self._check(place)
+        if begin.offset:
+            raise TransferError(f"{entry.path} was not sent from its beginning")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        self._partial = place.with_name(f".{uuid.uuid4().hex}.partial")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        self._descriptor = os.open(self._partial, flags, 0o600)
+        self._entry, self._offset, self._digest = entry, 0, hashlib.sha256()
+
+    def _end(self, end: file_pb2.FileEnd) -> None:
+        if self._entry is None or end.size != self._offset or end.sha256 != self._digest.digest():
+            path = self._entry.path if self._entry is not None else ""
+            raise TransferError(f"{path} did not arrive as it was sent")
+        mask = os.umask(0)
+        os.umask(mask)
+        os.fchmod(self._descriptor, self._entry.mode & _PERMISSIONS & ~mask)
+        place = self._left[self._entry.path]
+        self._partial.replace(place)
+        del self._left[self._entry.path]
+        self.files += 1
+        self.bytes += self._offset
+        self._drop()
+
+    def _check(self, place: Path) -> None:
+        """A link that is here already must not lead out of the target either."""
+        if place != self._target and not place.parent.resolve().is_relative_to(self._target.resolve()):
+            raise TransferError(f"{place} leads out of {self._target}")
+
+    def _drop(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            with contextlib.suppress(FileNotFoundError):
+                self._partial.unlink()
+        self._entry = None
+
+    def close(self) -> None:
+        """Removes what is not whole."""
+        self._drop()

@@ -1,0 +1,350 @@
+"""Files of running kernels, from a client through the manager and the agent into the work directory and back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+import pytest_asyncio
+
+from retinue.client import Client
+from retinue.client.errors import (
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+    from_rpc,
+)
+from retinue.client.files import _outcome
+from retinue.client.local.cluster import Cluster
+from retinue.client.session import Session
+from retinue.manager.v1 import file_pb2
+from retinue.manager.v1 import session_service_pb2 as pb
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WAIT = 30.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def session(cluster: Cluster) -> AsyncIterator[Session]:
+    async with cluster.client() as client:
+        session = await client.sessions.create(
+            type="interactive",
+            command=["sleep", "1000"],
+            cluster_size=2,
+            cluster_mode="multi-node",
+            slots={"cpu": "0.5", "mem": "128m"},
+            termination_grace=0,
+        )
+        await session.wait("RUNNING", timeout=WAIT)
+        yield session
+        await session.terminate(force=True)
+        await session.wait_ended(WAIT)
+
+
+async def ran(session: Session, script: str, hostname: str = "") -> str:
+    out = bytearray()
+    async with asyncio.timeout(WAIT), session.attach(["sh", "-c", script], hostname) as command:
+        async for piece in command:
+            out += piece.data
+        assert command.exit_code == 0, out
+    return out.decode()
+
+
+async def test_there_and_back(session: Session, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "deep" / "empty").mkdir(parents=True)
+    big = os.urandom(5 << 20)
+    contents = {"big": big, "deep/ünïcode name": b"text", "deep/none": b"", "run.sh": b"#!/bin/sh\necho it ran\n"}
+    for name, content in contents.items():
+        (source / name).write_bytes(content)
+    (source / "run.sh").chmod(0o750)
+    (source / "link").symlink_to("/etc/passwd")
+    seen: list[tuple[str, int, int]] = []
+    files = session.files()
+    copied = await files.upload(source, "in", recursive=True, progress=lambda *step: seen.append(step))
+    assert (copied.files, copied.bytes) == (4, sum(map(len, contents.values())))
+    assert copied.skipped == (("in/link", "is no regular file"),)
+    assert ("in/run.sh", len(contents["run.sh"]), len(contents["run.sh"])) in seen
+    assert [done for path, done, _ in seen if path == "in/big"][-1] == len(big)
+    script = 'cd in; ./run.sh; sha256sum big | cut -d" " -f1; stat -c "%u %a" run.sh deep; id -u; ls ..'
+    said = (await ran(session, script)).splitlines()
+    assert said[:2] == ["it ran", hashlib.sha256(big).hexdigest()]
+    assert said[2:4] == [f"{said[4]} 750", f"{said[4]} 755"]
+    assert said[5:] == ["in"], "nothing of an upload is seen before it is whole, or left after"
+    back = await files.download("in", tmp_path / "back", recursive=True)
+    assert (back.files, back.bytes, back.skipped) == (4, copied.bytes, ())
+    for name, content in contents.items():
+        assert (tmp_path / "back" / name).read_bytes() == content
+    assert (tmp_path / "back" / "deep" / "empty").is_dir()
+    assert (tmp_path / "back" / "run.sh").stat().st_mode & 0o777 == 0o750
+    await files.download("in/run.sh", tmp_path / "one")
+    assert (tmp_path / "one").read_bytes() == contents["run.sh"]
+    assert sorted(os.listdir(tmp_path)) == ["back", "one", "source"]
+
+
+async def test_any_kernel_of_the_session(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("for sub1")
+    await session.files("sub1").upload(tmp_path / "x", "only-there")
+    assert await ran(session, "cat ~/only-there", "sub1") == "for sub1"
+    with pytest.raises(NotFound) as caught:
+        await session.files().list("only-there")
+    assert caught.value.metadata == {"kind": "file", "id": "only-there"}
+
+
+async def test_what_a_kernel_plants_leads_nowhere(session: Session, tmp_path: Path) -> None:
+    await ran(
+        session,
+        "mkdir trap; cd trap; ln -s / root; ln -s /etc/passwd file; ln -s ../.. up; mkfifo fifo; truncate -s 1T huge;"
+        " mkdir sub; echo fine > sub/fine",
+    )
+    files = session.files()
+    (tmp_path / "x").write_text("x")
+    for path in ("trap/root/tmp/x", "trap/up/x", "trap/fifo/x", "trap/sub"):
+        with pytest.raises(FailedPrecondition) as caught:
+            await files.upload(tmp_path / "x", path)
+        assert (caught.value.reason, caught.value.metadata) == ("FILE_REFUSED", {"path": path})
+    for path in ("trap/file", "trap/fifo", "trap/root/etc/passwd"):
+        with pytest.raises(FailedPrecondition) as caught:
+            await read(session, file_pb2.FileRange(path=path))
+        assert caught.value.reason == "FILE_REFUSED"
+    kinds = {entry.path: entry.type for entry in await files.list("trap")}
+    assert kinds == {
+        "trap/root": file_pb2.FILE_TYPE_LINK,
+        "trap/file": file_pb2.FILE_TYPE_LINK,
+        "trap/up": file_pb2.FILE_TYPE_LINK,
+        "trap/fifo": file_pb2.FILE_TYPE_OTHER,
+        "trap/huge": file_pb2.FILE_TYPE_REGULAR,
+        "trap/sub": file_pb2.FILE_TYPE_DIRECTORY,
+    }
+    # What does not fit is not begun; without it, only what is a file comes.
+    with pytest.raises(Exception, match="do not fit"):
+        await files.download("trap", tmp_path / "back", recursive=True)
+    assert not (tmp_path / "back").exists()
+    await ran(session, "rm trap/huge")
+    copied = await files.download("trap", tmp_path / "back", recursive=True)
+    assert sorted(path for path, _ in copied.skipped) == ["trap/fifo", "trap/file", "trap/root", "trap/up"]
+    assert sorted(os.listdir(tmp_path)) == ["back", "x"]
+    assert [(top, sorted(names), files) for top, names, files in os.walk(tmp_path / "back")] == [
+        (str(tmp_path / "back"), ["sub"], []),
+        (str(tmp_path / "back" / "sub"), [], ["fine"]),
+    ]
+
+
+async def read(session: Session, *ranges: file_pb2.FileRange) -> list[pb.DownloadFilesResponse]:
+    stub = session._sessions._stub  # noqa: SLF001  # as clients in other languages do
+    request = pb.DownloadFilesRequest(session=session.id, files=ranges)
+    try:
+        return [response async for response in stub.DownloadFiles(request)]
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc(error, "") from error
+
+
+async def exchanged(session: Session, steps: Sequence[pb.UploadFilesRequest]) -> list[pb.UploadFilesResponse]:
+    """All steps of an upload in one call, and the answers."""
+    call: Any = session._sessions._stub.UploadFiles()  # noqa: SLF001
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        for step in steps:
+            await call.write(step)
+        await call.done_writing()
+    answers: list[pb.UploadFilesResponse] = []
+    try:
+        while (answer := await call.read()) is not grpc.aio.EOF:
+            answers.append(answer)
+    except grpc.aio.AioRpcError as error:
+        raise await _outcome(call, error, "") from error
+    return answers
+
+
+def started(session: Session, *steps: pb.UploadFilesRequest) -> list[pb.UploadFilesRequest]:
+    return [pb.UploadFilesRequest(start=pb.UploadStart(session=session.id)), *steps]
+
+
+async def test_a_download_goes_on_by_offset_and_version(session: Session) -> None:
+    await ran(session, "printf 0123456789 > growing")
+    whole = await read(session, file_pb2.FileRange(path="growing"))
+    assert [step.WhichOneof("step") for step in whole] == ["begin", "data", "end"]
+    version = whole[0].begin.entry.version
+    part = await read(session, file_pb2.FileRange(path="growing", offset=4, version=version))
+    assert (part[0].begin.offset, part[1].data) == (4, b"456789")
+    assert part[2].end == whole[2].end, "the digest is that of the whole file"
+    await ran(session, "printf abcdefghijkl > growing")
+    again = await read(session, file_pb2.FileRange(path="growing", offset=4, version=version))
+    assert (again[0].begin.offset, again[1].data) == (0, b"abcdefghijkl")
+    with pytest.raises(OutOfRange) as caught:
+        await read(session, file_pb2.FileRange(path="growing", offset=13))
+    assert (caught.value.reason, caught.value.metadata) == ("OFFSET_PAST_END", {"size": "12"})
+    several = await read(session, file_pb2.FileRange(path="gone"), file_pb2.FileRange(path="growing"))
+    assert several[0].skipped.path == "gone"
+    assert several[2].data == b"abcdefghijkl"
+
+
+async def test_an_upload_goes_on_after_its_agent_was_killed(session: Session, cluster: Cluster, tmp_path: Path) -> None:
+    content = os.urandom(24 << 20)
+    (tmp_path / "big").write_bytes(content)
+    agent_id = session.kernels[0].agent
+    index = next(index for index, agent in enumerate(cluster.agents) if agent.id == agent_id)
+    offsets: list[int] = []
+    half = asyncio.Event()
+
+    def progress(_path: str, done: int, size: int) -> None:
+        offsets.append(done)
+        if done >= size // 2:
+            half.set()
+
+    uploading = asyncio.create_task(session.files().upload(tmp_path / "big", "big", progress=progress))
+    try:
+        async with asyncio.timeout(WAIT):
+            await half.wait()
+        await cluster.kill_agent(index)
+        seen = len(offsets)
+        await cluster.start_agent(index)
+        async with asyncio.timeout(2 * WAIT):
+            copied = await uploading
+    finally:
+        uploading.cancel()
+        await asyncio.gather(uploading, return_exceptions=True)
+    assert copied.bytes == len(content)
+    if seen < len(offsets):
+        assert min(offsets[seen:]) > 1 << 20, "it does not begin anew"
+    assert (await ran(session, "sha256sum big")).split()[0] == hashlib.sha256(content).hexdigest()
+
+
+def new(path: str, content: bytes = b"content", **values: Any) -> pb.UploadFilesRequest:
+    digest = hashlib.sha256(content).digest()
+    file = file_pb2.NewFile(**({"path": path, "size": len(content), "sha256": digest} | values))
+    return pb.UploadFilesRequest(file=file)
+
+
+DATA = pb.UploadFilesRequest(data=b"content")
+
+
+async def test_what_arrived_is_kept_and_what_is_wrong_is_not(session: Session) -> None:
+    half = pb.UploadFilesRequest(data=b"con")
+    with pytest.raises(InvalidRequest):
+        await exchanged(session, started(session, new("kept", resume=True), half))
+    answers = await exchanged(session, started(session, new("kept", resume=True), pb.UploadFilesRequest(data=b"tent")))
+    assert (answers[0].ready.offset, answers[1].stored.path) == (3, "kept")
+    assert await ran(session, "cat kept") == "content"
+    wrong = pb.UploadFilesRequest(data=b"CONTENT")
+    with pytest.raises(InvalidRequest) as caught:
+        await exchanged(session, started(session, new("kept"), wrong))
+    assert [violation.field for violation in caught.value.violations] == ["file.sha256"]
+    assert await ran(session, "cat kept") == "content"
+    with pytest.raises(ResourceExhausted) as full:
+        await exchanged(session, started(session, new("sparse", size=1 << 60)))
+    assert (full.value.reason, full.value.metadata) == ("NO_SPACE", {"path": "sparse"})
+
+
+@pytest.mark.parametrize(
+    ("steps", "field"),
+    [
+        ([new("")], "file.path"),
+        ([new("../x")], "file.path"),
+        ([new("/etc/passwd")], "file.path"),
+        ([new("a/../../x")], "file.path"),
+        ([new("a\0b")], "file.path"),
+        ([new("a" * 256)], "file.path"),
+        ([new("a/" * 101 + "x")], "file.path"),
+        ([new("x", size=-1)], "file.size"),
+        ([new("x", mode=0o4755)], "file.mode"),
+        ([new("x", sha256=b"short")], "file.sha256"),
+        ([new("x", sha256=b"", resume=True)], "file.resume"),
+        ([pb.UploadFilesRequest(directory=file_pb2.NewDirectory(path=".."))], "directory.path"),
+        ([pb.UploadFilesRequest(directory=file_pb2.NewDirectory(path="x", mode=0o1777))], "directory.mode"),
+        ([pb.UploadFilesRequest()], "step"),
+        ([pb.UploadFilesRequest(start=pb.UploadStart())], "start"),
+        ([DATA], "data"),
+        ([new("x"), new("y")], "file"),
+        ([new("x"), pb.UploadFilesRequest(data=b"x" * ((1 << 20) + 1))], "data"),
+        ([new("x"), pb.UploadFilesRequest(data=b"content and more")], "file.sha256"),
+    ],
+)
+async def test_bad_steps(session: Session, steps: list[pb.UploadFilesRequest], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await exchanged(session, started(session, *steps))
+    assert [violation.field for violation in caught.value.violations] == [field]
+
+
+async def test_bad_requests(session: Session) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await exchanged(session, [DATA])
+    assert [violation.field for violation in caught.value.violations] == ["start"]
+    for path in ("..", "/etc", "a//b"):
+        with pytest.raises(InvalidRequest) as caught:
+            await session.files().list(path)
+        assert [violation.field for violation in caught.value.violations] == ["path"]
+    with pytest.raises(InvalidRequest) as caught:
+        await session.files("sub9").list()
+    assert [violation.field for violation in caught.value.violations] == ["hostname"]
+    ranges = [file_pb2.FileRange(path="../x", offset=-1), file_pb2.FileRange()]
+    with pytest.raises(InvalidRequest) as caught:
+        await read(session, *ranges)
+    fields = [violation.field for violation in caught.value.violations]
+    assert fields == ["files[0].path", "files[0].offset", "files[1].path"]
+    for ranges in ([], [file_pb2.FileRange(path="x")] * 1001):
+        with pytest.raises(InvalidRequest) as caught:
+            await read(session, *ranges)
+        assert [violation.field for violation in caught.value.violations] == ["files"]
+
+
+async def test_only_what_runs_and_only_ones_own(
+    session: Session, client: Client, cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "x").touch()
+    waiting = await client.sessions.create(type="interactive", slots={"cpu": "64"})
+    for attempt in (waiting.files().list(), waiting.files().upload(tmp_path / "x", "x")):
+        with pytest.raises(FailedPrecondition) as caught:
+            await attempt
+        assert caught.value.reason == "STATE_FORBIDS"
+    await waiting.terminate()
+    user = await client.users.create("files-user", projects={"default": "admin"})
+    token = await client.tokens.create(user=user.name, description="files")
+    settings = cluster.settings
+    try:
+        async with Client.connect(settings.endpoint, token=token.secret, ca=settings.ca) as other:
+            files = (await other.sessions.get(session.id)).files()
+            calls = (files.list(), files.upload(tmp_path / "x", "x"), files.download("x", tmp_path / "y"))
+            for attempt in calls:
+                # Not even administrators of the project.
+                with pytest.raises(NotFound):
+                    await attempt
+    finally:
+        await client.users.delete(user.name)
+
+
+async def drained(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+async def test_the_end_of_a_kernel_ends_what_comes_to_it(client: Client, cluster: Cluster) -> None:
+    session = await client.sessions.create(type="interactive", slots={"cpu": "0.2", "mem": "64m"}, termination_grace=0)
+    await session.wait("RUNNING", timeout=WAIT)
+    stub: Any = session._sessions._stub  # noqa: SLF001
+    call = stub.UploadFiles()
+    for step in started(session, new("x", resume=True), pb.UploadFilesRequest(data=b"con")):
+        await call.write(step)
+    assert (await call.read()).ready.offset == 0
+    await session.terminate(force=True)
+    await session.wait_ended(WAIT)
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        await call.write(pb.UploadFilesRequest(data=b"tent"))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await drained(call)
+    assert from_rpc(caught.value, "").reason in ("STATE_FORBIDS", "UNAVAILABLE")
+    kernel = session.kernels[0].id
+    for _ in range(100):
+        if not any(cluster.directory.rglob(f"{kernel}*.arriving")):
+            break
+        await asyncio.sleep(0.1)
+    assert not any(cluster.directory.rglob(f"{kernel}*.arriving"))

@@ -1,0 +1,199 @@
+"""Files of a work directory, whatever whoever runs in the kernel has put there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from agent.backends import arrival, work
+from agent.backends.arrival import Announced, Arrival, BusyError, DigestError, NoSpaceError, sweep
+from agent.backends.work import MissingError, PathError, RefusedError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "k.1"
+    home.mkdir()
+    os.chown(home, 60_000, 60_000)
+    (tmp_path / "secret").write_text("secret")
+    return home
+
+
+def announced(path: str, content: bytes = b"content", mode: int = 0) -> Announced:
+    return Announced(path, len(content), mode, hashlib.sha256(content).digest())
+
+
+def put(home: Path, path: str, content: bytes = b"content", mode: int = 0) -> None:
+    coming = Arrival(home, announced(path, content, mode), resume=False)
+    try:
+        coming.write(content)
+        coming.store()
+    finally:
+        coming.close()
+
+
+def left(home: Path) -> list[str]:
+    """What waits to be whole."""
+    arrivals = work.arrivals_of(home)
+    return sorted(path.name for path in arrivals.iterdir()) if arrivals.exists() else []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "..", "../x", "a/../../x", "./a", "a//b", "a\0b", "a" * 256, "/".join("a" * 101), "b/" * 2050],
+)
+def test_paths_that_lead_nowhere(home: Path, path: str) -> None:
+    with pytest.raises(PathError):
+        Arrival(home, announced(path), resume=False)
+    with work.opened(home) as descriptor, pytest.raises(PathError):
+        work.open_regular(descriptor, path)
+    assert not list(home.iterdir())
+    assert not left(home)
+
+
+def test_a_file_belongs_to_the_user_and_has_no_more_than_permissions(home: Path) -> None:
+    put(home, "a/b/run.sh", mode=0o6755)
+    put(home, "plain")
+    status = (home / "a/b/run.sh").stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o755, 60_000, 60_000)
+    assert stat.S_IMODE((home / "plain").stat().st_mode) == 0o644
+    assert [(home / name).stat().st_uid for name in ("a", "a/b")] == [60_000, 60_000]
+    assert not work.arrivals_of(home).exists()
+
+
+def test_links_lead_nowhere(home: Path, tmp_path: Path) -> None:
+    (home / "out").symlink_to(tmp_path)
+    (home / "up").symlink_to("..")
+    (home / "file").symlink_to(tmp_path / "secret")
+    (home / "proc").symlink_to("/proc/self/root")
+    for path in ("out/x", "up/x", "proc/tmp/x", "out/deep/x"):
+        with pytest.raises(RefusedError):
+            put(home, path)
+    with work.opened(home) as descriptor:
+        for path in ("out/secret", "up/secret", "file"):
+            with pytest.raises(RefusedError):
+                work.open_regular(descriptor, path)
+        found = {entry.path: entry for entry in work.walk(descriptor, "", recursive=True)}
+        assert set(found) == {"out", "up", "file", "proc"}
+        assert found["up"].target == ".."
+        assert [entry.path for entry in work.walk(descriptor, "file", recursive=True)] == ["file"]
+        with pytest.raises(RefusedError):
+            list(work.walk(descriptor, "out/deep", recursive=True))
+        with pytest.raises(RefusedError):
+            work.make_directory(descriptor, "out", 0o700)
+    # A link at the very place is replaced, and what it points to stays as it is.
+    put(home, "file")
+    assert (tmp_path / "secret").read_text() == "secret"
+    assert (home / "file").read_bytes() == b"content"
+    assert not left(home)
+
+
+def test_what_is_no_file(home: Path) -> None:
+    os.mkfifo(home / "fifo")
+    (home / "directory").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(home / "socket"))
+    with work.opened(home) as descriptor:
+        for path in ("fifo", "socket", "directory", ""):
+            with pytest.raises(RefusedError):
+                work.open_regular(descriptor, path)
+        with pytest.raises(MissingError):
+            work.open_regular(descriptor, "nothing")
+        with pytest.raises(RefusedError):
+            work.open_regular(descriptor, "fifo/x")
+    with pytest.raises(RefusedError):
+        put(home, "directory")
+    with pytest.raises(RefusedError):
+        put(home, "fifo/x")
+    put(home, "fifo")
+    assert (home / "fifo").read_bytes() == b"content"
+
+
+def test_names_that_are_not_text_and_trees_that_are_deep(home: Path) -> None:
+    os.mkdir(os.fsencode(home) + b"/\xff")
+    (Path(os.fsdecode(os.fsencode(home) + b"/\xff")) / "x").touch()
+    descriptor = os.open(home, os.O_RDONLY)
+    for _ in range(120):
+        os.mkdir("d", dir_fd=descriptor)
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    with work.opened(home) as top:
+        entries = list(work.walk(top, "", recursive=True))
+    odd = next(entry for entry in entries if entry.kind == 0)
+    assert odd.path == "\\xff"
+    assert len(entries) <= 1 + work.DEEPEST + 1
+    work.remove_work(home)
+    assert not home.exists()
+
+
+def test_an_upload_goes_on_where_it_stopped(home: Path) -> None:
+    content = os.urandom(3 << 20)
+    first = Arrival(home, announced("big", content), resume=True)
+    first.write(content[:1_000_000])
+    with pytest.raises(BusyError):
+        Arrival(home, announced("big", content), resume=True)
+    first.close()
+    assert not list(home.iterdir()), "the kernel sees nothing of it"
+    second = Arrival(home, announced("big", content), resume=True)
+    assert second.offset == 1_000_000
+    second.write(content[1_000_000:])
+    assert second.complete
+    second.store()
+    second.close()
+    assert (home / "big").read_bytes() == content
+    assert not left(home)
+
+
+def test_what_is_wrong_is_not_kept(home: Path) -> None:
+    (home / "x").write_text("before")
+    coming = Arrival(home, announced("x", b"content"), resume=True)
+    coming.write(b"CONTENT")
+    with pytest.raises(DigestError):
+        coming.store()
+    coming.close()
+    coming = Arrival(home, announced("x", b"content"), resume=True)
+    assert coming.offset == 0
+    with pytest.raises(DigestError):
+        coming.write(b"more than that")
+    coming.close()
+    assert (home / "x").read_text() == "before"
+    assert not left(home)
+
+
+def test_what_nobody_goes_on_with_is_removed(home: Path) -> None:
+    for path, digest in (("kept", True), ("not", False)):
+        new = announced(path)
+        coming = Arrival(home, new if digest else Announced(path, new.size, 0, b""), resume=digest)
+        coming.write(b"con")
+        coming.close()
+    assert len(left(home)) == 1
+    sweep(home, time.time())
+    assert len(left(home)) == 1
+    sweep(home, time.time() + arrival.KEPT + 10)
+    assert not work.arrivals_of(home).exists()
+
+
+def test_there_must_be_space(home: Path) -> None:
+    with pytest.raises(NoSpaceError):
+        Arrival(home, Announced("sparse", 1 << 60, 0, b"x" * 32), resume=True)
+    assert not left(home)
+
+
+def test_a_kernel_that_has_gone(home: Path) -> None:
+    coming = Arrival(home, announced("x"), resume=True)
+    coming.write(b"content")
+    work.remove_work(home)
+    with pytest.raises(MissingError):
+        coming.store()
+    coming.close()
+    with pytest.raises(FileNotFoundError):
+        Arrival(home, announced("x"), resume=True)
+    assert not work.arrivals_of(home).exists()

@@ -1,0 +1,119 @@
+"""The local half of copies: what a kernel says of its files leads nowhere but into the target."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from retinue.client.errors import TransferError
+from retinue.client.local_files import Arriving, check_room, found, local_places
+from retinue.manager.v1 import file_pb2
+from retinue.manager.v1 import session_service_pb2 as pb
+
+
+def regular(path: str, size: int = 1) -> file_pb2.FileEntry:
+    return file_pb2.FileEntry(path=path, type=file_pb2.FILE_TYPE_REGULAR, size=size, mode=0o644, version="1")
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "a/../../x", "/etc/passwd", "out/../../x", "out/", "out//x", "else/x", "out/.", "out/a\0b", "out"]
+)
+def test_names_that_lead_out(tmp_path: Path, path: str) -> None:
+    with pytest.raises(TransferError):
+        local_places([regular(path), regular("out/fine")], "out", tmp_path / "target", recursive=True)
+
+
+def test_places(tmp_path: Path) -> None:
+    assert local_places([regular("a/b")], "a/b", tmp_path / "x", recursive=False) == {"a/b": tmp_path / "x"}
+    places = local_places([regular("a/b/c")], "a", tmp_path, recursive=True)
+    assert places == {"a/b/c": tmp_path / "b" / "c"}
+    link = file_pb2.FileEntry(path="a", type=file_pb2.FILE_TYPE_LINK)
+    with pytest.raises(TransferError):
+        local_places([link], "a", tmp_path, recursive=True)
+    with pytest.raises(TransferError):
+        local_places([regular("a/b")], "a", tmp_path, recursive=False)
+
+
+def begin(path: str, offset: int = 0) -> pb.DownloadFilesResponse:
+    return pb.DownloadFilesResponse(begin=file_pb2.FileBegin(entry=regular(path, 4), offset=offset))
+
+
+def data(content: bytes) -> pb.DownloadFilesResponse:
+    return pb.DownloadFilesResponse(data=content)
+
+
+def end(content: bytes) -> pb.DownloadFilesResponse:
+    digest = hashlib.sha256(content).digest()
+    return pb.DownloadFilesResponse(end=file_pb2.FileEnd(size=len(content), sha256=digest))
+
+
+def test_a_file_goes_on_after_a_break(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    arriving = Arriving(target, {"x": target}, None)
+    for step in (begin("x"), data(b"ab")):
+        arriving.take(step)
+    assert not target.exists()
+    assert list(arriving.wanted(["x"])) == [file_pb2.FileRange(path="x", offset=2, version="1")]
+    for step in (begin("x", 2), data(b"cd"), end(b"abcd")):
+        arriving.take(step)
+    assert target.read_bytes() == b"abcd"
+    assert (arriving.files, arriving.bytes, list(arriving.wanted(["x"]))) == (1, 4, [])
+    arriving.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_file_that_changed_begins_anew(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    arriving = Arriving(target, {"x": target}, None)
+    for step in (begin("x"), data(b"ab"), begin("x"), data(b"wxyz"), end(b"wxyz")):
+        arriving.take(step)
+    assert target.read_bytes() == b"wxyz"
+    arriving.close()
+
+
+def test_what_is_not_whole_leaves_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    target.write_text("before")
+    for steps in ((begin("x"), data(b"ab"), end(b"abcd")), (begin("y"),), (data(b"a"),), (begin("x", 3),)):
+        arriving = Arriving(target, {"x": target}, None)
+        for step in steps[:-1]:
+            arriving.take(step)
+        with pytest.raises(TransferError):
+            arriving.take(steps[-1])
+        arriving.close()
+    assert target.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_local_link_that_leads_out(tmp_path: Path) -> None:
+    target, outside = tmp_path / "target", tmp_path / "outside"
+    target.mkdir()
+    outside.mkdir()
+    (target / "sub").symlink_to(outside)
+    arriving = Arriving(target, local_places([regular("sub/x")], "", target, recursive=True), None)
+    with pytest.raises(TransferError):
+        arriving.take(begin("sub/x"))
+    arriving.close()
+    assert not list(outside.iterdir())
+
+
+def test_what_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "d" / "e").mkdir(parents=True)
+    (tmp_path / "d" / "e" / "f").write_text("xyz")
+    (tmp_path / "d" / "link").symlink_to("/etc/passwd")
+    uploads, skipped = found(tmp_path / "d", "to", recursive=True)
+    assert [(upload.path, upload.directory, upload.size) for upload in uploads] == [
+        ("to", True, 0),
+        ("to/e", True, 0),
+        ("to/e/f", False, 3),
+    ]
+    assert skipped == [("to/link", "is no regular file")]
+    with pytest.raises(TransferError):
+        found(tmp_path / "d", "to", recursive=False)
+
+
+def test_what_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(TransferError):
+        check_room(1 << 60, tmp_path / "not" / "there")
