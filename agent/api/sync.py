@@ -201,6 +201,8 @@ class _Stream:
             self._complete = True
         elif step == "change" and self._complete:
             change = request.change
+            if change.attempts:
+                log.debug("wanted: %s", " ".join(attempt.id for attempt in change.attempts))
             if change.added_protected_addresses or change.removed_protected_addresses:
                 self._protect(
                     frozenset(change.added_protected_addresses), frozenset(change.removed_protected_addresses)

@@ -144,12 +144,16 @@ class Keeper:
             unsure.update(mirror.queue.ids[rows[:_LOOKED_AT_AGAIN]].tolist())
         async with self._database.transaction() as tx:
             changed = await changes.take(tx, self._term)
-            asked = changed.sessions | unsure
-            waiting = await changes.read_waiting(tx, asked) if asked else []
+            asked = list(changed.sessions | unsure)
+            changed.sessions.clear()
+            concerned = set[str]()
+            # Taken in page by page: should the commit fail, everything is read anew.
+            while asked:
+                page, asked = asked[-changes.PAGE :], asked[: -changes.PAGE]
+                concerned |= self._take_sessions(page, await changes.read_waiting(tx, page))
             agents = await changes.read_agents(tx, changed.agents) if changed.agents else []
             groups = await changes.read_groups(tx, changed.groups) if changed.groups else []
             quotas = await changes.read_quotas(tx, changed.quotas) if changed.quotas else []
-        concerned = self._take_sessions(asked, waiting)
         concerned |= self._take_facts(changed, agents, groups, quotas)
         concerned |= self._take_sums(changed)
         before = self._now

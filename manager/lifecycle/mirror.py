@@ -7,10 +7,11 @@ which no placement is on its way to the database; one that is on its way counts 
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,6 +177,12 @@ class Note:
     explanation: str
 
 
+class _Shape(NamedTuple):
+    first_kernel: int
+    size: int
+    hostnames: int
+
+
 class QueueTable:
     """The sessions that wait, of all groups: rows in any order, with holes."""
 
@@ -206,6 +213,7 @@ class QueueTable:
         self.first_kernel: Integers = empty(np.int64)
         self.size: Integers = empty(np.int32)
         self.kernel_count = 0
+        self._shapes: dict[str, _Shape] = {}
         # How often rows were renumbered.
         self.packed = 0
         self.requests = empty_amounts()
@@ -228,25 +236,14 @@ class QueueTable:
     def put(self, row: Row, account: int) -> None:
         """A session as read, instead of what was known of it."""
         self.remove(row["id"])
-        number, kernels = self.count, row["kernels"] or ()
+        number, shape = self.count, self._shape(row["kernels"] or "[]")
         self.count += 1
         if number >= len(self.alive):
             for name in self._COLUMNS:
                 setattr(self, name, grown(getattr(self, name), self.count))
         self.row_of[row["id"]] = number
         self.ids[number] = row["id"]
-        first = self.kernel_count
-        self.kernel_count += len(kernels)
-        self.requests, self.needs = grown(self.requests, self.kernel_count), grown(self.needs, self.kernel_count)
-        for position, kernel in enumerate(kernels, first):
-            self.needs[position] = self._needed(kernel["image"])
-            for slot, amount in kernel["slots"].items():
-                column = self._slots.column(slot)
-                if column >= self.requests.shape[1]:
-                    self.requests = widened(self.requests, column + 1)
-                self.requests[position, column] = amount
-        hostnames = self.hostname_set(tuple(kernel["hostname"] for kernel in kernels))
-        note = self.note_number(row["reason"], row["message"], hostnames)
+        note = self.note_number(row["reason"], row["message"], shape.hostnames)
         self.alive[number] = True
         self.single_node[number] = row["cluster_mode"] == "SINGLE_NODE"
         self.clearing[number] = row["clearing"]
@@ -258,10 +255,28 @@ class QueueTable:
         self.created[number], self.promise_until[number] = row["created"], row["promise_until"]
         self.tries[number] = self.written_tries[number] = row["tries"]
         self.note[number] = self.written_note[number] = note
-        self.hostnames[number] = hostnames
-        self.first_kernel[number], self.size[number] = first, len(kernels)
+        self.hostnames[number] = shape.hostnames
+        self.first_kernel[number], self.size[number] = shape.first_kernel, shape.size
         if is_particular(row):
             self.particulars[number] = row
+
+    def _shape(self, text: str) -> _Shape:
+        """Kernels as read, in rows of `requests` that all sessions with the same kernels share."""
+        shape = self._shapes.get(text)
+        if shape is None:
+            kernels, first = json.loads(text), self.kernel_count
+            self.kernel_count += len(kernels)
+            self.requests, self.needs = grown(self.requests, self.kernel_count), grown(self.needs, self.kernel_count)
+            for position, kernel in enumerate(kernels, first):
+                self.needs[position] = self._needed(kernel["image"])
+                for slot, amount in kernel["slots"].items():
+                    column = self._slots.column(slot)
+                    if column >= self.requests.shape[1]:
+                        self.requests = widened(self.requests, column + 1)
+                    self.requests[position, column] = amount
+            hostnames = self.hostname_set(tuple(kernel["hostname"] for kernel in kernels))
+            shape = self._shapes[text] = _Shape(first, len(kernels), hostnames)
+        return shape
 
     def remove(self, session_id: uuid.UUID) -> str | None:
         """Forgets a session; returns its group when it was known."""
@@ -336,11 +351,19 @@ class QueueTable:
     def _pack(self) -> None:
         self.packed += 1
         rows = np.flatnonzero(self.alive[: self.count])
-        kernels, offsets = self.kernels_of(rows)
+        used = set(self.first_kernel[rows].tolist())
+        shapes = {text: shape for text, shape in self._shapes.items() if shape.first_kernel in used}
+        kernels = [kernel for shape in shapes.values() for kernel in range(shape[0], shape[0] + shape.size)]
+        first_of = np.zeros(self.kernel_count + 1, np.int64)
+        self._shapes, first = {}, 0
+        for text, shape in shapes.items():
+            first_of[shape.first_kernel] = first
+            self._shapes[text] = shape._replace(first_kernel=first)
+            first += shape.size
         for name in self._COLUMNS:
             setattr(self, name, getattr(self, name)[rows].copy())
+        self.first_kernel = first_of[self.first_kernel]
         self.requests, self.needs = self.requests[kernels], self.needs[kernels]
-        self.first_kernel = offsets[:-1].copy()
         self.count, self.kernel_count = len(rows), len(kernels)
         moved = {number: position for position, number in enumerate(rows.tolist())}
         self.particulars = {moved[number]: row for number, row in self.particulars.items()}

@@ -99,6 +99,8 @@ class GroupPasses:
         # From which session on reasons are worked out, when they are too many for one pass.
         self._turn = 0
         self._random = random.SystemRandom()
+        # As committed last; None when nobody knows.
+        self._written_rotation: str | None = None
         # Past usage as last read, when, under which settings and of whom.
         self._usage: dict[str, dict[str, float]] = {}
         self._usage_read = -math.inf
@@ -194,6 +196,7 @@ class GroupPasses:
             kept = await self._write(plan)
         except StoreConflict:
             # It lost against another transaction and left nothing behind.
+            self._written_rotation = None
             kept = np.zeros(0, np.int64)
         except BaseException:
             # Who knows what the database made of it.
@@ -338,9 +341,12 @@ class GroupPasses:
             ],
         )
         held = await placements.place(tx, self._term, placed, kernels)
-        await placements.make_networks(tx, networks)
+        if networks:
+            await placements.make_networks(tx, networks)
         await placements.move(tx, placed)
-        await placements.keep_rotation(tx, plan.group, plan.rotation)
+        if plan.rotation != self._written_rotation:
+            await placements.keep_rotation(tx, plan.group, plan.rotation)
+            self._written_rotation = plan.rotation
         await shares.add(tx, held)
         await placements.record(tx, ids)
 

@@ -193,12 +193,14 @@ def _row(draft: Draft) -> dict[str, Any]:
         "starts_at": spec.get("starts_at") or 0.0,
         "open_dependencies": len(spec.get("depends_on", ())),
         "waits_for": list(spec.get("depends_on", ()))[:3],
-        "kernels": [
-            {
-                "hostname": kernel["hostname"],
-                "slots": kernel["slots"],
-                "image": bool(images.get(kernel["role"]) or images[""]),
-            }
-            for kernel in draft.kernels
-        ],
+        "kernels": json.dumps(
+            [
+                {
+                    "hostname": kernel["hostname"],
+                    "slots": kernel["slots"],
+                    "image": bool(images.get(kernel["role"]) or images[""]),
+                }
+                for kernel in draft.kernels
+            ]
+        ),
     }

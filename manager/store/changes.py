@@ -27,7 +27,8 @@ from manager.store.recordset import Row, fetched
 # Group, owner and project: who holds something.
 Account = tuple[str, str, str]
 
-_PAGE = 2000
+# Sessions read at once: what is read takes more memory for a moment than what is kept of it.
+PAGE = 1000
 
 
 @dataclass(slots=True)
@@ -194,17 +195,20 @@ _WAITING = """
         ARRAY(SELECT coalesce(p.name, d.parent_id::text) FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
               WHERE d.child_id = s.id AND NOT d.settled ORDER BY d.position LIMIT 3) AS waits_for,
         (SELECT jsonb_agg(jsonb_build_object('hostname', k.hostname, 'slots', k.slots, 'image',
-                    coalesce(nullif(s.spec->'roles'->k.role->>'image', ''), s.spec->'kernel'->>'image', '') <> '') ORDER BY k.local_rank)
+                    coalesce(nullif(s.spec->'roles'->k.role->>'image', ''), s.spec->'kernel'->>'image', '') <> '') ORDER BY k.local_rank)::text
          FROM kernel k WHERE k.session_id = s.id) AS kernels,
-        EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND (a.end_time IS NULL OR a.log_pending))
-            OR EXISTS (SELECT FROM network n WHERE n.session_id = s.id) AS clearing
+        s.schedule_time IS NOT NULL AND (
+            EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND (a.end_time IS NULL OR a.log_pending))
+            OR EXISTS (SELECT FROM network n WHERE n.session_id = s.id)
+        ) AS clearing
     FROM session s WHERE s.state = 'PENDING'
 """
 
 
 async def read_waiting(tx: AsyncSession, ids: Collection[uuid.UUID]) -> list[Row]:
-    """Those of the sessions that wait: with their kernels by rank, the times of the next try and of the start asked for (seconds since 1970),
-    what they depend on that has not succeeded, and whether attempts or networks of an earlier placement are still being cleared away.
+    """Those of the sessions that wait: with their kernels by rank (JSON, as text: most sessions have the same), the times of the next try and
+    of the start asked for (seconds since 1970), what they depend on that has not succeeded, and whether attempts or networks of an earlier
+    placement are still being cleared away.
     """
     rows = await tx.execute(text(f"{_WAITING} AND s.id = ANY(:ids) ORDER BY s.sequence"), {"ids": list(ids)})
     return fetched(rows)
@@ -237,11 +241,11 @@ async def read_all_waiting(tx: AsyncSession, group: str) -> AsyncIterator[list[R
     while True:
         rows = await tx.execute(
             text(f"{_WAITING} AND s.resource_group = :group AND s.sequence > :after ORDER BY s.sequence LIMIT :limit"),
-            {"group": group, "after": after, "limit": _PAGE},
+            {"group": group, "after": after, "limit": PAGE},
         )
         page = fetched(rows)
         if page:
             after = page[-1]["sequence"]
             yield page
-        if len(page) < _PAGE:
+        if len(page) < PAGE:
             return

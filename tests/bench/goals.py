@@ -59,6 +59,8 @@ GOALS: dict[str, Goal] = {
     "shell-pass-with-history": Goal("ratio at most 1.05", _ratio_at_most(1.05)),
     "shell-pass-10k-agents-to-1k-agents": Goal("ratio at most 3.0", _ratio_at_most(3.0)),
     "shell-memory-per-pending": Goal("at most 1,536 bytes", _value_at_most(1536)),
+    "wake-up-p50": Goal("at most 10 ms", _value_at_most(10)),
+    "wake-up-p99": Goal("at most 30 ms", _value_at_most(30)),
     "submit-bulk": Goal("ratio at least 0.35", _ratio_at_least(0.35)),
     "submit-single-p50": Goal("ratio at most 2.5", _ratio_at_most(2.5)),
     "docker-start-20-parallel": Goal("ratio at most 1.05", _ratio_at_most(1.05)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -61,7 +62,7 @@ def waiting(owner: str, project: str = "p", **slots: int) -> dict[str, Any]:
         "promise": None,
         "promise_until": 0.0,
         "clearing": False,
-        "kernels": [{"hostname": "main1", "image": False, "slots": slots or {"cpu": 1000}}],
+        "kernels": json.dumps([{"hostname": "main1", "image": False, "slots": slots or {"cpu": 1000}}]),
     }
 
 
@@ -133,7 +134,8 @@ def test_each_session_is_held_to_its_own_quotas() -> None:
 def test_images_need_a_backend_for_them_and_native_processes_another() -> None:
     agents = [{**AGENTS[0], "backends": ["process", "docker"]}, AGENTS[1], {**AGENTS[1], "id": "n2", "backends": ["x"]}]
     session = waiting("ann")
-    session["kernels"].append({**session["kernels"][0], "hostname": "sub1", "image": True})
+    main = json.loads(session["kernels"])[0]
+    session["kernels"] = json.dumps([main, {**main, "hostname": "sub1", "image": True}])
     snapshot = build(agents, {}, [session], {})
     assert snapshot.agents.offers is not None
     assert snapshot.agents.offers.tolist() == [3, 1, 0]
@@ -158,3 +160,22 @@ def test_strict_agents_that_are_away_are_waited_for() -> None:
     why = build(AGENTS, {}, [row], {}).queue.held_back[0]
     assert (why.tier, why.code) == (Tier.SYSTEM, "NO_AGENT_AVAILABLE")
     assert "gone" in why.message
+
+
+def test_sessions_with_the_same_kernels_share_them_also_after_others_are_gone() -> None:
+    mirror = Mirror.empty(snapshots.offered, snapshots.needed)
+    amounts = [{"cpu": 1000 + number // 2, "mem": 7} for number in range(3000)]
+    rows = [{**waiting("ann", **slots), "sequence": number} for number, slots in enumerate(amounts)]
+    mirror.put_waiting(rows)
+    assert mirror.queue.kernel_count == 1500
+    for number, row in enumerate(rows):
+        if number % 3:
+            mirror.queue.remove(row["id"])
+    assert mirror.queue.packed == 1
+    mirror.put_waiting([{**waiting("ben", disk=1), "sequence": 9000}])
+    kept = [*amounts[::3], {"disk": 1}]
+    kernels, offsets = mirror.queue.kernels_of(mirror.queue.rows_of("g"))
+    assert offsets.tolist() == list(range(len(kept) + 1))
+    columns = {slot: mirror.slots.column(slot) for slot in ("cpu", "mem", "disk")}
+    found = mirror.queue.requests[kernels]
+    assert [{slot: int(row[at]) for slot, at in columns.items() if row[at]} for row in found] == kept
