@@ -32,6 +32,7 @@ from agent.code.workspaces import Workspaces
 from agent.enrollment import enroll, split_address
 from agent.identity import Identity, IdentityError, IdentityStore
 from agent.kernel.build import CACHE
+from agent.kernel.ssh_programs import find_programs
 from agent.network.hosts import hosts_text
 from agent.network.name_servers import read
 from agent.network.name_servers import text as resolver_text
@@ -130,6 +131,10 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         holdings = await asyncio.to_thread(_holdings, settings)
         node = replace(node, gpus=len(holdings.gpus))
         containers = await asyncio.to_thread(_containers, settings, node, resolver, holdings)
+        if await asyncio.to_thread(find_programs) is None:
+            log.warning(
+                "kernels of one session cannot reach each other by ssh: `python -m agent.kernel` builds what is missing"
+            )
         backend = Dispatch(_processes(settings, node, resolver, holdings), containers)
     networks = NodeNetworks(
         settings.agent_id,

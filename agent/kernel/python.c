@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #ifndef ROOT
-#define ROOT "/opt/kernel/python"
+#define ROOT "/run/kernel/python"
 #endif
 
 int main(int count, char **arguments)

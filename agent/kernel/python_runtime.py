@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from agent.kernel.build import CACHE, SHIPPED, BuildError, build
+from agent.kernel.places import PYTHON
 
 LAUNCHER = "python"
 """Name of the program that starts the interpreter, and of its source."""
@@ -35,7 +36,7 @@ LEFT_OUT = (
 )
 STEP_TIMEOUT = 600.0
 _LIBRARY = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x", re.MULTILINE)
-MADE = "1"
+MADE = "2"
 """Counts changes in how it is made."""
 
 
@@ -99,7 +100,7 @@ def _fill(root: Path, launcher: Path) -> None:
         "-s",
         str(root),
         "-p",
-        "/opt/kernel/python",
+        PYTHON,
         str(library),
     ]
     subprocess.run(compiling, check=False, capture_output=True, timeout=STEP_TIMEOUT)  # noqa: S603

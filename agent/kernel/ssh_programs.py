@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.kernel.build import CACHE, BuildError
-from agent.kernel.places import FILES, PROGRAMS, SHELL_PROGRAM
+from agent.kernel.build import CACHE, SHIPPED, BuildError
+from agent.kernel.places import FILES, PROGRAMS, PROGRAMS_PREFIX, SHELL_PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,7 @@ SOURCES = (
             "--without-pam",
             "--without-shadow",
             "--disable-libutil",
-            "--prefix=/opt/kernel",
+            f"--prefix={PROGRAMS_PREFIX}",
             f"--sysconfdir={FILES}",
             "LDFLAGS=-static",
             "CFLAGS=-Os",
@@ -118,9 +118,8 @@ def programs_path(cache: Path = CACHE) -> Path:
 
 
 def find_programs(cache: Path = CACHE) -> Path | None:
-    """The directory of the programs; None while they are not built."""
-    path = programs_path(cache)
-    return path if path.is_dir() else None
+    """The directory of the programs; None while they are not built, and an image of the agent has none."""
+    return next((path for path in (programs_path(cache), programs_path(SHIPPED)) if path.is_dir()), None)
 
 
 def build_programs(cache: Path = CACHE) -> Path:

@@ -14,6 +14,8 @@ from retinue.client.local.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts,
 GOOD = Facts(
     tools=dict.fromkeys(TOOLS, True),
     programs_built=True,
+    ssh_built=True,
+    kernel="5.12.0-1-amd64",
     engine={"version": "20.10.24+dfsg1", "runc": "1.1.5", "live_restore": True},
     cgroup_version=2,
     controllers=frozenset({"memory", "cpu", "pids", "io"}),
@@ -39,6 +41,9 @@ def test_a_good_node_lacks_nothing() -> None:
         (replace(GOOD, engine={**(GOOD.engine or {}), "runc": ""}), "runc", WARNING, "1.1"),
         (replace(GOOD, engine={**(GOOD.engine or {}), "live_restore": False}), "live-restore", WARNING, "daemon.json"),
         (replace(GOOD, programs_built=False, compiler=False), "compiler", ERROR, "gcc"),
+        (replace(GOOD, ssh_built=False), "ssh", WARNING, "python -m agent.kernel"),
+        (replace(GOOD, kernel="5.10.0-30-amd64"), "linux", ERROR, "5.12"),
+        (replace(GOOD, kernel=""), "linux", ERROR, "5.12"),
         (replace(GOOD, controllers=frozenset({"cpu", "pids"})), "cgroups", ERROR, "cgroup_enable=memory"),
         (replace(GOOD, links={**GOOD.links, "vxlan": False}), "vxlan", ERROR, "modprobe vxlan"),
         (replace(GOOD, overlay=False), "overlay", ERROR, "modprobe overlay"),
@@ -60,7 +65,7 @@ def test_this_machine() -> None:
     """It runs the tests, so it has what a node needs; whether an engine runs beside them is open."""
     result = CliRunner().invoke(doctor_command, ["-o", "json"], standalone_mode=False)
     findings = {finding["name"]: finding for finding in json.loads(result.output)}
-    assert {*TOOLS, *LINKS, "cgroups", "mtu", "docker", "clock", "addresses"} <= set(findings)
+    assert {*TOOLS, *LINKS, "cgroups", "mtu", "linux", "ssh", "docker", "clock", "addresses"} <= set(findings)
     assert {findings[name]["state"] for name in (*TOOLS, *LINKS, "cgroups")} == {OK}
     assert result.return_value == (1 if ERROR in {finding["state"] for finding in findings.values()} else 0)
     assert "REMEDY" in CliRunner().invoke(doctor_command, [], standalone_mode=False).output

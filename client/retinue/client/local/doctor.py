@@ -23,7 +23,11 @@ OK, WARNING, ERROR = "OK", "WARNING", "ERROR"
 SESSION_ADDRESSES = ipaddress.ip_network("10.128.0.0/9")
 """Where managers take the private networks of sessions from."""
 LEAST_MTU = 1300
+PROGRAM_PLACES = (Path("/usr/lib/retinue"), Path("/var/cache/retinue"))
+"""Where agents have what they put inside kernels: as shipped in their image, and as built on the node."""
 OLDEST_ENGINE, OLDEST_RUNC = (20, 10), (1, 1)
+OLDEST_KERNEL = (5, 12)
+"""From there on, what is mounted into kernels can be made read-only before it is seen (`mount_setattr`)."""
 TOOLS = {
     "bwrap": ("bubblewrap", "native processes"),
     "setpriv": ("util-linux", "native processes"),
@@ -46,6 +50,8 @@ class Facts:
     tools: Mapping[str, bool] = field(default_factory=dict)
     compiler: bool = True
     programs_built: bool = False
+    ssh_built: bool = False
+    kernel: str = ""
     engine: Mapping[str, Any] | None = None
     cgroup_version: int = 0
     controllers: frozenset[str] = frozenset()
@@ -79,7 +85,7 @@ def judge(facts: Facts) -> list[Finding]:
             findings.append(Finding(tool, OK, "is there"))
         else:
             findings.append(Finding(tool, ERROR, f"is missing: needed for {purpose}", f"apt-get install {package}"))
-    findings += _engine(facts)
+    findings += [_kernel(facts.kernel), *_engine(facts), _ssh(facts.ssh_built)]
     findings += _groups(facts)
     for kind in LINKS:
         if facts.links.get(kind):
@@ -108,7 +114,7 @@ def _engine(facts: Facts) -> list[Finding]:
         ("runc", str(facts.engine.get("runc", "")), OLDEST_RUNC),
     ):
         wanted = ".".join(map(str, oldest))
-        version = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+        version = _version(text)
         if not version:
             found.append(Finding(name, WARNING, "does not say its version", f"{wanted} or newer is known to work"))
         elif version < oldest:
@@ -124,6 +130,24 @@ def _engine(facts: Facts) -> list[Finding]:
         remedy = "apt-get install gcc libc6-dev"
         found.append(Finding("compiler", ERROR, "programs for containers are not built, and cannot be", remedy))
     return found
+
+
+def _kernel(release: str) -> Finding:
+    if _version(release) < OLDEST_KERNEL:
+        wanted = ".".join(map(str, OLDEST_KERNEL))
+        return Finding("linux", ERROR, f"version {release or '?'} is too old", f"boot Linux {wanted} or newer")
+    return Finding("linux", OK, f"version {release}")
+
+
+def _ssh(built: bool) -> Finding:
+    if built:
+        return Finding("ssh", OK, "programs for ssh between kernels are built")
+    remedy = "apt-get install musl-tools dpkg-dev make busybox-static, then python -m agent.kernel"
+    return Finding("ssh", WARNING, "programs for ssh are not built: kernels of a session have none", remedy)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
 def _groups(facts: Facts) -> list[Finding]:
@@ -170,7 +194,9 @@ def examine(docker_host: str = "") -> Facts:
         root=root,
         tools={tool: shutil.which(tool) is not None for tool in TOOLS},
         compiler=any(map(shutil.which, ("musl-gcc", "gcc", "cc"))),
-        programs_built=any(Path("/usr/lib/retinue").glob("init-*")) or any(Path("/var/cache/retinue").glob("init-*")),
+        programs_built=_is_built("init-*"),
+        ssh_built=_is_built("ssh-*"),
+        kernel=os.uname().release,
         engine=_ask_engine(docker_host),
         cgroup_version=2 if unified else 1,
         controllers=frozenset(controllers),
@@ -181,6 +207,10 @@ def examine(docker_host: str = "") -> Facts:
         addresses=_routes(),
         clock_synchronized=_is_synchronized(),
     )
+
+
+def _is_built(pattern: str) -> bool:
+    return any(path for place in PROGRAM_PLACES for path in place.glob(pattern))
 
 
 def _ask_engine(host: str) -> dict[str, Any] | None:
