@@ -1,4 +1,4 @@
-"""Runs the demonstration: a manager, its database and two agents on nodes of their own, then four parts."""
+"""Runs the demonstration: a manager, its database and two agents on nodes of their own, then five parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 from dataclasses import replace
 
-from demo import cleaning, containers, fairness, placement, word_count
+from demo import cleaning, code, containers, fairness, placement, word_count
 from demo.stage import DemoError, Stage
 from retinue.client import RetinueError
 from retinue.client.local import engine
@@ -36,7 +36,8 @@ async def demonstrate(stage: Stage) -> None:
             try:
                 await word_count.show(stage, client, image)
                 await fairness.show(stage, cluster, client)
-                await placement.show(stage, cluster, client)
+                together, *_ = await placement.show(stage, cluster, client)
+                await code.show(stage, together)
                 await cleaning.show(stage, cluster, client)
             except (DemoError, RetinueError, TimeoutError):
                 for child in cluster.casualties():

@@ -1,4 +1,4 @@
-"""Part 4: everything is ended, and nothing of it is left on the nodes."""
+"""Part 5: everything is ended, and nothing of it is left on the nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS = 30.0
 
 async def show(stage: Stage, cluster: Cluster, client: Client) -> None:
     """Ends all sessions and looks at the nodes. Raises DemoError, RetinueError."""
-    stage.heading("4. All is ended, and the nodes are clean")
+    stage.heading("5. All is ended, and the nodes are clean")
     living = [session async for session in client.sessions.list()]
     await asyncio.gather(*(session.terminate() for session in living))
     await asyncio.gather(*(session.wait_ended(timeout=_SECONDS) for session in living))

@@ -18,12 +18,12 @@ from agent.code.runs import OffsetPastEndError, Run
 from agent.code.workspace import TooManyRunsError, Workspace
 from agent.code.workspaces import TooManyLanguagesError
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.v1 import code_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
     from agent.code.workspaces import Workspaces
-    from retinue.manager.v1 import code_pb2
 
 MOST_PER_ATTEMPT = 32
 """Streams at a time into one kernel."""
@@ -142,9 +142,9 @@ class _Stream:
             self.begin(self._pass_on(run, offset))
 
     async def _pass_on(self, run: Run, offset: int) -> None:
-        async with contextlib.aclosing(run.read(offset)) as events:
-            async for event in events:
-                await self.responses.put(pb.ExecuteCodeResponse(event=event))
+        async with contextlib.aclosing(run.read(offset)) as pieces:
+            async for events in pieces:
+                await self.responses.put(pb.ExecuteCodeResponse(events=code_pb2.CodeEvents(events=events)))
         self._followed.discard(run.id)
 
     async def _complete(self, query: code_pb2.CodeCompletionQuery) -> None:

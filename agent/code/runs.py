@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 MOST_BYTES = 4 << 20
 """Of the events of one run; the oldest go first, but not the newest one."""
 _OVERHEAD = 100
+LINGER = 0.005
+"""Seconds that an event may wait for the next one, unless somebody waits for it: the end, or a question."""
+LARGEST_PIECE = 512 * 1024
+"""Bytes of events that are read at a time, and one event more."""
 
 
 class OffsetPastEndError(Exception):
@@ -40,6 +46,7 @@ class Run:
         self._size = 0
         self._begin = 0
         self._changed = asyncio.Event()
+        self._urgent = asyncio.Event()
 
     @property
     def end(self) -> int:
@@ -63,11 +70,15 @@ class Run:
             self._size -= self._events.popleft().ByteSize() + _OVERHEAD
             self._begin += 1
         self.over = event.HasField("finished")
+        if self.over or event.HasField("input_request"):
+            self._urgent.set()
+        else:
+            self._urgent.clear()
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def read(self, offset: int) -> AsyncGenerator[pb.CodeEvent, None]:
-        """Events from an offset to the end of the run. Raises OffsetPastEndError.
+    async def read(self, offset: int) -> AsyncGenerator[list[pb.CodeEvent], None]:
+        """Events from an offset to the end of the run, several at a time when they come fast. Raises OffsetPastEndError.
 
         Those that are not kept any more are passed over, which the offsets show, and a remark without a place of its own.
         """
@@ -77,13 +88,28 @@ class Run:
             changed = self._changed
             if offset < self._begin:
                 remark = pb.CodeLog(level="WARNING", message=f"{self._begin - offset} events are not kept any more")
-                yield pb.CodeEvent(run_id=self.id, offset=self._begin - 1, log=remark)
+                yield [pb.CodeEvent(run_id=self.id, offset=self._begin - 1, log=remark)]
                 offset = max(offset, self._begin)
-                continue
-            if offset < self.end:
-                yield self._events[offset - self._begin]
-                offset += 1
+            elif offset < self.end:
+                if not self._urgent.is_set():
+                    # A message for each event costs more than most events do.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LINGER):
+                            await self._urgent.wait()
+                if offset >= self._begin:
+                    events = self._piece(offset)
+                    offset += len(events)
+                    yield events
             elif self.over:
                 return
             else:
                 await changed.wait()
+
+    def _piece(self, offset: int) -> list[pb.CodeEvent]:
+        events, size = [], 0
+        for event in itertools.islice(self._events, offset - self._begin, None):
+            events.append(event)
+            size += event.ByteSize()
+            if size > LARGEST_PIECE:
+                break
+        return events

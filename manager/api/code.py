@@ -56,8 +56,8 @@ async def serve_code(
             match response.WhichOneof("step"):
                 case "opened":
                     yield pb.ExecuteCodeResponse(opened=pb.CodeOpened(language=language))
-                case "event":
-                    yield pb.ExecuteCodeResponse(event=response.event)
+                case "events":
+                    yield pb.ExecuteCodeResponse(events=response.events)
                 case "completions":
                     yield pb.ExecuteCodeResponse(completions=response.completions)
 

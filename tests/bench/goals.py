@@ -63,6 +63,7 @@ GOALS: dict[str, Goal] = {
     "wake-up-p99": Goal("at most 30 ms", _value_at_most(30)),
     "submit-bulk": Goal("ratio at least 0.35", _ratio_at_least(0.35)),
     "submit-single-p50": Goal("ratio at most 2.5", _ratio_at_most(2.5)),
+    "code-round-trip": Goal("ratio at most 1.3", _ratio_at_most(1.3)),
     "docker-start-20-parallel": Goal("ratio at most 1.05", _ratio_at_most(1.05)),
     "docker-start": Goal("ratio at most 1.10", _ratio_at_most(1.10)),
     "noop-sessions": Goal("ratio at least 4 and 2,000 sessions/s", _both(4, 2000)),

@@ -156,20 +156,19 @@ class Code:
             while True:
                 response = await self._next()
                 if response.HasField("completions"):
-                    if (query := self._queries.get(response.completions.query_id)) is not None and not query.done():
+                    query = self._queries.get(response.completions.query_id)
+                    if query is not None and not query.done():
                         query.set_result(response.completions)
-                elif (events := self._runs.get(response.event.run_id)) is not None:
-                    await events.put(response.event)
+                for event in response.events.events:
+                    if (events := self._runs.get(event.run_id)) is not None:
+                        await events.put(event)
         except CallError as error:
             self._failure = error
-            for events in self._runs.values():
-                # What was read counts as well, but for what nobody has read yet and has no place beside the end.
-                while events.full():
-                    events.get_nowait()
-                events.put_nowait(None)
             for query in self._queries.values():
                 if not query.done():
                     query.set_exception(error)
+            # Behind what has come and is not read yet.
+            await asyncio.gather(*(events.put(None) for events in self._runs.values()))
 
     async def _next(self) -> pb.ExecuteCodeResponse:
         try:

@@ -256,7 +256,7 @@ async def test_code_in_a_container_whose_image_has_no_python(cluster: DockerClus
             await session.wait("RUNNING", timeout=60)
             async with asyncio.timeout(60), session.code() as code:
                 result = await code.execute("import os, ssl, sqlite3, sys; x = 42; print(os.getuid(), sys.executable)")
-                assert result.stdout == "60000 /opt/kernel/python/bin/python3\n", result
+                assert result.stdout == "60000 /run/kernel/python/bin/python3\n", result
                 looped = await code.execute("import time\nwhile True: time.sleep(0.01)", timeout=0.2)
                 assert looped.status == "TIMED_OUT"
                 assert (await code.execute("x")).value == "42"
