@@ -131,6 +131,7 @@ class _Stream:
         self._beats: dict[int, float] = {}
         self._beat = 0
         self._protected: frozenset[str] = frozenset()
+        self._backends: list[str] = []
 
     def cut(self, error: ApiError) -> None:
         """Ends the stream; whatever the manager still says on it is not heard."""
@@ -158,6 +159,9 @@ class _Stream:
                     yield self._heartbeat()
                     spoke = clock()
                     continue
+                if list(self._service.welcome().backends) != self._backends:
+                    # A Docker engine that came up after the agent: only a welcome tells, and a new stream begins with one.
+                    raise ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "what this agent can run has changed")
                 until = min(spoke + self._interval, reported + PATIENCE if waits else math.inf)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(until):
@@ -239,6 +243,7 @@ class _Stream:
 
     def _welcome(self) -> agent_service_pb2.SyncResponse:
         welcome = self._service.welcome()
+        self._backends = list(welcome.backends)
         self._welcomed = None if self._reconciler.fence is None else self._reconciler.fence.now()
         self._sent = {key: self._look(key, attempt) for key, attempt in self._reconciler.attempts().items()}
         self._sent_networks = self._reconciler.networks()

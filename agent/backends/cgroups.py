@@ -55,6 +55,22 @@ def quota(cpu: int) -> int:
     return max(SMALLEST_QUOTA, cpu * CPU_PERIOD // 1000)
 
 
+def memory_group(pid: int, mount: Path = MOUNT) -> Path | None:
+    """The group that a process's memory counts in, whoever made it; None when that cannot be told."""
+    unified = (mount / "cgroup.controllers").exists()
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, place = line.split(":", 2)
+            if (not controllers) if unified else ("memory" in controllers.split(",")):
+                return (mount if unified else mount / "memory") / place.lstrip("/")
+    return None
+
+
+def out_of_memory_kills(group: Path) -> int:
+    """How many processes of a group Linux ended because its memory was used up; 0 once the group is gone."""
+    return max(_count(group / file, "oom_kill") for file in ("memory.events", "memory.oom_control"))
+
+
 Setting = tuple[str, str, int | str, bool]
 """Controller, file, value, and whether the file must be there."""
 
@@ -218,10 +234,7 @@ class Cgroups:
 
     def out_of_memory_kills(self, attempt_id: str) -> int:
         """How many processes of the attempt the kernel ended because its memory was used up."""
-        places = self.places(attempt_id)
-        if self.unified:
-            return _count(places[""] / "memory.events", "oom_kill")
-        return _count(places["memory"] / "memory.oom_control", "oom_kill")
+        return out_of_memory_kills(self.places(attempt_id)["" if self.unified else "memory"])
 
     def processes(self, attempt_id: str) -> set[int]:
         """Numbers of the processes in the attempt's groups.

@@ -14,6 +14,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +22,7 @@ from agent.attempts import Phase
 from agent.backends.attachment import BUFFER, DockerStream, NotRunningError, Wire
 from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.backends.book import Book
+from agent.backends.cgroups import memory_group, out_of_memory_kills
 from agent.backends.docker_engine import Engine, EngineError
 from agent.backends.docker_fit import fitted
 from agent.backends.docker_images import ImageError, Images
@@ -35,7 +37,6 @@ from agent.resources.holdings import Holdings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
-    from pathlib import Path
     from typing import Any
 
     from agent.attempts import AttemptSpec, Layer, ObservedAttempt
@@ -258,7 +259,7 @@ class DockerBackend:
             async with self._starts:
                 place = self._book.place(spec.id)
                 init = await self._run(lambda: kernels.start(spec, hosts, image, holding, place))
-            record = replace(record, phase=Phase.CREATED, init=init)
+            record = replace(record, phase=Phase.CREATED, init=init, memory_group=str(memory_group(init.pid) or ""))
             # What is not recorded, a later agent could not reach.
             await self._book.write(record)
         except ImageError as error:
@@ -406,12 +407,24 @@ class DockerBackend:
 
     async def _finish(self, attempt_id: str, failure: tuple[str, str] | None = None) -> None:
         """Records the end of an attempt, once nothing of it is left; tries until that is done."""
+        await self._look_at_memory(attempt_id)
         await self._prepared.wait()
         while True:
             async with self._book.lock(attempt_id):
                 if await self._try_finish(attempt_id, failure):
                     return
             await asyncio.sleep(RETRY)
+
+    async def _look_at_memory(self, attempt_id: str) -> None:
+        """Records that memory was used up: the engine misses it while it is down, and its return removes the group."""
+        async with self._book.lock(attempt_id):
+            record = self._book.record(attempt_id)
+            if not record.memory_group:
+                return
+            killed = await asyncio.to_thread(out_of_memory_kills, Path(record.memory_group))
+            if killed:
+                with contextlib.suppress(OSError):
+                    await self._book.write(replace(record, out_of_memory=True))
 
     async def _fail(self, attempt_id: str, failure: tuple[str, str] | None = None) -> None:
         """Records that an attempt could not be created; what cannot be done now is done in the background."""
@@ -447,7 +460,7 @@ class DockerBackend:
         code, when, out_of_memory = None, time.time(), False
         if state is not None and state.end_time is not None and record.start_time is not None:
             when = max(state.end_time, record.start_time)
-            out_of_memory = state.out_of_memory
+            out_of_memory = state.out_of_memory or record.out_of_memory
             # What the restart of the node has ended, the engine found ended when it came up; its code means nothing.
             if not rebooted or state.end_time < await asyncio.to_thread(boot_time):
                 code = state.exit_code

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from agent.attempts import AttemptSpec
 
+STOP_TIMEOUT = 1
+"""Seconds. Nobody asks the engine to stop a container: first processes are told directly."""
 NAME_PREFIX = "retinue-"
 AGENT_LABEL = "retinue.agent"
 ATTEMPT_LABEL = "retinue.attempt"
@@ -90,6 +92,8 @@ def body(container: Container) -> dict[str, Any]:
         "Cmd": list(spec.command),
         # What an image says of its health would be run in the kernel, and its cost counted to the user.
         "Healthcheck": {"Test": ["NONE"]},
+        # How long the engine waits for news of a container that it finds dead when it is to kill it.
+        "StopTimeout": STOP_TIMEOUT,
         "Tty": False,
         "OpenStdin": False,
         "Labels": {

@@ -125,10 +125,10 @@ class Engine:
         except _MissingError:
             return None
 
-    def wait(self, name: str) -> None:
-        """Returns when a container does not run any more, or never did."""
+    def wait(self, name: str, timeout: float = CALL_TIMEOUT) -> None:
+        """Returns when a container does not run any more, or never did. Raises EngineUnavailableError after `timeout` seconds."""
         with contextlib.suppress(_MissingError):
-            self._call(lambda client: client.wait(name, timeout=CALL_TIMEOUT))
+            self._call(lambda client: client.wait(name, timeout=timeout))
 
     def kill(self, name: str) -> None:
         """Ends all processes of a container; nothing to do when it does not run."""

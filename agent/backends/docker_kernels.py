@@ -193,7 +193,12 @@ class DockerKernels:
                 self._engine.kill(name)
                 if init is not None:
                     wait_end(init, END_TIMEOUT)
-            self._engine.wait(name)
+            try:
+                self._engine.wait(name, END_TIMEOUT)
+            except EngineUnavailableError:
+                # An engine whose containerd was away when it ended hears of it only when it tries to kill it.
+                self._engine.kill(name)
+                self._engine.wait(name)
             state = self._engine.inspect(name)
             if state is not None and state.running:
                 raise EngineError("its processes do not end")

@@ -35,7 +35,8 @@ class Record:
     """What is known of an attempt. Times are seconds since the epoch, `stop_grace` is in seconds.
 
     `start_time` is set when the command is let go, before it is. `monitor` is the process that watches over the kernel
-    and writes its exit code, `init` the first process inside.
+    and writes its exit code, `init` the first process inside. `memory_group` is the directory of
+    the control group that a container's memory counts in, `out_of_memory` what it said at the end.
     """
 
     id: str
@@ -58,6 +59,8 @@ class Record:
     image: ImageFacts | None = None
     cores: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()
+    memory_group: str = ""
+    out_of_memory: bool = False
 
     @property
     def holding(self) -> Holding:

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 
 from agent.kernel.python_runtime import build_runtime
-from retinue.client.local.cluster import Cluster, ClusterOptions
 from retinue.client.local.leftovers import network_namespaces
 from retinue.client.local.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
+from tests.integration.docker.cluster import DockerCluster
 from tests.integration.docker.engine import IMAGE, TestEngine, install
 from tests.integration.docker.registry import Registry, make_image
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from retinue.client import Client, Session
-    from retinue.client.local.nodes import Node
 
 NAMES = ("main1", "sub1", "sub2")
 TALK = """
@@ -43,48 +42,14 @@ sleep 1000
 """
 
 
-class DockerCluster(Cluster):
-    """A cluster whose agents each have an engine in their node's network namespace."""
-
-    def __init__(self) -> None:
-        options = ClusterOptions(agents=2, prefix="rt-test-", heartbeat=0.5, engine=self._start_engine)
-        super().__init__(options=options)
-        self.engines: dict[str, TestEngine] = {}
-
-    def _start_engine(self, agent_id: str, node: Node | None) -> str:
-        assert node is not None
-        engine = self.engines[agent_id] = TestEngine(node.namespace)
-        engine.start()
-        first = next(iter(self.engines.values()))
-        if engine is first:
-            engine.make_image()
-        else:
-            engine.take_image(first, IMAGE)
-        return engine.host
-
-    def containers(self) -> list[str]:
-        """Names of all containers of all engines."""
-        names = []
-        for engine in self.engines.values():
-            client = engine.client()
-            names += [name for container in client.containers(all=True) for name in container["Names"]]
-            client.close()
-        return names
-
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster() -> AsyncIterator[DockerCluster]:
     install()
-    cluster = DockerCluster()
-    try:
-        async with cluster:
-            yield cluster
-    finally:
-        for engine in cluster.engines.values():
-            engine.stop()
+    async with DockerCluster() as cluster:
+        yield cluster
 
 
 async def printed(client: Client, session: str, hostname: str) -> str:

@@ -1,0 +1,152 @@
+"""Docker engines, or what they keep containers by, are killed under running kernels: the kernels do not notice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from retinue.client.local.threads import in_thread
+from tests.faults.test_kills import COUNT, count_on
+from tests.integration.docker.cluster import DockerCluster
+from tests.integration.docker.engine import IMAGE, install
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.client import Client
+    from retinue.client.session import Session
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ENDS = {
+    "exit 7": ("EXITED", 7),
+    # One block that does not fit into the kernel's memory.
+    "dd if=/dev/zero of=/dev/null bs=256M count=1": ("OOM_KILLED", 137),
+    "kill -9 $$": ("EXITED", 137),
+}
+"""How commands end, and what has to be known of it."""
+TOLD = "/home/work/told"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster() -> AsyncIterator[DockerCluster]:
+    install()
+    async with DockerCluster(live_restore=True) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(cluster: DockerCluster) -> AsyncIterator[Client]:
+    async with cluster.client() as client:
+        yield client
+
+
+async def start(client: Client, command: str, *, size: int = 1) -> Session:
+    session = await client.sessions.create(
+        type="batch",
+        image=IMAGE,
+        command=["sh", "-c", command],
+        sub_command=["sh", "-c", command],
+        cluster_size=size,
+        cluster_mode="multi-node" if size > 1 else "single-node",
+        slots={"cpu": "2" if size > 1 else "0.5", "mem": "32m"},
+    )
+    return await session.wait("RUNNING", timeout=60)
+
+
+def tell(cluster: DockerCluster, session: Session) -> None:
+    """Tells a command that waits for it to go on; neither the engine nor the agent is needed."""
+    kernel = session.kernels[0]
+    agent = next(agent for agent in cluster.agents if agent.id == kernel.agent)
+    (agent.state_directory / "scratch" / f"{kernel.id}.{kernel.epoch}" / "told").touch()
+
+
+def pids(cluster: DockerCluster) -> dict[str, int]:
+    """First processes of all containers that run, by name."""
+    found = {}
+    for engine in cluster.engines.values():
+        client = engine.client()
+        for container in client.containers():
+            found[container["Names"][0]] = client.inspect_container(container["Id"])["State"]["Pid"]
+        client.close()
+    return found
+
+
+async def ended(sessions: list[Session]) -> list[tuple[str, int | None]]:
+    """Reason and exit code of each session's kernel."""
+    for session in sessions:
+        await session.wait_ended(60)
+    return [(session.kernels[0].reason, session.exit_code) for session in sessions]
+
+
+@pytest.mark.parametrize("agents_too", [False, True])
+async def test_killed_engines(cluster: DockerCluster, client: Client, agents_too: bool) -> None:
+    """Kernels go on; how they end while there is no engine is known once there is one, whoever was dead meanwhile."""
+    counting = await start(client, COUNT, size=2)
+    ending = [await start(client, f"until [ -e {TOLD} ]; do sleep 0.05; done; {end}") for end in ENDS]
+    before = await in_thread(pids, cluster)
+    assert len(before) == 2 + len(ENDS)
+    if agents_too:
+        for index in range(len(cluster.agents)):
+            await cluster.kill_agent(index)
+    for engine in cluster.engines.values():
+        await in_thread(engine.end, signal.SIGKILL)
+    for session in ending:
+        tell(cluster, session)
+    if not agents_too:
+        await count_on(client, counting)
+    if agents_too:
+        await start_agents(cluster)
+    for engine in cluster.engines.values():
+        await in_thread(engine.start)
+    assert await ended(ending) == list(ENDS.values())
+    await count_on(client, counting)
+    assert (await counting.refresh()).state == "RUNNING"
+    assert (await in_thread(pids, cluster)).items() <= before.items()
+    await gone(cluster, counting)
+
+
+async def test_killed_containerd(cluster: DockerCluster, client: Client) -> None:
+    counting = await start(client, COUNT, size=2)
+    ending = [await start(client, f"until [ -e {TOLD} ]; do sleep 0.05; done; {end}") for end in ENDS]
+    before = await in_thread(pids, cluster)
+    for engine in cluster.engines.values():
+        await in_thread(engine.kill_containerd)
+    for session in ending:
+        tell(cluster, session)
+    assert await ended(ending) == list(ENDS.values())
+    await count_on(client, counting)
+    assert (await counting.refresh()).state == "RUNNING"
+    assert (await in_thread(pids, cluster)).items() <= before.items()
+    # The engine creates again.
+    assert await ended([await start(client, "sleep 0.1; exit 3")]) == [("EXITED", 3)]
+    await gone(cluster, counting)
+
+
+async def start_agents(cluster: DockerCluster) -> None:
+    """Waits until they look after their kernels: to the manager they were alive all along."""
+    logs = [cluster.directory / "logs" / f"{agent.id}.log" for agent in cluster.agents]
+
+    def listened() -> list[int]:
+        return [log.read_text().count(" listens at ") for log in logs]
+
+    before = await in_thread(listened)
+    for index in range(len(cluster.agents)):
+        await cluster.start_agent(index)
+    async with asyncio.timeout(30):
+        while any(now == count for now, count in zip(await in_thread(listened), before, strict=True)):
+            await asyncio.sleep(0.05)
+
+
+async def gone(cluster: DockerCluster, session: Session) -> None:
+    await session.terminate(force=True)
+    await session.wait_ended(60)
+    left = await cluster.wait_clean(20)
+    assert all(found.is_clean for found in left.values()), left
+    async with asyncio.timeout(20):
+        while await in_thread(cluster.containers):
+            await asyncio.sleep(0.1)
