@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agent.api.code import CodeService
     from agent.api.files import FileService
     from agent.api.open_port import PortService
+    from agent.api.services import Services
     from agent.api.sync import SyncService
     from agent.backends.backend import Backend
     from agent.backends.output import Output
@@ -36,11 +37,12 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
     def __init__(
         self,
         sync: SyncService,
+        *,
         attach: AttachService,
         ports: PortService,
         code: CodeService,
-        *,
         files: FileService,
+        services: Services,
         backend: Backend,
     ) -> None:
         """Serves what these do."""
@@ -49,6 +51,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         self._attach = attach
         self._ports = ports
         self._code = code
+        self._services = services
         self._backend = backend
         self._sampler = Sampler(self._first_pid)
 
@@ -149,6 +152,20 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         async with aclosing(self._files.list(request)) as responses:
             async for response in responses:
                 yield response
+
+    async def StartService(
+        self, request: agent_service_pb2.StartServiceRequest, context: Any
+    ) -> agent_service_pb2.StartServiceResponse:
+        """Starts a program inside a running attempt that goes on by itself."""
+        del context
+        return agent_service_pb2.StartServiceResponse(status=await self._services.start(request))
+
+    async def GetService(
+        self, request: agent_service_pb2.GetServiceRequest, context: Any
+    ) -> agent_service_pb2.GetServiceResponse:
+        """Says whether such a program runs."""
+        del context
+        return agent_service_pb2.GetServiceResponse(status=await self._services.status(request.place))
 
 
 async def _begin(output: Output, request: agent_service_pb2.StreamLogsRequest) -> int:

@@ -17,6 +17,7 @@ from agent.api.code import CodeService
 from agent.api.errors import Guard
 from agent.api.files import FileService
 from agent.api.open_port import PortService
+from agent.api.services import Services
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -60,7 +61,15 @@ class Server:
         self._credentials = _credentials(identity)
         self._health = health.aio.HealthServicer()
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(
-            AgentService(sync, self._attach, self._ports, self._code, files=FileService(backend), backend=backend),
+            AgentService(
+                sync,
+                attach=self._attach,
+                ports=self._ports,
+                code=self._code,
+                files=FileService(backend),
+                services=Services(backend),
+                backend=backend,
+            ),
             self._server,
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

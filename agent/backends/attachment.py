@@ -91,6 +91,17 @@ class Attachment:
         """Starts the command; once, before anything else."""
         await self._send(frames.start_frame(start))
 
+    async def start_apart(self, start: Start, log: str) -> bool:
+        """Starts a command that goes on when this is closed, and prints into a file; False when it runs already.
+
+        Instead of `start`. Raises AttachmentLostError.
+        """
+        await self._send(frames.apart_frame(start, log))
+        kind, data = await self._receive()
+        if kind not in {frames.STARTED, frames.RUNNING}:
+            raise AttachmentLostError(data.decode(errors="replace"))
+        return kind == frames.STARTED
+
     async def write(self, data: bytes) -> None:
         """Passes input on, and returns when all of it is under way."""
         view = memoryview(data)

@@ -7,9 +7,9 @@
  *
  * Standard input and output carry frames: a letter, four bytes of length, most significant first, and so many bytes.
  * In: S what to start (strings that end in NUL: 1 for a terminal, 0 for none, 2 for none and that orphans live on; rows, columns, directory, number of arguments, arguments,
- * variables as NAME=VALUE), I input, E end of input, R rows and columns (two bytes each), K a signal (one byte).
+ * variables as NAME=VALUE), D the same to go on by itself (path of its log, directory, number of arguments, arguments, variables), I input, E end of input, R rows and columns (two bytes each), K a signal (one byte).
  * Out: P it runs, O and X what it printed and its errors, A so many bytes of input were taken, Q it exited with a code, F it cannot
- * be done, in words. At most WINDOW bytes of input are under way that were not reported as taken: so a command that does not
+ * be done, in words, U it runs already: whoever has a lock on its log does. At most WINDOW bytes of input are under way that were not reported as taken: so a command that does not
  * read holds up neither signals nor the end.
  *
  * When the command has ended, so does all that it started, orphans included. When standard input ends (whoever is outside has gone,
@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -309,6 +310,68 @@ static void start(char *position, size_t length)
 	close(failed[0]);
 }
 
+/* Writes what is left to be said, and ends without ending what was started. */
+static void leave(void)
+{
+	fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) & ~O_NONBLOCK);
+	write_out();
+	exit(0);
+}
+
+/*
+ * Starts a command that goes on by itself. Its output goes to a log, which it has a lock on for as long as it, or what it started, has the
+ * log open: so there is never a second one, whoever starts it, and it can be seen from outside whether there is one.
+ */
+static void start_apart(char *position, size_t length)
+{
+	char *end = position + length, **arguments, *directory, *path;
+	int null, log, failed[2], problem = 0;
+	unsigned count, at;
+	struct stat found;
+
+	path = next_string(&position, end);
+	directory = next_string(&position, end);
+	count = (unsigned)strtoul(next_string(&position, end), NULL, 10);
+	arguments = count > 0 && count <= length ? calloc(count + 1, sizeof *arguments) : NULL;
+	if (arguments == NULL) {
+		errno = EPROTO;
+		refuse("there is nothing to start");
+	}
+	for (at = 0; at < count; at++)
+		arguments[at] = next_string(&position, end);
+	while (position < end)
+		putenv(next_string(&position, end));
+	null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	log = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+	if (null < 0 || log < 0 || fstat(log, &found) != 0)
+		refuse(path);
+	if (!S_ISREG(found.st_mode)) {
+		errno = EEXIST;
+		refuse(path);
+	}
+	if (flock(log, LOCK_EX | LOCK_NB) != 0) {
+		if (errno != EWOULDBLOCK)
+			refuse(path);
+		put_frame('U', NULL, 0);
+		leave();
+	}
+	if (ftruncate(log, 0) != 0 || pipe2(failed, O_CLOEXEC) != 0)
+		refuse(path);
+	fcntl(log, F_SETFL, fcntl(log, F_GETFL) & ~O_NONBLOCK);
+	command = fork();
+	if (command < 0)
+		refuse("cannot start another process");
+	if (command == 0)
+		become(arguments, directory, null, log, log, failed[1]);
+	close(failed[1]);
+	if (read(failed[0], &problem, sizeof problem) != 0) {
+		errno = problem;
+		refuse(arguments[0]);
+	}
+	put_frame('P', NULL, 0);
+	leave();
+}
+
 static void take_input(const unsigned char *data, size_t length)
 {
 	if (input_begin > 0) {
@@ -335,6 +398,10 @@ static void take_frame(void)
 			/* Its strings are the command's environment by now. */
 			body = NULL;
 		}
+		break;
+	case 'D':
+		if (command == 0)
+			start_apart((char *)body, body_wanted);
 		break;
 	case 'I':
 		if (!input_over)

@@ -17,7 +17,7 @@ WINDOW = 64 * 1024
 LARGEST = 64 * 1024
 """Most bytes of a frame that comes from inside; more is a sign that somebody else is talking."""
 
-STARTED, OUTPUT, ERRORS, TAKEN, EXITED, REFUSED = b"P", b"O", b"X", b"A", b"Q", b"F"
+STARTED, OUTPUT, ERRORS, TAKEN, EXITED, REFUSED, RUNNING = b"P", b"O", b"X", b"A", b"Q", b"F", b"U"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,15 @@ def start_frame(start: Start) -> bytes:
     if any("\0" in text for text in texts):
         raise ValueError("texts must not hold NUL")
     return frame(b"S", b"".join(text.encode(errors="surrogateescape") + b"\0" for text in texts))
+
+
+def apart_frame(start: Start, log: str) -> bytes:
+    """The only frame for a command that goes on by itself, with its output in a file. Raises ValueError on a text that holds NUL."""
+    variables = [f"{name}={value}" for name, value in start.environment.items()]
+    texts = [log, start.directory, str(len(start.command)), *start.command, *variables]
+    if any("\0" in text for text in texts):
+        raise ValueError("texts must not hold NUL")
+    return frame(b"D", b"".join(text.encode(errors="surrogateescape") + b"\0" for text in texts))
 
 
 def input_frame(data: bytes) -> bytes:

@@ -45,6 +45,8 @@ METHODS: Mapping[str, Access] = {
             "UploadFiles": Access.USER,
             "DownloadFiles": Access.USER,
             "ListFiles": Access.USER,
+            "StartService": Access.USER,
+            "GetService": Access.USER,
         },
     ),
     **_methods(

@@ -248,6 +248,15 @@ class PortClosed(_Precondition):
         super().__init__(f"nothing listens on port {port}", f"port/{port}", {"port": port})
 
 
+class ServiceFailed(_Precondition):
+    """The program of a service could not be started, or ended before it answered."""
+
+    reason = "SERVICE_FAILED"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "service")
+
+
 class FeatureUnavailable(_Precondition):
     """A session of this type does not have the feature."""
 
@@ -459,6 +468,8 @@ def _told_by_agent(error: forwarding.AgentRefusedError) -> ApiError | None:
             found = Unavailable(str(error))
         case "PORT_CLOSED":
             found = PortClosed(error.metadata.get("port", ""))
+        case "SERVICE_FAILED":
+            found = ServiceFailed(str(error))
         case "CONNECTION_RESET":
             found = ConnectionReset(str(error))
         case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -13,6 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from manager.api.etags import etag
 from manager.lifecycle.preview import Preview
 from manager.lifecycle.service_ports import TCP, PortRange, ServicePortSpec
+from manager.lifecycle.services import ServiceSpec
 from manager.lifecycle.spec import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_PRIORITY,
@@ -95,6 +97,17 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
             ServicePortSpec(port.name, port.protocol or TCP, tuple(port.ports)) for port in message.service_ports
         ),
         preopen_ports=tuple(PortRange(ports.first, ports.last or ports.first) for ports in message.preopen_ports),
+        services=tuple(
+            ServiceSpec(
+                service.name,
+                tuple(service.command),
+                dict(service.environment),
+                service.working_directory,
+                tuple(service.allowed_arguments),
+                tuple(service.allowed_environment),
+            )
+            for service in message.services
+        ),
     )
 
 
@@ -178,6 +191,7 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
             pb.ServicePort(name=port.name, protocol=port.protocol, ports=port.ports) for port in spec.service_ports
         ],
         preopen_ports=[pb.PortRange(first=ports.first, last=ports.last) for ports in spec.preopen_ports],
+        services=[pb.ServiceDefinition(**asdict(service)) for service in spec.services],
     )
 
 

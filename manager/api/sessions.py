@@ -21,6 +21,7 @@ from manager.api.files import serve_download, serve_list, serve_upload
 from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
 from manager.api.open_port import serve_open_port
+from manager.api.services import get_service, start_service
 from manager.api.session_convert import (
     event_message,
     explanation_message,
@@ -351,6 +352,18 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         async with aclosing(serve_list(self._database, self._forwarder, request)) as responses:
             async for response in responses:
                 yield response
+
+    async def StartService(
+        self, request: pb.StartServiceRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.StartServiceResponse:
+        """See the proto."""
+        return pb.StartServiceResponse(status=await start_service(self._database, self._forwarder, request))
+
+    async def GetService(
+        self, request: pb.GetServiceRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetServiceResponse:
+        """See the proto."""
+        return pb.GetServiceResponse(status=await get_service(self._database, self._forwarder, request))
 
     async def _outputs(
         self, wanted: Mapping[str, uuid.UUID], epoch: int, span: Span, follow: bool

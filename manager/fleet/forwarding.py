@@ -68,6 +68,12 @@ class Forwarder:
                 async for response in method(stub)(request):
                     yield response
 
+    async def call(self, place: Place, method: Method, request: Any) -> Any:
+        """The response to one request. Raises AgentUnavailableError, AgentRefusedError."""
+        with _told(place.agent_id):
+            async with self._stub(place) as stub:
+                return await method(stub)(request)
+
     async def exchange(
         self,
         place: Place,

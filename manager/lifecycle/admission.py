@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from manager.lifecycle.mounts import check_mounts
-from manager.lifecycle.service_ports import check_ports
+from manager.lifecycle.service_ports import PORT_NAME, check_ports
+from manager.lifecycle.services import MAX_ALLOWED, MAX_SERVICES, ServiceSpec
 from manager.lifecycle.spec import DEFAULT_SLOTS, MAIN, KernelSpec, RetryPolicy, SessionSpec, WebhookSpec
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import MEMORY, AmountError, format_amount, parse_amount
@@ -19,6 +20,7 @@ MAX_PRIORITY = 100
 MAX_GRACE_SECONDS = 300.0
 MAX_ARGUMENTS, MAX_ARGUMENT_BYTES = 1024, 64 * 1024
 MAX_ENVIRONMENT, MAX_ENVIRONMENT_BYTES = 512, 128 * 1024
+MAX_PATH_BYTES = 4096
 MAX_SLOTS = 32
 MAX_LABELS, MAX_LABEL_VALUE = 64, 256
 MAX_AGENTS = 64
@@ -70,6 +72,7 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     check_mounts(spec.mounts, "spec.mounts", violations)
     _check_webhooks(spec.webhooks, violations)
     check_ports(spec.service_ports, spec.preopen_ports, violations)
+    _check_services(spec, violations)
     if spec.retry is not None:
         _check_retry(spec.retry, violations)
     kernel = _admit_kernel(
@@ -147,6 +150,39 @@ def _check_webhooks(webhooks: Sequence[WebhookSpec], violations: Violations) -> 
             violations.append((f"{path}.events", "holds one twice"))
         if len(webhook.secret) > MAX_WEBHOOK_SECRET:
             violations.append((f"{path}.secret", f"must be at most {MAX_WEBHOOK_SECRET} characters"))
+
+
+def _check_services(spec: SessionSpec, violations: Violations) -> None:
+    if len(spec.services) > MAX_SERVICES:
+        violations.append(("spec.services", f"must be at most {MAX_SERVICES}"))
+        return
+    ports = {port.name for port in spec.service_ports}
+    for position, service in enumerate(spec.services):
+        path = f"spec.services[{position}]"
+        if any(service.name == other.name for other in spec.services[:position]):
+            violations.append((f"{path}.name", "is given twice"))
+        # An image may declare the port: that is known once it is on a node.
+        elif not PORT_NAME.fullmatch(service.name) or (service.name not in ports and not spec.of_role(MAIN).image):
+            violations.append((f"{path}.name", "is not the name of a service port"))
+        _check_service(service, path, violations)
+
+
+def _check_service(service: ServiceSpec, path: str, violations: Violations) -> None:
+    if not service.command:
+        violations.append((f"{path}.command", "is required"))
+    violations += wrong_command(service.command, f"{path}.command")
+    violations += wrong_environment(service.environment, f"{path}.environment")
+    directory = service.working_directory
+    if directory and (not directory.startswith("/") or "\0" in directory or len(directory.encode()) > MAX_PATH_BYTES):
+        violations.append((f"{path}.working_directory", f"must be an absolute path of at most {MAX_PATH_BYTES} bytes"))
+    if len(service.allowed_arguments) > MAX_ALLOWED or any(
+        not argument or "\0" in argument or "=" in argument for argument in service.allowed_arguments
+    ):
+        violations.append((f"{path}.allowed_arguments", f"must be at most {MAX_ALLOWED} names without ="))
+    if len(service.allowed_environment) > MAX_ALLOWED or wrong_environment(
+        dict.fromkeys(service.allowed_environment, ""), ""
+    ):
+        violations.append((f"{path}.allowed_environment", f"must be at most {MAX_ALLOWED} names of variables"))
 
 
 def _check_retry(retry: RetryPolicy, violations: Violations) -> None:

@@ -10,6 +10,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from manager.fleet.forwarding import Place
 from manager.lifecycle.desires import attempt_id
 from manager.lifecycle.service_ports import Reachable, reachable
+from manager.lifecycle.services import ServiceSpec, stored_service
 from manager.lifecycle.spec import MAIN
 from manager.lifecycle.states import KernelState
 from manager.store import attempts
@@ -39,18 +40,22 @@ async def running_place(tx: AsyncSession, session_id: uuid.UUID, hostname: str) 
 
 @dataclass(frozen=True, slots=True)
 class MainKernel:
-    """Where a session's main kernel runs, its address in the session's network (empty without one), and what of it can be reached."""
+    """Where a session's main kernel runs, its address in the session's network (empty without one), what of it can be reached, and what
+    can be started in it.
+    """
 
     place: Place
     address: str
     reachable: Reachable
+    services: tuple[ServiceSpec, ...] = ()
 
 
 async def running_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernel:
     """The main kernel of a session that is there. Raises KernelNotRunningError."""
     row = await attempts.read_main(tx, session_id)
     place = _place(row, f"{MAIN}1")
-    return MainKernel(place, row["kernel_address"], reachable(row["spec"], row["service_ports"]))
+    services = tuple(map(stored_service, row["spec"].get("services", ())))
+    return MainKernel(place, row["kernel_address"], reachable(row["spec"], row["service_ports"]), services)
 
 
 def _place(row: Row, hostname: str) -> Place:

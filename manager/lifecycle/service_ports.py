@@ -15,7 +15,7 @@ RESERVED = frozenset({2200})
 MAX_PORTS, MAX_RANGES = 64, 16
 
 # With a letter first, no name is taken for a number.
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
+PORT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 _NO_NUMBER = f"must be from {PORTS.start} to {PORTS.stop - 1}"
 
@@ -51,7 +51,7 @@ def check_ports(declared: Sequence[ServicePortSpec], preopen: Sequence[PortRange
     numbers: set[int] = set()
     for position, port in enumerate(declared):
         path = f"spec.service_ports[{position}]"
-        if not _NAME.fullmatch(port.name):
+        if not PORT_NAME.fullmatch(port.name):
             violations.append((f"{path}.name", "must be 1-63 letters, digits, -, _ and ., a letter first"))
         elif port.name in names:
             violations.append((f"{path}.name", "is given twice"))

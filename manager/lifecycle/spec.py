@@ -9,6 +9,7 @@ from typing import Any
 
 from manager.lifecycle.features import Feature
 from manager.lifecycle.service_ports import PortRange, ServicePortSpec, stored_port
+from manager.lifecycle.services import ServiceSpec, stored_service
 from manager.lifecycle.states import SessionType
 
 MAIN, SUB = "main", "sub"
@@ -126,6 +127,7 @@ class SessionSpec:
     service_ports: tuple[ServicePortSpec, ...] = ()
     preopen_ports: tuple[PortRange, ...] = ()
     template: TemplateOrigin | None = None
+    services: tuple[ServiceSpec, ...] = ()
 
     def of_role(self, role: str) -> KernelSpec:
         """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
@@ -148,7 +150,7 @@ class SessionSpec:
             Feature.DEPENDENCIES: bool(self.depends_on),
             Feature.RETRIES: self.retry is not None,
             Feature.CLUSTERING: self.cluster_size > 1,
-            Feature.SERVICE_PORTS: bool(self.service_ports or self.preopen_ports),
+            Feature.SERVICE_PORTS: bool(self.service_ports or self.preopen_ports or self.services),
         }
         return frozenset(feature for feature, wanted in asked.items() if wanted)
 
@@ -166,6 +168,7 @@ class SessionSpec:
             "service_ports": tuple(asdict(port) for port in self.service_ports),
             "preopen_ports": tuple(asdict(ports) for ports in self.preopen_ports),
             "template": None if self.template is None else asdict(self.template),
+            "services": tuple(asdict(service) for service in self.services),
         }
 
     @classmethod
@@ -187,6 +190,7 @@ class SessionSpec:
         values["service_ports"] = tuple(map(stored_port, values.get("service_ports", ())))
         values["preopen_ports"] = tuple(PortRange(**ports) for ports in values.get("preopen_ports", ()))
         values["template"] = TemplateOrigin(**values["template"]) if values.get("template") else None
+        values["services"] = tuple(map(stored_service, values.get("services", ())))
         values["retry"] = RetryPolicy(**values["retry"]) if values.get("retry") else None
         return cls(**values)
 
@@ -195,7 +199,18 @@ _PLAIN = tuple(
     field.name
     for field in fields(SessionSpec)
     if field.name
-    not in ("kernel", "roles", "labels", "retry", "mounts", "webhooks", "service_ports", "preopen_ports", "template")
+    not in (
+        "kernel",
+        "roles",
+        "labels",
+        "retry",
+        "mounts",
+        "webhooks",
+        "service_ports",
+        "preopen_ports",
+        "template",
+        "services",
+    )
 )
 _RETRY = tuple(field.name for field in fields(RetryPolicy))
 

@@ -41,6 +41,8 @@ RETRIED_METHODS = {
         "StreamStats",
         "DownloadFiles",
         "ListFiles",
+        "StartService",
+        "GetService",
     ),
     "retinue.manager.v1.TemplateService": (
         "CreateTemplate",

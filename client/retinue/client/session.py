@@ -152,6 +152,16 @@ class Session:
         """The files in the work directory of one kernel (default `main1`)."""
         return self._sessions.files(self.id, hostname)
 
+    async def start_service(
+        self, service: str, arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None
+    ) -> session_service_pb2.ServiceStatus:
+        """Starts the program of a service, unless it runs; see `Sessions.start_service`."""
+        return await self._sessions.start_service(self.id, service, arguments, environment=environment)
+
+    async def service(self, service: str) -> session_service_pb2.ServiceStatus:
+        """Whether the program of a service runs, and what it printed last."""
+        return await self._sessions.service(self.id, service)
+
     async def terminate(self, *, force: bool = False) -> Session:
         """Ends it; returns itself as last seen, before it is over. `force` kills without grace."""
         # The answer has no revision: what was last seen stays what events are folded into.

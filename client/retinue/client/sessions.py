@@ -217,6 +217,20 @@ class Sessions:
         """The files in the work directory of a running kernel (default `main1`)."""
         return Files(self._stub, session, hostname, self._patience)
 
+    async def start_service(
+        self, session: str, service: str, arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None
+    ) -> session_service_pb2.ServiceStatus:
+        """Starts the program of a service in `main1`, unless it runs; waits up to 20 s for it to answer. May be repeated."""
+        request = session_service_pb2.StartServiceRequest(
+            session=session, service=service, arguments=arguments, environment=environment or {}
+        )
+        return (await call(self._stub.StartService, request)).status
+
+    async def service(self, session: str, service: str) -> session_service_pb2.ServiceStatus:
+        """Whether the program of a service runs, and what it printed last."""
+        request = session_service_pb2.GetServiceRequest(session=session, service=service)
+        return (await call(self._stub.GetService, request)).status
+
     async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:
         """A session after each of its events, with the event's revision, until it is over.
 

@@ -20,7 +20,7 @@ class SessionOptions(TypedDict, total=False):
     kernel; slots are amounts as text, such as `{"cpu": "2", "mem": "4g"}`. `shared_memory`: size of /dev/shm, such as
     `1g`, a part of `mem`. The same with `main_` and `sub_` in front: of one role, in place of the above. `labels`: free. `mounts`: directories of the
     nodes as source, target and whether it is writable. `ports`: of `main1` that clients reach, each a name, `tcp` or `http`,
-    and a number; `preopen_ports`: first and last number of ranges.
+    and a number; `preopen_ports`: first and last number of ranges; `services`: programs to be started on demand, as messages.
     `termination_grace`, `time_limit`: seconds. `agents`: to run on, `agent_choice`: `preferred` or `strict`.
     `architecture`: that the agents must have. `endpoint`: that it is a replica of,
     `replica_placement`: `spread` or `pack`. `preemptible`: may make way for sessions of higher priority.
@@ -52,6 +52,7 @@ class SessionOptions(TypedDict, total=False):
     mounts: Sequence[tuple[str, str, bool]]
     ports: Sequence[tuple[str, str, int]]
     preopen_ports: Sequence[tuple[int, int]]
+    services: Sequence[session_pb2.ServiceDefinition]
     termination_grace: float
     agents: Sequence[str]
     agent_choice: str
@@ -93,6 +94,7 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         preopen_ports=[
             session_pb2.PortRange(first=first, last=last) for first, last in options.get("preopen_ports", ())
         ],
+        services=options.get("services", ()),
         agents=options.get("agents", ()),
         architecture=options.get("architecture", ""),
         endpoint=options.get("endpoint", ""),

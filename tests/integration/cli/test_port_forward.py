@@ -92,3 +92,23 @@ async def test_what_cannot_be(retinue: Program, client: Client) -> None:
     process.send_signal(signal.SIGINT)
     async with asyncio.timeout(SECONDS):
         assert await process.wait() == 130
+
+
+async def test_programs_on_demand(retinue: Program) -> None:
+    ran = await retinue(
+        *("run", "-t", "interactive", "-n", "with-apps", "--slots", "cpu=0.5,mem=64m", "--grace", "0"),
+        *("--port", "web:http:7080", "--app", "web=python3 -u -m http.server {port}", "--", "sleep", "1000"),
+    )
+    assert ran.code == 0, ran.err
+    for arguments, code, out in (
+        (["status"], 1, "stopped\n"),
+        (["start"], 0, "web answers at port 7080\n"),
+        (["start"], 0, "web answers at port 7080\n"),
+        (["status"], 0, "running\n"),
+    ):
+        ran = await retinue("app", *arguments, "with-apps", "web")
+        assert (ran.code, ran.out) == (code, out), ran.err
+    assert "Serving HTTP on 0.0.0.0 port 7080" in (await retinue("app", "logs", "with-apps", "web")).out
+    refused = await retinue("app", "start", "with-apps", "web", "--", "--directory")
+    assert (refused.code, refused.out) == (1, "")
+    assert (await retinue("app", "start", "with-apps", "other")).code == 3

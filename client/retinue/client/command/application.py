@@ -34,6 +34,7 @@ _COMMANDS = {
     "port-forward": "port_forward",
     "cp": "files",
     "files": "files",
+    "app": "app",
     "top": "top",
     "agents": "agents",
     "groups": "groups",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.manager.v1 import fleet_service_pb2
+from retinue.manager.v1 import fleet_service_pb2, session_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,6 +113,16 @@ def port_ranges(_context: click.Context, parameter: click.Parameter, values: Ite
         if not _is_port(first) or not _is_port(last or first):
             raise click.BadParameter(f"{value!r} is not FIRST[-LAST]", param=parameter)
         found.append((int(first), int(last or first)))
+    return found
+
+
+def services(
+    context: click.Context, parameter: click.Parameter, values: Iterable[str]
+) -> list[session_pb2.ServiceDefinition]:
+    """`NAME=COMMAND` options as definitions of services, split as a shell would; usage errors for anything else."""
+    found = []
+    for name, command in pairs(context, parameter, values).items():
+        found.append(session_pb2.ServiceDefinition(name=name, command=words(context, parameter, command)))
     return found
 
 

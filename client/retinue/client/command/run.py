@@ -52,6 +52,14 @@ if TYPE_CHECKING:
     help="Port of main1 that clients reach; the protocol is tcp or http.",
 )
 @click.option(
+    "--app",
+    "services",
+    multiple=True,
+    callback=options.services,
+    metavar="NAME='COMMAND {port}'",
+    help="Program that `retinue app start` starts at the port NAME.",
+)
+@click.option(
     "--preopen",
     multiple=True,
     callback=options.port_ranges,
@@ -147,6 +155,7 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         mounts=given["mount"],
         ports=given["ports"],
         preopen_ports=given["preopen"],
+        services=given["services"],
         agents=given["agents"],
         agent_choice="strict" if given["strict_agents"] else "",
         architecture=given["arch"],

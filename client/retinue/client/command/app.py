@@ -1,0 +1,76 @@
+"""`retinue app`: programs that a session starts on demand."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from retinue.client import words
+from retinue.client.command import options
+from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.text import safe
+from retinue.manager.v1 import session_service_pb2 as pb
+
+_STATE = pb.ServiceState.DESCRIPTOR
+
+
+@click.group("app")
+def app_command() -> None:
+    """Starts programs of a session, such as JupyterLab, when they are wanted.
+
+    A session's request defines them (`retinue run --app`, or `services` in a file for `retinue apply`), each with the service port that it
+    answers at. `retinue port-forward SESSION NAME` then gives it a port here.
+    """
+
+
+@app_command.command("start")
+@click.option("-e", "--env", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="Environment variable.")
+@click.argument("session")
+@click.argument("name")
+@click.argument("arguments", nargs=-1)
+@pass_connection
+@asynchronous
+async def start(
+    connection: Connection, *, env: dict[str, str], session: str, name: str, arguments: tuple[str, ...]
+) -> int:
+    """Starts NAME in main1 of SESSION, unless it runs, and waits until it answers.
+
+    ARGUMENTS and variables are those that its definition allows.
+    """
+    async with connection.client() as client:
+        while True:
+            status = await client.sessions.start_service(session, name, arguments, environment=env)
+            if status.state == pb.SERVICE_STATE_RUNNING:
+                break
+            click.echo(f"{safe(name)} is starting", err=True)
+    click.echo(f"{safe(name)} answers at port {status.port}")
+    return ExitCode.OK
+
+
+@app_command.command("status")
+@click.argument("session")
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def show_status(connection: Connection, *, session: str, name: str) -> int:
+    """Says whether NAME is stopped, starting or running; ends with 0 if it is running."""
+    async with connection.client() as client:
+        status = await client.sessions.service(session, name)
+    click.echo(words.word(_STATE, status.state).lower())
+    return ExitCode.OK if status.state == pb.SERVICE_STATE_RUNNING else ExitCode.FAILURE
+
+
+@app_command.command("logs")
+@click.argument("session")
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def show_logs(connection: Connection, *, session: str, name: str) -> int:
+    """Prints the last of what NAME printed, up to 16 KiB."""
+    async with connection.client() as client:
+        status = await client.sessions.service(session, name)
+    sys.stdout.buffer.write(status.log)
+    sys.stdout.buffer.flush()
+    return ExitCode.OK

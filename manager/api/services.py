@@ -1,0 +1,95 @@
+"""StartService and GetService: finds the definition, checks what is added to it, and asks the agent that has the kernel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from google.protobuf.duration_pb2 import Duration
+
+from manager.api import errors
+from manager.api.interceptors import current_principal
+from manager.api.sight import find_session
+from manager.fleet.forwarding import Forwarder
+from manager.lifecycle import presence
+from manager.lifecycle.admission import wrong_command, wrong_environment
+from manager.lifecycle.presence import MainKernel
+from manager.lifecycle.services import ServiceSpec
+from manager.store.database import Database
+from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.v1 import session_service_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+# Less than any unary call may take.
+MAX_WAIT_SECONDS = 20
+
+
+async def start_service(database: Database, forwarder: Forwarder, request: pb.StartServiceRequest) -> pb.ServiceStatus:
+    """Starts it, unless it runs."""
+    wait = _wait(request)
+    violations = [
+        *wrong_command(request.arguments, "arguments"),
+        *wrong_environment(request.environment, "environment"),
+    ]
+    if violations:
+        raise errors.InvalidRequest(violations)
+    kernel, service, place = await _find(database, request.session, request.service)
+    if violations := service.wrong_additions(request.arguments, request.environment):
+        raise errors.InvalidRequest(violations)
+    session_id = kernel.place.attempt_id.partition(".")[0]
+    _log.info("%s starts service %s of session %s", current_principal().name, service.name, session_id)
+    asked = agent_pb.StartServiceRequest(
+        place=place,
+        command=service.command_at(place.port, session_id, request.arguments),
+        environment={**service.environment, **request.environment},
+        directory=service.working_directory,
+        wait=wait,
+    )
+    answer = await forwarder.call(kernel.place, lambda stub: stub.StartService, asked)
+    return _status(answer.status, place.port)
+
+
+async def get_service(database: Database, forwarder: Forwarder, request: pb.GetServiceRequest) -> pb.ServiceStatus:
+    """How it is."""
+    kernel, _, place = await _find(database, request.session, request.service)
+    asked = agent_pb.GetServiceRequest(place=place)
+    answer = await forwarder.call(kernel.place, lambda stub: stub.GetService, asked)
+    return _status(answer.status, place.port)
+
+
+async def _find(database: Database, session: str, name: str) -> tuple[MainKernel, ServiceSpec, agent_pb.ServicePlace]:
+    async with database.transaction() as tx:
+        session_id = await find_session(tx, session, owner_only=True)
+        kernel = await presence.running_main(tx, session_id)
+    service = next((service for service in kernel.services if service.name == name), None)
+    port = kernel.reachable.find(name)
+    if service is None or port is None:
+        raise errors.NotFound("service", name, _there_is([service.name for service in kernel.services]))
+    attempt_id = kernel.place.attempt_id
+    return kernel, service, agent_pb.ServicePlace(attempt_id=attempt_id, name=name, port=port, address=kernel.address)
+
+
+def _there_is(names: Sequence[str]) -> str:
+    return f"there is {', '.join(names)}" if names else "the session defines none"
+
+
+def _wait(request: pb.StartServiceRequest) -> Duration:
+    if not request.HasField("wait"):
+        return Duration(seconds=MAX_WAIT_SECONDS)
+    try:
+        request.wait.ToJsonString()
+    except ValueError:
+        raise errors.InvalidRequest([("wait", "is not a valid duration")]) from None
+    if not 0 <= request.wait.seconds + request.wait.nanos / 1e9 <= MAX_WAIT_SECONDS:
+        raise errors.InvalidRequest([("wait", f"must be from 0 to {MAX_WAIT_SECONDS} s")])
+    return request.wait
+
+
+def _status(status: agent_pb.ServiceStatus, port: int) -> pb.ServiceStatus:
+    state = pb.SERVICE_STATE_STOPPED
+    if status.answers:
+        state = pb.SERVICE_STATE_RUNNING
+    elif status.runs:
+        state = pb.SERVICE_STATE_STARTING
+    return pb.ServiceStatus(state=state, port=port, log=status.log)

@@ -1,0 +1,62 @@
+"""Programs that are started in a session's main kernel on demand: their definitions, and what they become when asked for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_SERVICES, MAX_ALLOWED = 32, 64
+
+Violations = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """A program that answers at the service port of its own name, and what whoever starts it may add."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    working_directory: str = ""
+    allowed_arguments: tuple[str, ...] = ()
+    allowed_environment: tuple[str, ...] = ()
+
+    def wrong_additions(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Violations:
+        """What the definition does not allow to be added: (field path, description)."""
+        wrong: Violations = [
+            (f"arguments[{place}]", f"is not allowed; allowed are {', '.join(self.allowed_arguments) or 'none'}")
+            for place, argument in enumerate(arguments)
+            if argument.partition("=")[0] not in self.allowed_arguments
+        ]
+        wrong += [
+            (
+                f"environment[{name[:64]!r}]",
+                f"is not allowed; allowed are {', '.join(self.allowed_environment) or 'none'}",
+            )
+            for name in sorted(environment)
+            if name not in self.allowed_environment
+        ]
+        return wrong
+
+    def command_at(self, port: int, session_id: str, arguments: Sequence[str] = ()) -> list[str]:
+        """The argument vector with the number of its port, the session's id, and arguments added."""
+        known = {"{port}": str(port), "{session}": session_id}
+        filled = []
+        for argument in self.command:
+            for name, value in known.items():
+                argument = argument.replace(name, value)  # noqa: PLW2901
+            filled.append(argument)
+        return [*filled, *arguments]
+
+
+def stored_service(stored: Mapping[str, Any]) -> ServiceSpec:
+    """A definition as it is kept in a row."""
+    return ServiceSpec(
+        stored["name"],
+        tuple(stored["command"]),
+        dict(stored["environment"]),
+        stored["working_directory"],
+        tuple(stored["allowed_arguments"]),
+        tuple(stored["allowed_environment"]),
+    )

@@ -1,0 +1,169 @@
+"""Programs that are started in a session on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from retinue.client import Client
+from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
+from retinue.client.local.cluster import Cluster
+from retinue.client.session import Session
+from retinue.manager.v1 import session_pb2
+from retinue.manager.v1 import session_service_pb2 as pb
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WAIT = 60.0
+SERVER = """
+import os, socket, sys, time
+print("hello", os.getpid(), *sys.argv[1:], os.environ.get("COLOUR"), os.environ["BACKENDAI_CLUSTER_HOST"], os.getcwd(), flush=True)
+listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    with listening.accept()[0] as connection:
+        connection.sendall(b"%d" % os.getpid())
+"""
+SERVICES = [
+    session_pb2.ServiceDefinition(
+        name="web",
+        command=["python3", "-c", SERVER, "{port}", "{session}"],
+        environment={"COLOUR": "red"},
+        working_directory="/usr",
+        allowed_arguments=["--debug", "--level"],
+        allowed_environment=["COLOUR"],
+    ),
+    session_pb2.ServiceDefinition(name="broken", command=["sh", "-c", "echo this is why; exit 3"]),
+    session_pb2.ServiceDefinition(name="missing", command=["/no/such/program"]),
+    session_pb2.ServiceDefinition(name="slow", command=["sleep", "1000"]),
+]
+PORTS = [("web", "http", 7001), ("broken", "tcp", 7002), ("missing", "tcp", 7003), ("slow", "tcp", 7004)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def session(cluster: Cluster) -> AsyncIterator[Session]:
+    async with cluster.client() as client:
+        session = await client.sessions.create(
+            type="interactive",
+            slots={"cpu": "0.5", "mem": "128m"},
+            termination_grace=0,
+            ports=PORTS,
+            services=SERVICES,
+        )
+        await session.wait("RUNNING", timeout=WAIT)
+        yield session
+        await session.terminate(force=True)
+        await session.wait_ended(WAIT)
+
+
+async def answer(session: Session) -> bytes:
+    async with session.open_port("web") as connection:
+        return b"".join([data async for data in connection])
+
+
+async def test_started_once_and_over_the_restart_of_its_agent(session: Session, cluster: Cluster) -> None:
+    assert (await session.service("web")).state == pb.SERVICE_STATE_STOPPED
+    started = await asyncio.gather(
+        *(session.start_service("web", ["--debug", "--level=3"], environment={"COLOUR": "blue"}) for _ in range(4))
+    )
+    assert {(status.state, status.port) for status in started} == {(pb.SERVICE_STATE_RUNNING, 7001)}
+    number = await answer(session)
+    expected = b"hello %b 7001 %b --debug --level=3 blue main1 /usr\n" % (number, session.id.encode())
+    assert (await session.service("web")).log == expected
+    where = (await session.refresh()).kernels[0].agent
+    agent = [agent.id for agent in cluster.agents].index(where)
+    await cluster.kill_agent(agent)
+    await cluster.start_agent(agent)
+    async with asyncio.timeout(WAIT):
+        while True:
+            try:
+                assert (await session.start_service("web")).state == pb.SERVICE_STATE_RUNNING
+                break
+            except Unavailable:
+                await asyncio.sleep(0.1)
+    assert await answer(session) == number
+
+
+async def test_what_does_not_start(session: Session) -> None:
+    with pytest.raises(FailedPrecondition, match="ended before it answered at port 7002: this is why") as caught:
+        await session.start_service("broken")
+    assert caught.value.reason == "SERVICE_FAILED"
+    assert await session.service("broken") == pb.ServiceStatus(
+        state=pb.SERVICE_STATE_STOPPED, port=7002, log=b"this is why\n"
+    )
+    with pytest.raises(FailedPrecondition, match="/no/such/program: No such file"):
+        await session.start_service("missing")
+
+
+async def test_what_takes_long(session: Session) -> None:
+    stub: Any = session._sessions._stub  # noqa: SLF001  # the library always waits
+    request = pb.StartServiceRequest(session=session.id, service="slow")
+    request.wait.FromMilliseconds(300)
+    for _ in range(2):
+        assert (await stub.StartService(request)).status.state == pb.SERVICE_STATE_STARTING
+    async with session.attach(
+        ["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 1000'"]
+    ) as command:
+        assert b"".join([piece.data async for piece in command]).count(b"sleep 1000") == 2, "the other is grep's"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "fields"),
+    [
+        (["--other"], {}, ["arguments[0]"]),
+        (["--debug", "x"], {}, ["arguments[1]"]),
+        ([], {"LD_PRELOAD": "x"}, ["environment['LD_PRELOAD']"]),
+        ([], {"RETINUE_X": "x"}, ["environment['RETINUE_X']"]),
+        (["a\0b"], {}, ["arguments"]),
+        (["--more"], {"MORE": ""}, ["arguments[0]", "environment['MORE']"]),
+    ],
+)
+async def test_only_what_the_definition_allows(
+    session: Session, arguments: list[str], environment: dict[str, str], fields: list[str]
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await session.start_service("web", arguments, environment=environment)
+    assert [violation.field for violation in caught.value.violations] == fields
+
+
+async def test_only_ones_own_and_only_what_is_defined(session: Session, client: Client, cluster: Cluster) -> None:
+    for call in (session.start_service, session.service):
+        with pytest.raises(NotFound, match="no such service: there is web, broken"):
+            await call("other")
+    user = await client.users.create("service-user", projects={"default": "admin"})
+    try:
+        token = await client.tokens.create(user=user.name, description="services")
+        async with cluster.client(token.secret) as other:
+            for forbidden in (other.sessions.start_service, other.sessions.service):
+                with pytest.raises(NotFound, match="no such session"):
+                    await forbidden(session.id, "web")
+    finally:
+        await client.users.delete(user.name)
+    waiting = await client.sessions.create(
+        type="interactive", slots={"cpu": "64"}, ports=PORTS[:1], services=SERVICES[:1]
+    )
+    with pytest.raises(FailedPrecondition) as caught:
+        await waiting.start_service("web")
+    assert caught.value.reason == "STATE_FORBIDS"
+    await waiting.terminate()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"name": "other"}, "spec.services[0].name"),
+        ({"command": []}, "spec.services[0].command"),
+        ({"environment": {"A=B": ""}}, "spec.services[0].environment['A=B']"),
+        ({"working_directory": "here"}, "spec.services[0].working_directory"),
+        ({"allowed_arguments": ["--a=b"]}, "spec.services[0].allowed_arguments"),
+        ({"allowed_environment": ["BACKENDAI_X"]}, "spec.services[0].allowed_environment"),
+    ],
+)
+async def test_bad_definitions(client: Client, changes: dict[str, Any], field: str) -> None:
+    definition = session_pb2.ServiceDefinition(**({"name": "web", "command": ["true"]} | changes))
+    with pytest.raises(InvalidRequest) as caught:
+        await client.sessions.create(type="interactive", validate_only=True, ports=PORTS, services=[definition])
+    assert [violation.field for violation in caught.value.violations] == [field]
