@@ -35,7 +35,7 @@ class Reader:
         if step.background:
             self._leave_running(step)
             return
-        command = ["bash", "-euo", "pipefail", "-c", step.commands]
+        command = ["bash", "-eu", "-c", step.commands]
         output = self.directory / "output"
         with output.open("wb") as file:
             process = subprocess.Popen(
