@@ -1,8 +1,8 @@
-"""Sessions from YAML or JSON text: the fields of the API's messages, each error with its line."""
+"""Sessions and templates from YAML or JSON text: the fields of the API's messages, each error with its line."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import yaml
 from google.protobuf import json_format
@@ -10,10 +10,10 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from retinue.client import words
 from retinue.client.errors import UsageError
-from retinue.manager.v1 import session_pb2
+from retinue.manager.v1 import session_pb2, template_service_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from google.protobuf.descriptor import Descriptor
 
@@ -21,6 +21,9 @@ MAX_BYTES = 8 * 1024 * 1024
 # Aliases of YAML make much of little.
 _MOST_VALUES = 1_000_000
 _DEEPEST = 32
+_MASK = "retinue.manager.v1.TemplateReference.override_mask"
+_Path: TypeAlias = tuple[str, ...] | None
+_Parsed = TypeVar("_Parsed", session_pb2.SessionSpec, template_service_pb2.Template)
 _WELL_KNOWN = ("google.protobuf.Duration", "google.protobuf.Timestamp")
 
 
@@ -28,23 +31,54 @@ def read_specs(text: str, source: str) -> list[tuple[session_pb2.SessionSpec, in
     """The sessions in a text, each with its line, from 1. `source` is what the text is called in errors.
 
     Every document is the `spec` of a session, a session as `retinue get -o yaml` prints it, a list of these, or a mapping with such a list under
-    `sessions` or `specs`. Fields are called as in the API's JSON; values of enums may be written short (`batch`). Raises UsageError.
+    `sessions` or `specs`. Fields are called as in the API's JSON; values of enums may be written short (`batch`). `template` may be just its name;
+    beside it, what is `null` is not taken from the template. Raises UsageError.
     """
+    reader = _Reader(source)
+    return _read(
+        text,
+        source,
+        "session",
+        lambda document: [
+            (reader.spec(node), node.start_mark.line + 1) for node in reader.items(document, ("sessions", "specs"))
+        ],
+    )
+
+
+def read_templates(text: str, source: str) -> list[tuple[template_service_pb2.Template, int]]:
+    """The templates in a text, each with its line, as `retinue template get -o yaml` prints them; else as `read_specs`."""
+    reader = _Reader(source)
+    return _read(
+        text,
+        source,
+        "template",
+        lambda document: [
+            (reader.template(node), node.start_mark.line + 1) for node in reader.items(document, ("templates",))
+        ],
+    )
+
+
+def _read(
+    text: str, source: str, kind: str, parse: Callable[[Any], list[tuple[_Parsed, int]]]
+) -> list[tuple[_Parsed, int]]:
     if len(text.encode()) > MAX_BYTES:
         raise UsageError(f"{source}: more than {MAX_BYTES} bytes")
-    reader = _Reader(source)
     found = []
     try:
         for document in yaml.compose_all(text, Loader=yaml.SafeLoader):
-            found += [(reader.spec(node), node.start_mark.line + 1) for node in reader.sessions(document)]
+            found += parse(document)
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
         raise UsageError(f"{source}{line}: {error.problem}") from error
     except yaml.YAMLError as error:
         raise UsageError(f"{source}: {error}") from error
     if not found:
-        raise UsageError(f"{source}: there is no session in it")
+        raise UsageError(f"{source}: there is no {kind} in it")
     return found
+
+
+def _is_null(node: Any) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
 
 
 class _Reader:
@@ -53,21 +87,28 @@ class _Reader:
     def __init__(self, source: str) -> None:
         self._source = source
         self._values = 0
+        # Paths of fields that are not taken from the template; None without one.
+        self._removed: list[str] | None = None
 
-    def sessions(self, node: Any) -> Iterator[Any]:
-        """The mappings that stand for sessions in a document."""
-        if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
+    def items(self, node: Any, names: tuple[str, ...]) -> Iterator[Any]:
+        """The mappings that stand for one thing each in a document; `names` are those of lists of them."""
+        if node is None or _is_null(node):
             return
         if isinstance(node, yaml.SequenceNode):
             for item in node.value:
-                yield from self.sessions(item)
+                yield from self.items(item, names)
             return
         keys = self._entries(node)
-        lists = [key for key in ("sessions", "specs") if key in keys]
+        lists = [key for key in names if key in keys]
         if lists and len(keys.keys() - {"revision", "nextPageToken", "next_page_token"}) == 1:
-            yield from self.sessions(keys[lists[0]][1])
+            yield from self.items(keys[lists[0]][1], names)
             return
         yield node
+
+    def template(self, node: Any) -> template_service_pb2.Template:
+        """The template that a mapping stands for."""
+        self._removed = None
+        return self._parsed(node, template_service_pb2.Template())
 
     def spec(self, node: Any) -> session_pb2.SessionSpec:
         """The session that a mapping stands for."""
@@ -79,13 +120,22 @@ class _Reader:
                 if name not in known:
                     raise self._error(key, f"unknown field {name!r} of Session")
             node = keys["spec"][1]
-        value = self._message(node, session_pb2.SessionSpec.DESCRIPTOR, 0)
+            keys = self._entries(node)
+        self._removed = [] if "template" in keys and not _is_null(keys["template"][1]) else None
+        spec = self._parsed(node, session_pb2.SessionSpec())
+        if self._removed:
+            spec.template.override_mask.paths.extend(self._removed)
+        return spec
+
+    def _parsed(self, node: Any, message: _Parsed) -> _Parsed:
+        value = self._message(node, message.DESCRIPTOR, 0, ())
         try:
-            return json_format.ParseDict(value, session_pb2.SessionSpec())
+            return json_format.ParseDict(value, message)
         except json_format.ParseError as error:
             raise self._error(node, str(error)) from error
 
-    def _message(self, node: Any, descriptor: Descriptor, depth: int) -> dict[str, Any]:
+    def _message(self, node: Any, descriptor: Descriptor, depth: int, path: _Path) -> dict[str, Any]:
+        """`path` is where the message is in a request; None where a mask cannot name what is in it."""
         known = self._names(descriptor)
         made: dict[str, Any] = {}
         for name, (key, value) in self._entries(node).items():
@@ -94,26 +144,57 @@ class _Reader:
                 raise self._error(key, f"unknown field {name!r} of {descriptor.name}")
             if field.json_name in made:
                 raise self._error(key, f"field {name!r} is given twice")
-            if not (isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null")):
-                made[field.json_name] = self._field(value, field, depth + 1)
+            below = None if path is None else (*path, field.name)
+            if _is_null(value):
+                self._remove(below)
+            elif field.full_name == _MASK:
+                self._take_mask(value)
+            else:
+                made[field.json_name] = self._field(value, field, depth + 1, below)
         return made
 
-    def _field(self, node: Any, field: FieldDescriptor, depth: int) -> Any:
+    def _remove(self, path: _Path) -> None:
+        if self._removed is not None and path is not None:
+            self._removed.append(".".join(path))
+
+    def _take_mask(self, node: Any) -> None:
+        """A list of paths; the JSON form of a mask cannot spell all keys."""
+        if not isinstance(node, yaml.SequenceNode) or not all(isinstance(item, yaml.ScalarNode) for item in node.value):
+            raise self._error(node, "override_mask must be a list of paths")
+        if self._removed is not None:
+            self._removed += [item.value for item in node.value]
+
+    def _field(self, node: Any, field: FieldDescriptor, depth: int, path: _Path) -> Any:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             inner = field.message_type.fields_by_name["value"]
-            return {name: self._single(value, inner, depth) for name, (_, value) in self._entries(node).items()}
+            entries = {}
+            for name, (_, value) in self._entries(node).items():
+                if self._removed is not None and _is_null(value):
+                    self._remove(None if path is None else (*path, name))
+                else:
+                    entries[name] = self._single(value, inner, depth, None)
+            return entries
         if field.is_repeated:
             if not isinstance(node, yaml.SequenceNode):
                 raise self._error(node, f"{field.name} must be a list")
-            return [self._single(item, field, depth) for item in node.value]
-        return self._single(node, field, depth)
+            return [self._single(item, field, depth, self._path_of_role(item, path)) for item in node.value]
+        return self._single(node, field, depth, path)
 
-    def _single(self, node: Any, field: FieldDescriptor, depth: int) -> Any:
+    def _path_of_role(self, node: Any, path: _Path) -> _Path:
+        """Roles are merged by their names; all other lists are replaced as a whole."""
+        if path != ("roles",):
+            return None
+        name = self._entries(node).get("role")
+        return (*path, str(name[1].value)) if name is not None else None
+
+    def _single(self, node: Any, field: FieldDescriptor, depth: int, path: _Path) -> Any:
         self._values += 1
         if self._values > _MOST_VALUES or depth > _DEEPEST:
             raise self._error(node, "there is too much in it")
         if field.message_type is not None and field.message_type.full_name not in _WELL_KNOWN:
-            return self._message(node, field.message_type, depth)
+            if field.message_type is session_pb2.TemplateReference.DESCRIPTOR and isinstance(node, yaml.ScalarNode):
+                return {"name": node.value}
+            return self._message(node, field.message_type, depth, path)
         if not isinstance(node, yaml.ScalarNode):
             raise self._error(node, f"{field.name} must be a single value")
         if field.type == FieldDescriptor.TYPE_BOOL:

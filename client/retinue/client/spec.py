@@ -27,6 +27,7 @@ class SessionOptions(TypedDict, total=False):
     `bootstrap_script`: what every kernel runs before its command. Batch only: `starts_at`, not before then, in seconds
     since 1970; `depends_on`, ids or names of sessions that must succeed first;
     `max_attempts`, `retry_on_failure` and `retry_backoff` in seconds, to run it again.
+    `template`: name or id of a template that all the above overrides, `template_version` by default the newest; then nothing else is required.
     """
 
     type: str
@@ -67,6 +68,8 @@ class SessionOptions(TypedDict, total=False):
     max_attempts: int
     retry_on_failure: bool
     retry_backoff: float
+    template: str
+    template_version: int
 
 
 def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
@@ -76,11 +79,12 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
     unknown = options.keys() - SessionOptions.__annotations__.keys()
     if unknown:
         raise UsageError(f"unknown options: {', '.join(sorted(unknown))}")
+    template = options.get("template", "")
     spec = session_pb2.SessionSpec(
         name=options.get("name", ""),
         project=options.get("project", ""),
         resource_group=options.get("resource_group", ""),
-        cluster_size=options.get("cluster_size", 1),
+        cluster_size=options.get("cluster_size", 0 if template else 1),
         kernel=_kernel(options.get("image"), options.get("command"), options.get("environment"), options.get("slots")),
         labels=options.get("labels", {}),
         mounts=[
@@ -109,7 +113,8 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
             spec.retry.backoff.FromNanoseconds(round(pause * 1e9))
     if (begin := options.get("starts_at")) is not None:
         spec.starts_at.FromNanoseconds(round(begin * 1e9))
-    spec.type = session_pb2.SessionType.ValueType(words.number(words.SESSION_TYPE, options.get("type", "")))
+    _refer(spec, template, options.get("template_version", 0))
+    spec.type = _session_type(options.get("type", ""), optional=bool(template))
     if mode := options.get("cluster_mode"):
         spec.cluster_mode = session_pb2.ClusterMode.ValueType(words.number(words.CLUSTER_MODE, mode))
     if (priority := options.get("priority")) is not None:
@@ -132,6 +137,17 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         if kernel.ByteSize():
             spec.roles.add(role=role).kernel.CopyFrom(kernel)
     return spec
+
+
+def _session_type(text: str, *, optional: bool) -> session_pb2.SessionType.ValueType:
+    if optional and not text:
+        return session_pb2.SESSION_TYPE_UNSPECIFIED
+    return session_pb2.SessionType.ValueType(words.number(words.SESSION_TYPE, text))
+
+
+def _refer(spec: session_pb2.SessionSpec, template: str, version: int) -> None:
+    if template:
+        spec.template.name, spec.template.version = template, version
 
 
 def _kernel(

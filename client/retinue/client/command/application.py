@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "run": "run",
     "apply": "apply",
+    "template": "templates",
     "ls": "sessions",
     "get": "sessions",
     "explain": "sessions",

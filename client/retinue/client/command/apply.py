@@ -43,7 +43,7 @@ async def apply_command(connection: Connection, file: str, request_id: str, vali
       dependsOn: [prepare]
       kernel: {command: [python3, train.py], slots: {cpu: 4}}
     """
-    source, text = _read(file)
+    source, text = read_file(file)
     specs = read_specs(text, source)
     async with connection.client() as client:
         answer = await client.sessions.create_many(
@@ -78,7 +78,8 @@ def _tell(place: str, name: str, refusal: session_service_pb2.SessionRefusal) ->
         click.echo(f"  {safe(violation.subject)}: {safe(violation.description)}", err=True)
 
 
-def _read(file: str) -> tuple[str, str]:
+def read_file(file: str) -> tuple[str, str]:
+    """What a file is called in errors, and its text; `-` is standard input. Raises UsageError."""
     try:
         if file == "-":
             return "standard input", sys.stdin.buffer.read().decode()

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from retinue.client.errors import UsageError
+from retinue.client.overriding import remove_field, set_field
 from retinue.manager.v1 import fleet_service_pb2, session_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -65,6 +67,35 @@ def pairs(_context: click.Context, parameter: click.Parameter, values: Iterable[
             raise click.BadParameter(f"{value!r} is not NAME=VALUE", param=parameter)
         found[name] = content
     return found
+
+
+set_option = click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    callback=pairs,
+    metavar="PATH=VALUE",
+    help="Sets one field, as slots.cpu=2, roles.worker.count=3 or time_limit=1h.",
+)
+unset_option = click.option("--unset", multiple=True, metavar="PATH", help="Does not take one field of the template.")
+
+
+def override(spec: session_pb2.SessionSpec, assignments: Mapping[str, str], unset: Iterable[str]) -> None:
+    """Does to a request what `--set` and `--unset` say. Raises UsageError."""
+    for path in unset:
+        if not spec.HasField("template"):
+            raise UsageError("--unset needs a template")
+        remove_field(spec, path)
+    for path, text in assignments.items():
+        set_field(spec, path, text)
+
+
+def template_version(text: str) -> tuple[str, int]:
+    """Name and version of `NAME[@VERSION]`; 0 is the newest. Raises UsageError."""
+    name, at, number = text.partition("@")
+    if at and not (number.isascii() and number.isdigit() and 0 < int(number) < 2**31):
+        raise UsageError(f"{text!r} is not NAME[@VERSION]")
+    return name, int(number) if at else 0
 
 
 def slots(context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> dict[str, str]:

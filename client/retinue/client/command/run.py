@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     "-t", "--type", "kind", type=click.Choice(["batch", "interactive"]), help="Default: batch with a command."
 )
 @click.option("-n", "--name", default="", help="Default: one is made up.")
-@click.option("--size", type=click.IntRange(1), default=1, show_default=True, help="Number of kernels.")
+@click.option("--size", type=click.IntRange(1), help="Number of kernels.  [default: 1]")
+@click.option("--template", default="", metavar="NAME[@VERSION]", help="Made from a template; all else overrides it.")
+@options.set_option
+@options.unset_option
 @click.option("--mode", type=click.Choice(["single-node", "multi-node"]), help="Where the kernels may be.")
 @click.option("--slots", multiple=True, callback=options.slots, metavar="cpu=2,mem=1g", help="Amounts for each kernel.")
 @click.option("--main-slots", multiple=True, callback=options.slots, metavar="…", help="Amounts for main1 instead.")
@@ -133,15 +136,16 @@ def _preview_text(preview: session_service_pb2.PlacementPreview) -> str:
 def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
     """The session that the command's options ask for. Raises UsageError."""
     command = list(given["command"])
-    kind = given["kind"] or ("batch" if command else "interactive")
-    if kind == "batch" and not command:
+    template, version = options.template_version(given["template"])
+    kind = given["kind"] or ("" if template else "batch" if command else "interactive")
+    if kind == "batch" and not command and not template:
         raise UsageError("a batch session needs a command: retinue run -- COMMAND…")
     spec = session_spec(
         type=kind,
         name=given["name"],
         project=given["project"],
         resource_group=given["group"],
-        cluster_size=given["size"],
+        cluster_size=given["size"] or (0 if template else 1),
         cluster_mode=given["mode"] or "",
         image=given["image"],
         command=command,
@@ -162,6 +166,8 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         endpoint=given["endpoint"],
         replica_placement=given["replicas"] or "",
         preemptible=given["preemptible"],
+        template=template,
+        template_version=version,
     )
     if given["time_limit"] is not None:
         spec.time_limit.FromNanoseconds(round(given["time_limit"] * 1e9))
@@ -170,6 +176,7 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
         spec.priority = given["priority"]
     if given["grace"] is not None:
         spec.termination_grace.FromNanoseconds(round(given["grace"] * 1e9))
+    options.override(spec, given["assignments"], given["unset"])
     return spec
 
 

@@ -125,6 +125,10 @@ async def get_command(connection: Connection, session: str, output: str) -> None
             click.echo(line)
 
 
+def _template(spec: session_pb2.SessionSpec) -> str:
+    return safe(f"{spec.template.name}@{spec.template.version}") if spec.HasField("template") else ""
+
+
 def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
     """Titles and values, safe, of one session."""
     now = time.time()
@@ -146,6 +150,7 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
         ("kernels", kernel_counts(session)),
         ("network", "" if _network(session) == "-" else _network(session)),
         ("command", safe(command)),
+        ("template", _template(session.spec)),
         ("after", ", ".join(safe(parent.name or short_id(parent.session_id)) for parent in session.dependencies)),
         ("retries", str(session.retries) if session.retries else ""),
         ("labels", safe(" ".join(f"{key}={value}" for key, value in sorted(session.spec.labels.items())))),

@@ -1,0 +1,141 @@
+"""Single fields of a request by their paths, as in `slots.cpu=2`: set, or named in the mask of those that a template's must not be taken."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
+
+from retinue.client import words
+from retinue.client.errors import UsageError
+from retinue.manager.v1 import session_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+
+_DURATION, _TIMESTAMP = "google.protobuf.Duration", "google.protobuf.Timestamp"
+_KERNEL, _ROLES = "kernel", "roles"
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_INTEGERS = {FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64}
+_TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def locate(path: str) -> tuple[str, ...]:
+    """The parts of a path: fields as in the contract, keys of maps and names of roles. Raises UsageError.
+
+    `kernel` may be left out, of a role too: `slots.cpu` is `kernel.slots.cpu`, `roles.worker.image` is `roles.worker.kernel.image`.
+    """
+    parts: list[str] = []
+    descriptor: Descriptor | None = session_pb2.SessionSpec.DESCRIPTOR
+    rest = path
+    while rest and descriptor is not None:
+        name, _, after = rest.partition(".")
+        known = _names(descriptor)
+        if name not in known and _KERNEL in known:
+            parts.append(_KERNEL)
+            known = _names(session_pb2.KernelSpec.DESCRIPTOR)
+        field = known.get(name)
+        if field is None:
+            break
+        parts.append(field.name)
+        rest, descriptor = after, _below(field)
+        if rest and (_is_map(field) or field.name == _ROLES):
+            key, _, after = (rest, "", "") if _is_map(field) else rest.partition(".")
+            parts.append(key)
+            rest = after
+    if rest or not parts or path.endswith("."):
+        raise UsageError(f"{path!r} is not the path of a field of a session's spec")
+    return tuple(parts)
+
+
+def set_field(spec: session_pb2.SessionSpec, path: str, text: str) -> None:
+    """Sets a field from text: lists are split as a shell would, lengths of time are `90s` or `2h`. Raises UsageError."""
+    message: Any = spec
+    parts = list(locate(path))
+    while True:
+        name = parts.pop(0)
+        field = message.DESCRIPTOR.fields_by_name[name]
+        if field.name == _ROLES and len(parts) > 1:
+            role = parts.pop(0)
+            message = next((item for item in spec.roles if item.role == role), None) or spec.roles.add(role=role)
+        elif _is_map(field) and parts:
+            getattr(message, name)[parts[0]] = text
+            return
+        elif parts and not field.is_repeated:
+            message = getattr(message, name)
+        else:
+            break
+    if _is_map(field) or (field.is_repeated and field.message_type is not None):
+        raise UsageError(f"{path} holds more than one value: set its parts, or write it into a file")
+    if field.is_repeated:
+        del getattr(message, name)[:]
+        getattr(message, name).extend(_split(path, text))
+    elif field.message_type is not None:
+        getattr(message, name).CopyFrom(_well_known(path, field, text))
+    else:
+        setattr(message, name, _scalar(path, field, text))
+
+
+def remove_field(spec: session_pb2.SessionSpec, path: str) -> None:
+    """Names a field of the template that is not to be taken. Raises UsageError."""
+    spec.template.override_mask.paths.append(".".join(locate(path)))
+
+
+def _scalar(path: str, field: FieldDescriptor, text: str) -> Any:
+    if field.enum_type is not None:
+        return words.number(field.enum_type, text)
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        if text.lower() not in _TRUTH:
+            raise UsageError(f"{path} is true or false, not {text!r}")
+        return _TRUTH[text.lower()]
+    if field.type in _INTEGERS:
+        if not re.fullmatch(r"-?\d{1,9}", text):
+            raise UsageError(f"{path} is a whole number, not {text!r}")
+        return int(text)
+    return text
+
+
+def _well_known(path: str, field: FieldDescriptor, text: str) -> Any:
+    kind = field.message_type.full_name if field.message_type is not None else ""
+    if kind not in {_DURATION, _TIMESTAMP}:
+        raise UsageError(f"{path} has fields of its own: set those")
+    content = text
+    if kind == _DURATION:
+        found = _SPAN.fullmatch(text)
+        if found is None:
+            raise UsageError(f"{path} is a time such as 30s, 5m or 2h, not {text!r}")
+        content = f"{float(found[1]) * _UNITS[found[2] or 's']:.9f}s"
+    holder = session_pb2.SessionSpec() if kind == _TIMESTAMP else session_pb2.RetryPolicy()
+    name = "starts_at" if kind == _TIMESTAMP else "backoff"
+    try:
+        json_format.ParseDict({name: content}, holder)
+    except json_format.ParseError as error:
+        raise UsageError(f"{path}: {text!r} is not such a time") from error
+    return getattr(holder, name)
+
+
+def _split(path: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _names(descriptor: Descriptor) -> dict[str, FieldDescriptor]:
+    return {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
+
+
+def _below(field: FieldDescriptor) -> Descriptor | None:
+    """What a path may go on in."""
+    kind = field.message_type
+    if kind is None or kind.full_name in {_DURATION, _TIMESTAMP} or _is_map(field):
+        return None
+    return kind if field.name == _ROLES or not field.is_repeated else None
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
