@@ -188,37 +188,6 @@ async def test_a_download_goes_on_by_offset_and_version(session: Session) -> Non
     assert several[2].data == b"abcdefghijkl"
 
 
-async def test_an_upload_goes_on_after_its_agent_was_killed(session: Session, cluster: Cluster, tmp_path: Path) -> None:
-    content = os.urandom(24 << 20)
-    (tmp_path / "big").write_bytes(content)
-    agent_id = session.kernels[0].agent
-    index = next(index for index, agent in enumerate(cluster.agents) if agent.id == agent_id)
-    offsets: list[int] = []
-    half = asyncio.Event()
-
-    def progress(_path: str, done: int, size: int) -> None:
-        offsets.append(done)
-        if done >= size // 2:
-            half.set()
-
-    uploading = asyncio.create_task(session.files().upload(tmp_path / "big", "big", progress=progress))
-    try:
-        async with asyncio.timeout(WAIT):
-            await half.wait()
-        await cluster.kill_agent(index)
-        seen = len(offsets)
-        await cluster.start_agent(index)
-        async with asyncio.timeout(2 * WAIT):
-            copied = await uploading
-    finally:
-        uploading.cancel()
-        await asyncio.gather(uploading, return_exceptions=True)
-    assert copied.bytes == len(content)
-    if seen < len(offsets):
-        assert min(offsets[seen:]) > 1 << 20, "it does not begin anew"
-    assert (await ran(session, "sha256sum big")).split()[0] == hashlib.sha256(content).hexdigest()
-
-
 def new(path: str, content: bytes = b"content", **values: Any) -> pb.UploadFilesRequest:
     digest = hashlib.sha256(content).digest()
     file = file_pb2.NewFile(**({"path": path, "size": len(content), "sha256": digest} | values))

@@ -1,0 +1,80 @@
+"""Files go on their way when agents and managers are killed in the middle, and come whole."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from retinue.client import Client
+from retinue.client.local.cluster import Cluster
+from retinue.client.local_files import Copied
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WAIT = 60.0
+SIZE = 48 << 20
+
+
+async def interrupted(
+    copy: Callable[[Callable[[str, int, int], None]], Awaitable[Copied]],
+    kill: Callable[[], Awaitable[None]],
+    start: Callable[[], Awaitable[None]],
+) -> list[int]:
+    """Copies a file, with something killed in the middle and started again; how far it was at each step since."""
+    middle = asyncio.Event()
+    steps: list[int] = []
+    since = 0
+
+    def progress(_path: str, done: int, size: int) -> None:
+        steps.append(done)
+        if done >= size // 3:
+            middle.set()
+
+    copying = asyncio.ensure_future(copy(progress))
+    try:
+        async with asyncio.timeout(WAIT):
+            await middle.wait()
+            await kill()
+            since = len(steps)
+            await start()
+            assert (await copying).bytes == SIZE
+    finally:
+        copying.cancel()
+        await asyncio.gather(copying, return_exceptions=True)
+    return steps[since:]
+
+
+async def test_files_over_killed_agents_and_managers(client: Client, cluster: Cluster, tmp_path: Path) -> None:
+    content = os.urandom(SIZE)
+    (tmp_path / "there").write_bytes(content)
+    session = await client.sessions.create(type="interactive", slots={"cpu": "0.5", "mem": "128m"}, termination_grace=0)
+    await session.wait("RUNNING", timeout=WAIT)
+    agent_id = session.kernels[0].agent
+    index = next(index for index, agent in enumerate(cluster.agents) if agent.id == agent_id)
+    files = session.files()
+    try:
+        steps = await interrupted(
+            lambda progress: files.upload(tmp_path / "there", "file", progress=progress),
+            lambda: cluster.kill_agent(index),
+            lambda: cluster.start_agent(index),
+        )
+        assert min(steps) > 1 << 20, "it does not begin anew"
+        steps = await interrupted(
+            lambda progress: files.download("file", tmp_path / "back", progress=progress),
+            cluster.kill_manager,
+            cluster.start_manager,
+        )
+        assert min(steps) > 1 << 20, "it does not begin anew"
+        back = await asyncio.to_thread((tmp_path / "back").read_bytes)
+        assert hashlib.sha256(back).digest() == hashlib.sha256(content).digest()
+        assert sorted(os.listdir(tmp_path)) == ["back", "there"]
+        assert [entry.path for entry in await files.list()] == ["file"]
+    finally:
+        await session.terminate(force=True)
+        await session.wait_ended(WAIT)
+    assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())
