@@ -74,7 +74,7 @@ class Workspace:
         self._waiting: asyncio.Queue[Run] = asyncio.Queue(MOST_WAITING)
         self._jupyter: Jupyter | None = None
         self._record: _Record | None = None
-        self._preparing = asyncio.Lock()
+        self._preparation: asyncio.Task[Jupyter] | None = None
         self._worker = asyncio.create_task(self._work(), name=f"code of {attempt_id}")
 
     @property
@@ -84,8 +84,12 @@ class Workspace:
 
     async def close(self) -> None:
         """Lets go of the Jupyter kernel; it goes on."""
-        self._worker.cancel()
-        await asyncio.gather(self._worker, return_exceptions=True)
+        tasks: list[asyncio.Task[Any]] = [self._worker]
+        if self._preparation is not None:
+            tasks.append(self._preparation)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._drop()
 
     def find(self, run_id: str) -> Run | None:
@@ -265,13 +269,16 @@ class Workspace:
 
     async def _prepare(self) -> Jupyter:
         """The Jupyter kernel: the one there is, one of a former agent, or a new one."""
-        async with self._preparing:
-            if self._jupyter is not None and not self._jupyter.lost.is_set():
-                return self._jupyter
-            await self._drop()
-            if (found := await self._find_again()) is not None:
-                return found
-            return await self._start()
+        if self._jupyter is not None and not self._jupyter.lost.is_set():
+            return self._jupyter
+        if self._preparation is None or self._preparation.done():
+            self._preparation = asyncio.create_task(self._make_ready(), name=f"Jupyter kernel of {self._attempt_id}")
+        # Whoever asked may go; half of a start would leave a process that nobody knows of.
+        return await asyncio.shield(self._preparation)
+
+    async def _make_ready(self) -> Jupyter:
+        await self._drop()
+        return await self._find_again() or await self._start()
 
     async def _drop(self) -> None:
         jupyter, self._jupyter, self._record = self._jupyter, None, None
@@ -304,9 +311,13 @@ class Workspace:
         key = secrets.token_hex(32)
         launched = await inside.launch(self._backend, self._attempt_id, self._language, key)
         record = _Record(str(process), launched.directory, launched.pid, launched.by_message, key)
-        jupyter = await self._connect(record, fresh=True)
         await asyncio.to_thread(replace_file, self._path, json.dumps(asdict(record)).encode(), lasting=False)
-        return jupyter
+        try:
+            return await self._connect(record, fresh=True)
+        except BackendError:
+            with contextlib.suppress(BackendError):
+                await inside.send_signal(self._backend, self._attempt_id, launched.pid, signal.SIGKILL)
+            raise
 
     async def _connect(self, record: _Record, *, fresh: bool) -> Jupyter:
         sockets = await asyncio.to_thread(inside.open_sockets, self._first_process(), record.directory)
