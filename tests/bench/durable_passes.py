@@ -1,5 +1,4 @@
-"""Passes of the scheduler's shell on a PostgreSQL that syncs to disk: decisions a second, what a pass costs beside history, agents and a queue,
-and the memory of what is kept.
+"""Passes of the scheduler's shell on a PostgreSQL that syncs to disk: decisions a second, what a pass costs beside history, agents and a queue.
 
 Rows of agents and sessions are made by `INSERT … SELECT`; a pass is taking in what changed, planning, the commit, and the notes. The peer
 of durable decisions is one `UPDATE … FROM unnest` of what a decision changes in `session` and `kernel`, and its commit, on the same rows.
@@ -129,13 +128,6 @@ async def bare(database: Database, number: int) -> float:
         await execute(database, "ALTER TABLE session ENABLE TRIGGER USER")
 
 
-def resident() -> int:
-    """Bytes of memory that this process has."""
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
-
-
 async def measure(database: Database, arguments: argparse.Namespace) -> None:
     async with database.transaction() as tx:
         await tx.execute(text("UPDATE leadership SET term = :term"), {"term": TERM})
@@ -184,11 +176,7 @@ async def measure(database: Database, arguments: argparse.Namespace) -> None:
         spread=[each * 1000 for each in large],
     )
 
-    before = resident()
     await add_sessions(database, "p", arguments.pending, cpu=65_000)
-    await scheduler._catch_up()  # noqa: SLF001  # what is kept, without what a pass needs for a moment
-    after = resident()
-    report("shell-memory-per-pending", (after - before) / arguments.pending, "bytes", None)
     await scheduler.run_once()
     loaded = await after_a_submit(database, scheduler, arguments.submits)
     report(
@@ -198,7 +186,6 @@ async def measure(database: Database, arguments: argparse.Namespace) -> None:
         statistics.median(large) * 1000,
         spread=[each * 1000 for each in loaded],
     )
-    report("shell-memory-resident", resident() / 1e6, "MB", None)
 
 
 async def run(arguments: argparse.Namespace) -> None:
@@ -228,7 +215,11 @@ def main() -> None:
     parser.add_argument("--submits", type=int, default=15)
     parser.add_argument("--history", type=int, default=1_000_000)
     parser.add_argument("--pending", type=int, default=100_000)
-    asyncio.run(run(parser.parse_args()))
+    parser.add_argument("--quick", action="store_true", help="small, for a look")
+    given = parser.parse_args()
+    if given.quick:
+        given.rounds, given.decisions, given.submits, given.history, given.pending = 1, 1_000, 5, 10_000, 10_000
+    asyncio.run(run(given))
 
 
 if __name__ == "__main__":
