@@ -1,0 +1,209 @@
+"""Bytes through `retinue port-forward`, beside the same program through `ssh -L`. Run as root; each line is `name value unit peer ratio`.
+
+A program in a kernel sends, or takes and confirms, so many bytes over one connection to a local port. Ours goes through the manager and the
+agent, with TLS on both hops; the peer is OpenSSH with its fastest cipher here (aes128-gcm), one hop to a server on this machine's loopback
+address, and from there to the same program outside of a kernel. Ratios above 1 say that ours carries more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from retinue.client.local.cluster import Cluster, ClusterOptions
+
+MEGABYTES = 128
+ROUNDS = 5
+DOWN, UP = 7001, 7002
+SERVER = """
+import socket, sys, threading
+size = int(sys.argv[1]) << 20
+def down(c):
+  with c:
+    piece = memoryview(bytes(1 << 20))
+    for _ in range(size >> 20):
+        c.sendall(piece)
+def up(c):
+  with c:
+    room, count = bytearray(1 << 20), 0
+    while count < size and (taken := c.recv_into(room)):
+        count += taken
+    c.sendall(b"all")
+def serve(port, one):
+    listening = socket.create_server(("127.0.0.1", port))
+    while True:
+        threading.Thread(target=one, args=(listening.accept()[0],), daemon=True).start()
+threading.Thread(target=serve, args=(7001, down), daemon=True).start()
+serve(7002, up)
+"""
+
+
+def down(port: int) -> float:
+    """Seconds to receive everything."""
+    with connected(port) as connection:
+        room, count = bytearray(1 << 20), 0
+        began = time.perf_counter()
+        while count < MEGABYTES << 20:
+            taken = connection.recv_into(room)
+            assert taken
+            count += taken
+        return time.perf_counter() - began
+
+
+def up(port: int) -> float:
+    """Seconds to send everything, up to its confirmation."""
+    with connected(port) as connection:
+        piece = bytes(1 << 20)
+        began = time.perf_counter()
+        for _ in range(MEGABYTES):
+            connection.sendall(piece)
+        assert connection.recv(3, socket.MSG_WAITALL) == b"all"
+        return time.perf_counter() - began
+
+
+@contextmanager
+def connected(port: int) -> Iterator[socket.socket]:
+    """A connection to a local port."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        yield connection
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def wait_listening(port: int) -> None:
+    """Returns once somebody listens."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < deadline, "nothing listens"
+            time.sleep(0.05)
+        else:
+            return
+
+
+@contextmanager
+def ssh(directory: Path) -> Iterator[tuple[int, int]]:
+    """Local ports that lead to the program on this machine through ssh."""
+    server, local_down, local_up = free_port(), free_port(), free_port()
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    for name in ("host", "user"):
+        subprocess.run(["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / name], check=True)
+    authorised = directory / "authorised"
+    authorised.write_text((directory / "user.pub").read_text())
+    authorised.chmod(0o600)
+    daemon = ["/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-h", str(directory / "host"), "-p", str(server)]
+    for option in (
+        "ListenAddress=127.0.0.1",
+        f"AuthorizedKeysFile={authorised}",
+        "StrictModes=no",
+        "PermitRootLogin=prohibit-password",
+        f"PidFile={directory}/pid",
+    ):
+        daemon += ["-o", option]
+    client = [
+        "ssh",
+        "-F",
+        "none",
+        "-N",
+        "-p",
+        str(server),
+        "-i",
+        str(directory / "user"),
+        "-c",
+        "aes128-gcm@openssh.com",
+    ]
+    client += ["-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={directory}/known"]
+    client += ["-L", f"{local_down}:127.0.0.1:{DOWN}", "-L", f"{local_up}:127.0.0.1:{UP}", "root@127.0.0.1"]
+    commands = ([sys.executable, "-c", SERVER, str(MEGABYTES)], daemon, client)
+    children = []
+    try:
+        for command in commands:
+            children.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+            wait_listening({0: UP, 1: server, 2: local_up}[len(children) - 1])
+        yield local_down, local_up
+    finally:
+        for child in reversed(children):
+            child.terminate()
+            child.wait()
+
+
+@contextmanager
+def port_forward(cluster: Cluster, session: str) -> Iterator[tuple[int, int]]:
+    """Local ports that lead to the program in the kernel."""
+    settings = cluster.settings
+    environment = {
+        **os.environ,
+        "RETINUE_ENDPOINT": settings.endpoint,
+        "RETINUE_TOKEN": settings.token or "",
+        "RETINUE_CA": settings.ca or "",
+    }
+    local_down, local_up = free_port(), free_port()
+    program = Path(sys.executable).with_name("retinue")
+    ports = (f"down:{local_down}", f"up:{local_up}")
+    with subprocess.Popen(
+        [program, "port-forward", session, *ports], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for _ in ports:
+                process.stdout.readline()
+            yield local_down, local_up
+        finally:
+            process.terminate()
+
+
+def measure(name: str, ours: list[float], peers: list[float]) -> None:
+    """Prints one figure."""
+    rates = sorted(MEGABYTES / seconds for seconds in ours)
+    rate, peer = statistics.median(rates), MEGABYTES / statistics.median(peers)
+    print(
+        f"{name} {rate:.0f} MiB/s ssh={peer:.0f} {rate / peer:.2f} min={rates[0]:.0f} max={rates[-1]:.0f}", flush=True
+    )
+
+
+async def main() -> None:
+    """Prints the figures."""
+    async with Cluster(options=ClusterOptions(agents=1)) as cluster, cluster.client() as client:
+        session = await client.sessions.create(
+            type="interactive",
+            command=["python3", "-c", SERVER, str(MEGABYTES)],
+            slots={"cpu": "1", "mem": "128m"},
+            termination_grace=0,
+            ports=[("down", "tcp", DOWN), ("up", "tcp", UP)],
+        )
+        await session.wait("RUNNING", timeout=60)
+        await asyncio.to_thread(compare, cluster, session.id)
+        await session.terminate(force=True)
+        await session.wait_ended(60)
+
+
+def compare(cluster: Cluster, session: str) -> None:
+    """Measures in turns, so that whatever else the machine does concerns both."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        ssh(Path(directory)) as theirs,
+        port_forward(cluster, session) as ours,
+    ):
+        for place, (name, carry) in enumerate((("tunnel_down", down), ("tunnel_up", up))):
+            carry(ours[place])
+            rounds = [(carry(ours[place]), carry(theirs[place])) for _ in range(ROUNDS)]
+            measure(name, [mine for mine, _ in rounds], [peer for _, peer in rounds])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
