@@ -14,7 +14,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -162,6 +162,26 @@ async def two_nodes(mtu: int = 1500, version: int = 4) -> AsyncIterator[tuple[No
             worker(second, addresses[1], f"test-{tag}-2") as two,
         ):
             yield one, two
+
+
+@asynccontextmanager
+async def switched_nodes(count: int) -> AsyncIterator[tuple[str, list[Node]]]:
+    """So many nodes on one switch, with the name of the switch's namespace; its ports are called `p0`, `p1` and so on."""
+    tag = secrets.token_hex(3)
+    async with AsyncExitStack() as stack:
+        switch = stack.enter_context(namespace("switch"))
+        run("ip", "-n", switch, "link", "add", "sw0", "up", "type", "bridge")
+        found = []
+        for number in range(count):
+            name, address = stack.enter_context(namespace(f"n{number + 1}")), f"192.0.2.{number + 1}"
+            peer = ("peer", "up0", "netns", name)
+            run("ip", "link", "add", f"p{number}", "netns", switch, "type", "veth", *peer)
+            run("ip", "-n", switch, "link", "set", f"p{number}", "master", "sw0", "up")
+            run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "up0")
+            run("ip", "-n", name, "link", "set", "lo", "up")
+            run("ip", "-n", name, "link", "set", "up0", "up")
+            found.append(await stack.enter_async_context(worker(name, address, f"test-{tag}-{number + 1}")))
+        yield switch, found
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.integration.network.nodes import (
     mac_bytes,
     plain_frame,
     run,
+    switched_nodes,
     two_nodes,
 )
 
@@ -90,6 +92,40 @@ async def test_nothing_is_flooded_to_other_nodes() -> None:
             # What is meant for the other node goes there: the tap would have seen the rest.
             own.send(plain_frame(remote.member.mac, main.member.mac, b"to you"))
             assert is_vxlan(await underlay.frame(lambda frame: b"to you" in frame))
+
+
+async def test_the_underlay_of_three_nodes_carries_what_is_meant_for_one_node_only() -> None:
+    """Once the nodes know each other, nothing on any of their links goes to all, or to somebody else."""
+    async with (
+        switched_nodes(3) as (switch, nodes),
+        Cluster([*nodes, *nodes], vni=4009).up() as left,
+        Cluster(nodes, vni=4010).up() as right,
+    ):
+
+        def talk() -> None:
+            for cluster in (left, right):
+                for client, server in itertools.permutations(cluster.kernels, 2):
+                    assert exchange(client, server, b"hello")[0] == b"olleh"
+
+        # The nodes' own addresses are found out by ARP, as on every network: that is not ours.
+        await asyncio.to_thread(talk)
+        with ExitStack() as stack:
+            taps = [stack.enter_context(Tap(switch, f"p{number}")) for number in range(len(nodes))]
+            await asyncio.to_thread(talk)
+            for cluster in (left, right):
+                for kernel in cluster.kernels:
+                    with Tap(kernel.namespace, "eth0") as own:
+                        own.send(arp_request(kernel.member, "10.128.0.13"))
+                        own.send(plain_frame("ff:ff:ff:ff:ff:ff", kernel.member.mac, b"to all"))
+                        own.send(plain_frame("0a:58:0a:80:00:0d", kernel.member.mac, b"to nobody"))
+            await asyncio.to_thread(talk)
+            known = {uplink_mac(node.name) for node in nodes}
+            for tap in taps:
+                carried = [frame for frame in tap.frames() if is_vxlan(frame)]
+                assert len(carried) > len(left.kernels)
+                assert {frame[:6] for frame in carried} <= known
+                # Nor is anything inside meant for all: 50 bytes are the outer headers.
+                assert not [frame for frame in carried if frame[50] & 1 or b"to nobody" in frame]
 
 
 async def test_unknown_addresses_are_not_flooded_on_the_node_either() -> None:
@@ -173,3 +209,8 @@ async def test_a_kernel_has_its_loopback_and_no_ipv6_on_its_interface() -> None:
         addresses = inside(kernel.namespace, Path("/proc/thread-self/net/if_inet6").read_text)
         assert addresses.split()[-1] == "lo"
         assert len(addresses.splitlines()) == 1
+
+
+def uplink_mac(name: str) -> bytes:
+    words = run("ip", "-n", name, "-o", "link", "show", "dev", "up0").split()
+    return mac_bytes(words[words.index("link/ether") + 1])

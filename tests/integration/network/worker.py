@@ -51,6 +51,8 @@ async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # n
             return asdict(await asyncio.to_thread(find_uplink, *arguments))
         case "descriptors":
             return len(os.listdir("/proc/self/fd"))
+        case "threads":
+            return len(os.listdir("/proc/self/task"))
     raise LookupError(method)
 
 
