@@ -23,6 +23,7 @@ GOOD = Facts(
     mtu=1500,
     addresses=("172.17.0.0/16", "192.168.1.0/24"),
     clock_synchronized=True,
+    name_servers=("127.0.0.53", "192.168.1.1"),
 )
 
 
@@ -33,6 +34,8 @@ def test_a_good_node_lacks_nothing() -> None:
 @pytest.mark.parametrize(
     ("facts", "name", "state", "remedy"),
     [
+        (replace(GOOD, obstacles=("ip filter FORWARD",)), "forwarding", WARNING, "firewall"),
+        (replace(GOOD, name_servers=("127.0.0.53", "::1")), "names", WARNING, "--name-server"),
         (replace(GOOD, root=False), "root", ERROR, "as root"),
         (replace(GOOD, tools={**GOOD.tools, "bwrap": False}), "bwrap", ERROR, "bubblewrap"),
         (replace(GOOD, engine=None), "docker", WARNING, "docker.io"),

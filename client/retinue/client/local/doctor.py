@@ -35,6 +35,8 @@ TOOLS = {
     "nft": ("nftables", "the ways out of kernels"),
 }
 LINKS = ("bridge", "veth", "vxlan")
+RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+"""Where a node says which name servers it asks; agents go by both."""
 _TIMEOUT = 10.0
 
 
@@ -43,7 +45,8 @@ class Facts:
     """What was found. None, or an empty value, says that it is not there or could not be found out.
 
     `links` are the kinds of links that can be made. `addresses` are networks of the machine's own links and routes.
-    `clock_synchronized` is None where nobody knows.
+    `clock_synchronized` is None where nobody knows. `obstacles` are chains of the packet filter, as `FAMILY TABLE CHAIN`, that
+    drop what is forwarded unless a rule lets it pass; `name_servers` are those of the node's resolv.conf.
     """
 
     root: bool = True
@@ -61,6 +64,8 @@ class Facts:
     mtu: int | None = None
     addresses: Sequence[str] = ()
     clock_synchronized: bool | None = None
+    obstacles: Sequence[str] = ()
+    name_servers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ def judge(facts: Facts) -> list[Finding]:
         message = "the kernel has it" if there else f"the kernel lacks it: needed for {purpose}"
         findings.append(Finding(name, OK if there else ERROR, message, remedy))
     findings += [_mtu(facts.mtu), _addresses(facts.addresses), _clock(facts.clock_synchronized)]
-    return findings
+    return [*findings, _forwarding(facts.obstacles), _names(facts.name_servers)]
 
 
 def _engine(facts: Facts) -> list[Finding]:
@@ -183,6 +188,30 @@ def _clock(synchronized: bool | None) -> Finding:
     return Finding("clock", OK, "is synchronized")
 
 
+def _forwarding(obstacles: Sequence[str]) -> Finding:
+    if not obstacles:
+        return Finding("forwarding", OK, "no other rules of this node drop what kernels send out")
+    remedy = "in that firewall, let pass what comes from, or goes to, interfaces whose names start with rte"
+    message = f"dropped unless a rule lets it pass: {', '.join(obstacles)}; kernels may have no way out"
+    return Finding("forwarding", WARNING, message, remedy)
+
+
+def _names(servers: Sequence[str]) -> Finding:
+    if any(not _is_own(server) for server in servers):
+        return Finding("names", OK, "a name server that kernels can ask")
+    remedy = "start the agent with --name-server ADDRESS"
+    return Finding("names", WARNING, "the node's name server is on its loopback: kernels find no names", remedy)
+
+
+def _is_own(server: str) -> bool:
+    try:
+        address = ipaddress.IPv4Address(server)
+    except ValueError:
+        # Ways out are IPv4.
+        return True
+    return address.is_loopback or address.is_unspecified
+
+
 def examine(docker_host: str = "") -> Facts:
     """Looks at this machine; makes and removes a few links. Blocks for up to some seconds."""
     mount = Path("/sys/fs/cgroup")
@@ -206,7 +235,28 @@ def examine(docker_host: str = "") -> Facts:
         mtu=_uplink_mtu(),
         addresses=_routes(),
         clock_synchronized=_is_synchronized(),
+        obstacles=_obstacles(_output("nft", "-j", "list", "chains")),
+        name_servers=[server for file in RESOLVERS for server in _name_servers(file)],
     )
+
+
+def _obstacles(listing: Any) -> list[str]:
+    """Base chains of others that hook into forwarding and drop by default, from `nft -j list chains`."""
+    entries = listing.get("nftables", ()) if isinstance(listing, dict) else ()
+    chains = [entry["chain"] for entry in entries if "chain" in entry]
+    return [
+        f"{chain['family']} {chain['table']} {chain['name']}"
+        for chain in chains
+        if (chain.get("hook"), chain.get("policy")) == ("forward", "drop") and not chain["table"].startswith("retinue-")
+    ]
+
+
+def _name_servers(file: Path) -> list[str]:
+    try:
+        lines = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return []
+    return [words[1] for words in lines if words[:1] == ["nameserver"] and len(words) > 1]
 
 
 def _is_built(pattern: str) -> bool:
