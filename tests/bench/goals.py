@@ -55,6 +55,7 @@ GOALS: dict[str, Goal] = {
     "scheduling-decisions-drf-dispersed-backend.ai": Goal("ratio at least 1,000", _ratio_at_least(1000)),
     "scheduling-impossible-gang-at-the-head": Goal("ratio at most 1.02", _ratio_at_most(1.02)),
     "scheduling-10k-agents-to-1k-agents": Goal("ratio at most 3.0", _ratio_at_most(3.0)),
+    "tunnel": Goal("ratio at least 1.0", _ratio_at_least(1.0)),
     "shell-durable-decisions": Goal("ratio at least 0.5", _ratio_at_least(0.5)),
     "shell-pass-with-history": Goal("ratio at most 1.05", _ratio_at_most(1.05)),
     "shell-pass-10k-agents-to-1k-agents": Goal("ratio at most 3.0", _ratio_at_most(3.0)),
