@@ -78,7 +78,7 @@ def furnish(pid: int, furniture: Furniture) -> None:
     with contextlib.ExitStack() as stack:
         namespace = stack.enter_context(_closing(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)))
         # What lies on the node is looked up before, in the node's own view; what is mounted then cannot be exchanged.
-        shared = [(mount, stack.enter_context(_closing(_open_shared(mount, furniture)))) for mount in furniture.mounts]
+        shared = [(mount, stack.enter_context(_closing(open_shared(mount, furniture)))) for mount in furniture.mounts]
         places: list[tuple[str, int]] = []
         if (ssh := furniture.ssh) is not None:
             programs = stack.enter_context(_closing(_clone(ssh.programs, NO_PRIVILEGES | linux.MOUNT_ATTR_RDONLY)))
@@ -103,7 +103,7 @@ def furnish(pid: int, furniture: Furniture) -> None:
         in_own_thread(inside)
 
 
-def _open_shared(mount: Mount, furniture: Furniture) -> int:
+def open_shared(mount: Mount, furniture: Furniture) -> int:
     """What a mount shows, as a mount that is nowhere yet. Links are followed as far as they stay beneath the root."""
     try:
         root = os.open(mount.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from retinue.client import session_spec
+from retinue.manager.v1 import fleet_service_pb2
 from tests.integration.cli.conftest import PROGRAM, SECONDS, Program, line_with
 
 if TYPE_CHECKING:
@@ -84,6 +85,21 @@ async def test_watch_ends_with_the_sessions_code(retinue: Program, client: Clien
     revisions = [int(event["revision"]) for event in moved]
     assert revisions == sorted(set(revisions))
     assert moved[-1]["sessionMoved"]["toState"] == "SESSION_STATE_TERMINATED"
+
+
+async def test_mounts(retinue: Program, client: Client, tmp_path: Path) -> None:
+    await asyncio.to_thread(tmp_path.chmod, 0o755)
+    (tmp_path / "file").write_text("content\n")
+    await client.resource_groups.update("default", mount_roots=[fleet_service_pb2.MountRoot(path=str(tmp_path))])
+    try:
+        ran = await retinue("run", "--type", "batch", "--mount", f"{tmp_path}:/data", "--", "cat", "/data/file")
+        assert (ran.code, ran.out) == (0, "content\n")
+        refused = await retinue("run", "--mount", f"{tmp_path}:/data:rw", "--", "true")
+        assert refused.code != 0
+        assert str(tmp_path) in refused.err
+    finally:
+        await client.resource_groups.update("default", mount_roots=[])
+    assert (await retinue("run", "--mount", "/a:/b:x", "--", "true")).code == 2
 
 
 async def test_watching_everything_from_a_revision(retinue: Program, client: Client) -> None:

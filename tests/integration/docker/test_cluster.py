@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
+import tarfile
 import time
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
+from agent.kernel.places import FILES
 from agent.kernel.python_runtime import build_runtime
+from agent.kernel.ssh import HOST_KEY
 from retinue.client.local.leftovers import network_namespaces
 from retinue.client.local.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
 from tests.integration.docker.cluster import DockerCluster
-from tests.integration.docker.engine import IMAGE, TestEngine, install
+from tests.integration.docker.engine import BUSYBOX, IMAGE, TestEngine, install
 from tests.integration.docker.registry import Registry, make_image
+from tests.integration.inside.keys import Keys, host_keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -112,6 +118,96 @@ async def test_result_of_a_container(cluster: DockerCluster) -> None:
         await good.wait_ended(60)
         assert (good.result, good.exit_code) == ("FAILURE", 3)
         assert await printed(client, good.id, "main1") == "out\n"
+
+
+async def test_keys_are_nowhere_but_in_containers(cluster: DockerCluster) -> None:
+    async with cluster.client() as client:
+        session = await client.sessions.create(
+            type="interactive",
+            image=IMAGE,
+            cluster_size=2,
+            cluster_mode="multi-node",
+            slots={"cpu": "2.5", "mem": "64m"},
+            termination_grace=0,
+        )
+        await session.wait("RUNNING", timeout=60)
+
+        def look() -> tuple[list[str], list[str]]:
+            keys, described, pids = Keys(cluster, session), [], []
+            for engine in cluster.engines.values():
+                api = engine.client()
+                for container in api.containers(filters={"label": f"retinue.session={session.id}"}):
+                    description = api.inspect_container(container["Id"])
+                    pids.append(description["State"]["Pid"])
+                    if keys.are_in(repr(description).encode() + api.logs(container["Id"])):
+                        described.append(container["Id"])
+                api.close()
+            # The search would have found them: there they are, inside.
+            assert host_keys(Path(f"/proc/{pid}/root{FILES}/{HOST_KEY}") for pid in pids) == {keys.files.host_key}
+            # What the engines keep of containers, their writable layers, and all that is the agents' and the manager's.
+            return described, keys.found(cluster.directory, *(engine.directory for engine in cluster.engines.values()))
+
+        assert await asyncio.to_thread(look) == ([], [])
+        await session.terminate(force=True)
+        await session.wait_ended(60)
+
+
+async def test_bootstrap_and_retries_of_containers(cluster: DockerCluster) -> None:
+    async with cluster.client() as client:
+        session = await client.sessions.create(
+            type="batch",
+            image=IMAGE,
+            bootstrap_script="hostname >made",
+            # Each try begins with a home of its own: what it made is not there the next time.
+            command=["sh", "-c", "cat made; [ ! -e again ] || exit 3; touch again; exit 7"],
+            max_attempts=2,
+            retry_on_failure=True,
+            retry_backoff=0.1,
+            slots={"cpu": "1", "mem": "64m"},
+        )
+        await session.wait_ended(60)
+        assert (session.result, session.exit_code) == ("FAILURE", 7)
+        assert [kernel.epoch for kernel in session.kernels] == [2]
+        assert await printed(client, session.id, "main1") == "main1\n"
+
+
+async def test_image_of_one_static_program(cluster: DockerCluster) -> None:
+    """Nothing else is in it: no shell, no directories, no accounts."""
+    first, second = cluster.engines.values()
+
+    def make() -> None:
+        content = io.BytesIO()
+        with tarfile.open(fileobj=content, mode="w") as archive:
+            archive.add(BUSYBOX.resolve(), "busybox")
+        api = first.client()
+        api.import_image_from_data(content.getvalue(), repository="retinue-test/single", tag="1")
+        api.close()
+        second.take_image(first, "retinue-test/single:1")
+
+    await asyncio.to_thread(make)
+    async with cluster.client() as client:
+        session = await client.sessions.create(
+            type="batch",
+            image="retinue-test/single:1",
+            command=[
+                "/busybox",
+                "sh",
+                "-c",
+                "until /busybox nc sub1 7000 2>/dev/null; do /busybox sleep 0.1; done; ssh sub1 /busybox hostname",
+            ],
+            sub_command=[
+                "/busybox",
+                "sh",
+                "-c",
+                "/busybox nc -l -p 7000 -e /busybox hostname; exec /busybox sleep 1000",
+            ],
+            cluster_size=2,
+            cluster_mode="multi-node",
+            slots={"cpu": "2.5", "mem": "64m"},
+            termination_grace=0,
+        )
+        await session.wait_ended(60)
+        assert (session.result, await printed(client, session.id, "main1")) == ("SUCCESS", "sub1\nsub1\n")
 
 
 @pytest.fixture(scope="module")

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import contextlib
-import datetime as dt
+import os
 import subprocess
+import threading
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
+from agent.attempts import Mount
+from agent.backends.furnishing import Furniture, MountRefusedError, open_shared
 from agent.kernel.places import FILES
-from agent.kernel.ssh import HOST_KEY, ssh_files
-from manager.identity.authority import Authority
-from manager.lifecycle.secrets import SessionSecrets
+from agent.kernel.ssh import HOST_KEY
 from retinue.client.errors import CallError
 from retinue.manager.v1 import fleet_service_pb2
+from tests.integration.inside.keys import Keys, host_keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from retinue.client import Client
     from retinue.client.local.cluster import Cluster
+
+SWAPS = 1000
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -92,6 +95,43 @@ async def test_what_leads_elsewhere_ends_the_session(client: Client, shared: Pat
     assert "a link leads out" in session.view.message
 
 
+async def test_what_is_exchanged_meanwhile_leads_nowhere_else(tmp_path: Path) -> None:
+    """A directory that somebody swaps for a link to elsewhere, while it is mounted: the mount shows it, or is refused."""
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    for directory, name in ((root / "data", "inside"), (elsewhere, "outside")):
+        directory.mkdir(parents=True)
+        (directory / name).touch()
+    (root / "link").symlink_to(elsewhere)
+    over = threading.Event()
+
+    def swap() -> None:
+        try:
+            for _ in range(SWAPS):
+                for old, new in (("data", "kept"), ("link", "data"), ("data", "link"), ("kept", "data")):
+                    (root / old).rename(root / new)
+        finally:
+            over.set()
+
+    def mount() -> Counter[str]:
+        outcomes: Counter[str] = Counter()
+        while not over.is_set():
+            try:
+                shown = open_shared(Mount(str(root), "data", "/data", writable=False), Furniture(0, 0))
+            except MountRefusedError:
+                outcomes["refused"] += 1
+                continue
+            try:
+                outcomes.update(os.listdir(f"/proc/self/fd/{shown}"))
+            finally:
+                os.close(shown)
+        return outcomes
+
+    outcomes, _ = await asyncio.gather(asyncio.to_thread(mount), asyncio.to_thread(swap))
+    assert outcomes["inside"]
+    assert outcomes["refused"]
+    assert not outcomes["outside"]
+
+
 async def test_keys_are_nowhere_but_in_kernels(cluster: Cluster, client: Client) -> None:
     session = await client.sessions.create(
         type="interactive", cluster_size=2, cluster_mode="multi-node", slots={"cpu": "2.5", "mem": "64m"}
@@ -99,32 +139,12 @@ async def test_keys_are_nowhere_but_in_kernels(cluster: Cluster, client: Client)
     await session.wait("RUNNING", timeout=60)
 
     def found() -> list[str]:
-        (authority_key,) = cluster.directory.rglob("ca.key")
-        authority = Authority.load(authority_key.parent, lambda: dt.datetime.now(dt.UTC))
-        secret = SessionSecrets(authority.derive_key("sessions")).of(session.id, 1)
-        files = ssh_files(secret, ["main1", "sub1"])
-        private = files.host_key[-64:-32]
-        needles = [secret, private, files.identity.splitlines()[3]]
-        needles += [text for needle in needles[:2] for text in (needle.hex().encode(), base64.b64encode(needle))]
-        places = [path for path in cluster.directory.rglob("*") if path.is_file() and not path.is_symlink()]
-        places += [path for name in ("environ", "cmdline") for path in Path("/proc").glob(f"[0-9]*/{name}")]
-        hits = []
-        for path in places:
-            try:
-                content = path.read_bytes()
-            except OSError:
-                continue
-            hits += [str(path) for needle in needles if needle in content]
+        keys = Keys(cluster, session)
         # The search would have found them: there they are, inside.
         running = subprocess.run(["ps", "-eo", "pid,comm"], capture_output=True, text=True, check=True).stdout  # noqa: S607
         servers = [line.split()[0] for line in running.splitlines() if line.endswith("dropbear")]
-        keys = set()
-        for pid in servers:
-            # Others may have servers too, which come and go.
-            with contextlib.suppress(OSError):
-                keys.add(Path(f"/proc/{pid}/root{FILES}/{HOST_KEY}").read_bytes())
-        assert files.host_key in keys
-        return hits
+        assert keys.files.host_key in host_keys(Path(f"/proc/{pid}/root{FILES}/{HOST_KEY}") for pid in servers)
+        return keys.found(cluster.directory)
 
     try:
         assert not await asyncio.to_thread(found)

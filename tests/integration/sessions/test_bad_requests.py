@@ -100,6 +100,16 @@ CREATE = [
     (spec(roles=[session_pb2.RoleSpec(role="r" + "x" * n) for n in range(33)][::-1]), "spec.roles"),
     (spec(roles=[session_pb2.RoleSpec(role="sub"), session_pb2.RoleSpec(role="sub")]), "spec.roles[1].role"),
     (spec(labels={"a": "x" * 257}), "spec.labels['a']"),
+    *(
+        (spec(mounts=[session_pb2.Mount(source=source, target="/data")]), "spec.mounts[0].source")
+        for source in ("", "relative", "/a\0", "/" + "a" * 1024)
+    ),
+    *(
+        (spec(mounts=[session_pb2.Mount(source="/data", target=target)]), "spec.mounts[0].target")
+        for target in ("", "relative", "/", "/a/../b", "/etc/cron.d", "/proc", "/run/kernel/bin", "/opt/kernel/init")
+    ),
+    (spec(mounts=[session_pb2.Mount(source="/data", target=f"/{name}") for name in "xx"]), "spec.mounts[1].target"),
+    (spec(mounts=[session_pb2.Mount(source="/data", target=f"/m{number}") for number in range(33)]), "spec.mounts"),
     (spec(bootstrap_script="x" * 65_537), "spec.bootstrap_script"),
     (spec(bootstrap_script="a\0b"), "spec.bootstrap_script"),
     (spec(starts_at=Timestamp(seconds=2**40)), "spec.starts_at"),
