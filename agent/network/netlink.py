@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl
@@ -36,7 +37,21 @@ _RECEIVE_BYTES = 1 << 18
 _TIMEOUT = 30.0
 
 Message = Any
-"""A message of pyroute2, not encoded yet: its own `type`, and its flags but those of this module."""
+"""A message of pyroute2, not encoded yet, with its own `type`, and its flags but those of this module; or one that is Packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A message whose body is encoded already, for those that come in hundreds: building them is what programming a network takes."""
+
+    kind: int
+    flags: int
+    body: bytes
+
+    def encode(self, number: int) -> bytes:
+        """The whole message, with the sequence number."""
+        flags = self.flags | _REQUEST | _ACK
+        return _HEADER.pack(_HEADER.size + len(self.body), self.kind, flags, number, 0) + self.body
 
 
 class RequestError(NetworkError):
@@ -72,6 +87,9 @@ class Netlink:
             self._sequence += len(batch)
             buffer = bytearray()
             for number, message in enumerate(batch, first):
+                if isinstance(message, Packed):
+                    buffer += message.encode(number)
+                    continue
                 message["header"]["flags"] |= _REQUEST | _ACK
                 message["header"]["sequence_number"] = number
                 message.encode()

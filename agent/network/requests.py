@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import struct
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -11,10 +12,9 @@ from pyroute2.netlink import rtnl
 from pyroute2.netlink.rtnl import ndmsg as neighbour_flags
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
-from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from agent.network.netlink import Message
+from agent.network.netlink import Message, Packed
 from agent.network.observed import (
     AddressEntry,
     BridgeSettings,
@@ -38,6 +38,8 @@ from agent.network.operations import (
     SetPort,
 )
 
+_NEIGHBOUR, _ATTRIBUTE = struct.Struct("=BxxxiHBx"), struct.Struct("=HH")
+_NDA_DST, _NDA_LLADDR = 1, 2
 _CREATE, _REPLACE, _EXCLUSIVE = 0x400, 0x100, 0x200
 _MAIN_TABLE, _STATIC, _UNICAST, _SCOPE_LINK, _ON_LINK = 254, 4, 1, 253, 4
 _SELF, _MASTER = neighbour_flags.flags["self"], neighbour_flags.flags["master"]
@@ -162,18 +164,17 @@ class _Kinds(NamedTuple):
 
 
 def _entry(operation: PutEntry | DropEntry, kinds: _Kinds, flags: int) -> Message:
-    message = ndmsg()
-    message["ifindex"] = operation.link
     match operation.entry:
         case TunnelEntry(mac, destination):
-            message["family"], message["flags"], message["state"] = socket.AF_BRIDGE, _SELF, _TUNNEL_STATE
-            message["attrs"] = [("NDA_LLADDR", mac), ("NDA_DST", destination)]
+            body = (
+                _neighbour(operation.link, socket.AF_BRIDGE, _TUNNEL_STATE, _SELF)
+                + _mac(mac)
+                + _destination(destination)
+            )
         case StationEntry(_, mac):
-            message["family"], message["flags"], message["state"] = socket.AF_BRIDGE, _MASTER, STATION_STATE
-            message["attrs"] = [("NDA_LLADDR", mac)]
+            body = _neighbour(operation.link, socket.AF_BRIDGE, STATION_STATE, _MASTER) + _mac(mac)
         case NeighbourEntry(address, mac):
-            message["family"], message["state"] = socket.AF_INET, _PERMANENT
-            message["attrs"] = [("NDA_DST", address), ("NDA_LLADDR", mac)]
+            body = _neighbour(operation.link, socket.AF_INET, _PERMANENT, 0) + _destination(address) + _mac(mac)
         case AddressEntry(link, address, prefix_length):
             message = ifaddrmsg()
             message["family"], message["index"], message["prefixlen"] = socket.AF_INET, link, prefix_length
@@ -182,7 +183,21 @@ def _entry(operation: PutEntry | DropEntry, kinds: _Kinds, flags: int) -> Messag
             return _typed(message, kinds.address, flags)
         case RouteEntry() as route:
             return _typed(_route(route), kinds.route, flags)
-    return _typed(message, kinds.neighbour, flags)
+    return Packed(kinds.neighbour, flags, body)
+
+
+def _neighbour(link: int, family: int, state: int, flags: int) -> bytes:
+    """The fixed part of an entry of a neighbour or forwarding table (`struct ndmsg` in linux/neighbour.h)."""
+    return _NEIGHBOUR.pack(family, link, state, flags)
+
+
+def _mac(mac: str) -> bytes:
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + 6, _NDA_LLADDR) + bytes.fromhex(mac.replace(":", "")) + bytes(2)
+
+
+def _destination(address: str) -> bytes:
+    packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(packed), _NDA_DST) + packed
 
 
 def _route(entry: RouteEntry) -> Message:
