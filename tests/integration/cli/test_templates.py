@@ -26,7 +26,8 @@ spec:
   kernel: {slots: {cpu: 0.1, mem: 32m}, environment: {GREETING: hello, EXTRA: "1"}}
   roles:
     - role: main
-      kernel: {command: [sh, -c, 'echo "$GREETING/$EXTRA $BACKENDAI_CLUSTER_REPLICAS $BACKENDAI_CLUSTER_HOSTS"; getent hosts asker1 asker2']}
+      kernel:
+        command: [sh, -c, 'echo "$GREETING/$EXTRA $BACKENDAI_CLUSTER_REPLICAS $BACKENDAI_CLUSTER_HOSTS"; getent ahostsv4 asker1 asker2 | grep STREAM']
     - {role: asker, count: 2, kernel: {command: [sleep, "60"], slots: {cpu: 0.2}}}
 """
 
@@ -71,7 +72,7 @@ async def test_a_template_of_two_roles_runs_with_overrides(client: Client, retin
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
     assert lines[0] == "good day/ main:1,asker:2 main1,asker1,asker2"
-    assert [line.split()[1] for line in lines[1:]] == ["asker1", "asker2"]
+    assert [line.split()[2] for line in lines[1:]] == ["asker1", "asker2"]
     (session,) = [item async for item in client.sessions.list(filter='name = "from-pair"', show_ended=True)]
     reference = session.view.spec.template
     assert (reference.name, reference.version, reference.project) == ("pair", 1, "default")

@@ -73,7 +73,7 @@ async def test_any_kernel_of_the_session(session: Session) -> None:
         assert await ran(session, "hostname", hostname=hostname) == (expected, b"", 0)
     out, err, code = await ran(
         session,
-        *("sh", "-c", 'echo "$GREETING $BACKENDAI_CLUSTER_HOST $MORE"; pwd; getent hosts sub1 >&2; exit 3'),
+        *("sh", "-c", 'echo "$GREETING $BACKENDAI_CLUSTER_HOST $MORE"; pwd; getent ahostsv4 sub1 >&2; exit 3'),
         environment={"MORE": "too"},
         working_directory="/tmp",  # noqa: S108
     )

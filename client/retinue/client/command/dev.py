@@ -105,7 +105,7 @@ For programs:
 
 Try:
   retinue run -- echo hello
-  retinue run --size 3 --mode multi-node --slots cpu=2 -- sh -c 'getent hosts main1 sub1 sub2'
+  retinue run --size 3 --mode multi-node --slots cpu=2 -- ssh sub2 hostname
   retinue agents ls
 
 Any gRPC tool, by reflection:

@@ -106,7 +106,7 @@ async def run_command(
     \b
       retinue run -- echo hello
       retinue run --size 3 --mode multi-node --slots cpu=2 \\
-          --sub-command 'sleep 60' -- sh -c 'getent hosts sub1 sub2'
+          --sub-command 'sleep 60' -- ssh sub1 hostname
     """
     spec = request(given)
     async with connection.client() as client:
