@@ -2,7 +2,8 @@
 
 Only placed sessions that may be preempted, and only of strictly lower priority than the winner, are victims: lowest priority first, then
 the newest or the oldest as the group has it. They are taken in that order until the winner fits; then those that it can do without on
-the agents it found are spared again, the most valuable first. A gang makes way whole. The room is the winner's from then on.
+the agents it found are spared again, the most valuable first. A group may rather have the fewest sessions make way: the agents are then looked
+at one by one, as long as one of them can take the whole winner. A gang makes way whole. The room is the winner's from then on.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from manager.scheduling.columns import Agents, Integers, Queue
+from manager.scheduling.columns import Agents, Integers, Queue, Running
 from manager.scheduling.room import Situation
-from manager.scheduling.strategies import OLDEST
+from manager.scheduling.strategies import FEWEST_SESSIONS, OLDEST
 from manager.scheduling.view import requests_of
 
 # Winners of one pass; the next pass goes on.
 MAX_WINNERS = 16
 # Sessions that are looked at for it in one pass: each may cost as much as some thousand placements.
 MAX_LOOKED_AT = 64
+# Agents on which the fewest victims are looked for, and victims tried on each.
+MAX_AGENTS, MAX_VICTIMS = 32, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +71,54 @@ def preempt(
 
 
 def _victims(situation: Situation, row: int, lower: Integers) -> Preemption | None:
+    if situation.settings.preemption_order == FEWEST_SESSIONS:
+        found = _fewest_victims(situation, row, lower)
+        if found is not None:
+            return found
     room = situation.first(row, [[session] for session in lower.tolist()])
     # With none to make way it would have been placed, or a reservation keeps it from it.
     if room is None or room.step == 0:
         return None
     victims = [session for session in lower[: room.step].tolist() if _touches(situation, session, room.agents)]
+    return _spare(situation, row, victims, room.agents)
+
+
+def _fewest_victims(situation: Situation, row: int, lower: Integers) -> Preemption | None:
+    """The agent that takes the whole winner after the fewest sessions have gone; of several the one whose victims are of the lowest priority."""
+    running = situation.running
+    best: tuple[tuple[int, int], Preemption] | None = None
+    held = [agent for session in lower.tolist() for agent in _agents_of(running, session).tolist()]
+    for agent in list(dict.fromkeys(held))[:MAX_AGENTS]:
+        only = np.array([agent], np.int64)
+        there = [session for session in lower.tolist() if _touches(situation, session, only)][:MAX_VICTIMS]
+        most = len(there) if best is None else min(len(there), best[0][0])
+        for number in range(1, most + 1):
+            if situation.place(row, there[:number], only=only) is not None:
+                found = _spare(situation, row, there[:number], only)
+                if found is not None:
+                    cost = (len(found.victims), int(running.priorities[list(found.victims)].max()))
+                    if best is None or cost < best[0]:
+                        best = cost, found
+                break
+    return None if best is None else best[1]
+
+
+def _spare(situation: Situation, row: int, victims: list[int], agents: Integers) -> Preemption | None:
+    """Lets those stay that the winner can do without on these agents, the last first."""
     for session in reversed(victims.copy()):
         rest = [victim for victim in victims if victim != session]
-        if situation.place(row, rest, only=room.agents) is not None:
+        if situation.place(row, rest, only=agents) is not None:
             victims = rest
-    agents = situation.place(row, victims, only=room.agents)
-    return None if agents is None or not victims else Preemption(row, agents, tuple(victims))
+    found = situation.place(row, victims, only=agents)
+    return None if found is None or not victims else Preemption(row, found, tuple(victims))
+
+
+def _agents_of(running: Running, session: int) -> Integers:
+    return running.agents[running.offsets[session] : running.offsets[session + 1]]
 
 
 def _touches(situation: Situation, session: int, agents: Integers) -> bool:
-    running = situation.running
-    return bool(np.isin(running.agents[running.offsets[session] : running.offsets[session + 1]], agents).any())
+    return bool(np.isin(_agents_of(situation.running, session), agents).any())
 
 
 def _promised(agents: Agents, queue: Queue, preemption: Preemption) -> Agents:

@@ -45,7 +45,8 @@ PREEMPTION = "preemption"
 PREEMPTION_ORDER = "preemption-order"
 # How long room is kept for the winner beyond the grace of those that make way, and how long a session runs before it may be preempted.
 PREEMPTION_HOLD_SECONDS, PREEMPTION_MIN_RUNTIME_SECONDS = "preemption-hold-seconds", "preemption-min-runtime-seconds"
-OFF, TERMINATE, REQUEUE, NEWEST, OLDEST = "off", "terminate", "requeue", "newest", "oldest"
+OFF, TERMINATE, REQUEUE = "off", "terminate", "requeue"
+NEWEST, OLDEST, FEWEST_SESSIONS = "newest", "oldest", "fewest-sessions"
 
 # Strategies of others (see `custom`): where an external one is, how long it may take, whether TLS is used (by default, but for addresses
 # of this host), and what decides when it fails.
@@ -167,7 +168,7 @@ def validate_policy(policy: Policy) -> Settings:
         reserve_after_tries=_read(policy, RESERVE_AFTER_TRIES, _count, 0),
         reserve_after_seconds=_read(policy, RESERVE_AFTER_SECONDS, _count, 0),
         preemption=_read(policy, PREEMPTION, _one_of(OFF, TERMINATE, REQUEUE), OFF),
-        preemption_order=_read(policy, PREEMPTION_ORDER, _one_of(NEWEST, OLDEST), NEWEST),
+        preemption_order=_read(policy, PREEMPTION_ORDER, _one_of(NEWEST, OLDEST, FEWEST_SESSIONS), NEWEST),
         preemption_hold_seconds=_read(policy, PREEMPTION_HOLD_SECONDS, _count, 60),
         preemption_min_runtime_seconds=_read(policy, PREEMPTION_MIN_RUNTIME_SECONDS, _count, 0),
     )

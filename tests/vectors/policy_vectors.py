@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from manager.scheduling.columns import Policy, Verdict
-from manager.scheduling.strategies import MAX_KERNELS_PER_AGENT
+from manager.scheduling.strategies import MAX_KERNELS_PER_AGENT, PREEMPTION, PREEMPTION_ORDER
 from tests.vectors.placement_vectors import assert_agent, policy_of, scene_with
 from tests.vectors.scene import Amounts, Scene, exact
 
@@ -28,6 +28,35 @@ def session_group_placement(vector: Vector) -> None:
     pack = {"spread": False, "pack": True}[given["direction"]]
     scene.add_session("s", "owner", [given["request"]], beside=given["group_members"], pack=pack)
     assert_agent(scene.run(policy_of(given)), vector["expected"])
+
+
+def preemption(vector: Vector) -> None:
+    """Who makes way for session `s`, which finds no room, and where it goes then."""
+    given, expected = vector["input"], vector["expected"]
+    scene = scene_with(given["agents"])
+    for victim in given["victims"]:
+        scene.add_running(victim["id"], victim["job_priority"], victim["started_year"], victim["holds"])
+    scene.add_session("s", "owner", given["kernels"], priority=given["job_priority"])
+    policy = policy_of(given)
+    options = {**policy.options, PREEMPTION: "terminate", PREEMPTION_ORDER: given["order"]}
+    outcome = scene.run(Policy(policy.session_strategy, policy.agent_strategy, options))
+    found = outcome.decisions.preemptions
+    if "error" in expected:
+        assert not found
+        assert not outcome.agents
+        return
+    if not expected.get("victims", expected.get("victims_set")):
+        assert not found
+        assert outcome.agents["s"] == expected["placement"]
+        return
+    (preempted,) = found
+    names = [victim["id"] for victim in given["victims"]]
+    agents = [given["agents"][agent]["id"] for agent in preempted.agents.tolist()]
+    wanted = (
+        expected["victims_set"] if "victims_set" in expected else [name for of in expected["victims"] for name in of]
+    )
+    assert sorted(names[victim] for victim in preempted.victims) == sorted(set(wanted))
+    assert agents == expected["placement"]
 
 
 def is_admitted(request: Amounts, quotas: list[tuple[Amounts, Amounts, int | None, int]]) -> bool:
@@ -100,4 +129,5 @@ RUNNERS: dict[str, Callable[[Vector], None]] = {
     "quota": quota,
     "concurrency": concurrency,
     "placement_grouping": placement_grouping,
+    "preemption": preemption,
 }

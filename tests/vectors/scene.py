@@ -20,6 +20,7 @@ from manager.scheduling.columns import (
     Policy,
     Queue,
     Quotas,
+    Running,
     Tier,
 )
 from manager.scheduling.scheduling_pass import Decisions, run_pass
@@ -56,6 +57,7 @@ class Scene:
     )
     _replicas: list[dict[int, int]] = field(default_factory=list)
     _quotas: list[tuple[Amounts, Amounts, int | None, int]] = field(default_factory=list)
+    _running: list[tuple[str, int, int, Mapping[str, Amounts]]] = field(default_factory=list)
 
     def add_agent(
         self,
@@ -113,12 +115,17 @@ class Scene:
         """A quota of everybody; a slot that `limits` does not name has no limit."""
         self._quotas.append((limits, held, most_sessions, sessions))
 
+    def add_running(self, name: str, priority: int, placed: int, holds: Mapping[str, Amounts]) -> None:
+        """A placed session that may be preempted; what it holds, by agent, is among what is used there. A larger `placed` is newer."""
+        self._running.append((name, priority, placed, holds))
+
     def columns(self) -> tuple[Agents, Owners, Queue, int]:
         """The problem as a pass reads it, and its scale."""
         requests = [kernel for session in self._sessions for kernel in session[2]]
         helds = [held for _, held in self._owners.values()]
         mappings = [mapping for agent in self._agents for mapping in agent[1:3]] + requests + helds
         mappings += [mapping for limit in self._quotas for mapping in limit[:2]]
+        mappings += [amounts for session in self._running for amounts in session[3].values()]
         slots = sorted({slot for mapping in mappings for slot in mapping})
         scale = math.lcm(*(exact(amount).denominator for mapping in mappings for amount in mapping.values()))
 
@@ -155,6 +162,21 @@ class Scene:
         )
         return agents, owners, queue, scale
 
+    def _placed(self, agents: Agents, scale: int) -> Running:
+        row = {name: number for number, name in enumerate(agents.ids)}
+        holdings = [(row[agent], amounts) for session in self._running for agent, amounts in session[3].items()]
+        values = [[int(exact(amounts.get(slot, 0)) * scale) for slot in agents.slots] for _, amounts in holdings]
+        return Running(
+            ids=[session[0] for session in self._running],
+            priorities=np.array([session[1] for session in self._running], np.int64),
+            preemptible=np.ones(len(self._running), np.bool_),
+            placed=np.array([session[2] for session in self._running], np.int64),
+            ends=np.full(len(self._running), np.inf),
+            offsets=np.cumsum([0, *(len(session[3]) for session in self._running)]).astype(np.int64),
+            agents=np.array([agent for agent, _ in holdings], np.int64),
+            amounts=np.array(values, np.int64).reshape(len(holdings), len(agents.slots)),
+        )
+
     def _limits(self, slots: Sequence[str], matrix: Callable[[Sequence[Amounts]], Integers], scale: int) -> Quotas:
         return Quotas(
             names=[f"quota {number}" for number in range(len(self._quotas))],
@@ -175,7 +197,8 @@ class Scene:
     def run(self, policy: Policy, rotation: str = "") -> Outcome:
         """Runs one pass."""
         agents, owners, queue, scale = self.columns()
-        decisions = run_pass(agents, owners, queue, policy, rotation)
+        running = self._placed(agents, scale) if self._running else None
+        decisions = run_pass(agents, owners, queue, policy, rotation, running=running)
         rows = {name: row for row, name in enumerate(queue.ids)}
         placed = {}
         for name, row in rows.items():
