@@ -17,6 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
+from manager.store import shares
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
 from tests.integration.manager_foundations.rig import Service, bearer, failure
@@ -152,9 +153,13 @@ async def test_weights_reach_the_shares_in_the_same_commit(fleet: Fleet) -> None
             """),
             {"first": uuid.uuid4(), "second": uuid.uuid4()},
         )
+        await shares.add(
+            tx,
+            [shares.Difference("default", "ada", "cpu", 3000), shares.Difference("default", "bob", "mem", 536870912)],
+        )
     await update(fleet, pb.ResourceGroup(name="default", owner_weights={"ada": 3}))
-    shares = (await fleet.stub.ListShares(pb.ListSharesRequest(), metadata=fleet.user)).shares
-    assert [(s.owner, s.weight, s.dominant_slot, s.numerator, s.denominator, dict(s.held)) for s in shares] == [
+    listed = (await fleet.stub.ListShares(pb.ListSharesRequest(), metadata=fleet.user)).shares
+    assert [(s.owner, s.weight, s.dominant_slot, s.numerator, s.denominator, dict(s.held)) for s in listed] == [
         ("bob", 1, "mem", 536870912, 1073741824, {"mem": "512m"}),
         ("ada", 3, "cpu", 3000, 4000, {"cpu": "3"}),
     ]
