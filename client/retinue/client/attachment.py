@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 import grpc.aio
 
-from retinue.client.errors import REQUEST_ID_KEY, Unavailable, from_rpc
+from retinue.client.errors import REQUEST_ID_KEY, Unavailable
+from retinue.client.outcomes import outcome
 from retinue.manager.v1 import session_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Attachment:
             try:
                 response = await self._call.read()
             except grpc.aio.AioRpcError as error:
-                raise from_rpc(error, self._identity) from error
+                raise await outcome(self._call, error, self._identity) from error
             if response is grpc.aio.EOF:
                 raise Unavailable(
                     "the server ended the stream", code=grpc.StatusCode.UNAVAILABLE, request_id=self._identity
@@ -103,7 +104,7 @@ class Attachment:
         try:
             await self._call.write(request)
         except grpc.aio.AioRpcError as error:
-            raise from_rpc(error, self._identity) from error
+            raise await outcome(self._call, error, self._identity) from error
 
 
 def attach_start(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 import grpc.aio
 
-from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
+from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable
+from retinue.client.outcomes import outcome
 from retinue.manager.v1 import code_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
@@ -174,7 +175,7 @@ class Code:
         try:
             response = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise from_rpc(error, self._identity) from error
+            raise await outcome(self._call, error, self._identity) from error
         if response is grpc.aio.EOF:
             raise self._lost()
         found: pb.ExecuteCodeResponse = response
@@ -186,7 +187,7 @@ class Code:
         try:
             await self._call.write(request)
         except grpc.aio.AioRpcError as error:
-            raise from_rpc(error, self._identity) from error
+            raise await outcome(self._call, error, self._identity) from error
         except asyncio.InvalidStateError:
             raise self._failure or self._lost() from None
 

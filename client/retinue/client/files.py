@@ -18,6 +18,7 @@ from retinue.client.backoff import Backoff, Patience
 from retinue.client.calls import resumed
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
 from retinue.client.local_files import Arriving, Copied, Progress, Upload, check_room, found, local_places, pieces
+from retinue.client.outcomes import outcome
 from retinue.manager.v1 import file_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
@@ -30,10 +31,6 @@ RESUMED_SIZE = 4 << 20
 """A file of so many bytes is gone on with after the connection broke; a smaller one is sent again."""
 BATCH = 500
 """Files asked for in one call."""
-
-_UNSENT = "Internal error from Core"
-# What grpc.aio says of a call one of whose requests could not be sent, until it knows how the call ended.
-_SETTLE_SECONDS, _SETTLE_TRIES = 1.0, 100
 
 
 class Files:
@@ -114,7 +111,7 @@ class Files:
                 writing.result()
             if isinstance(error, asyncio.CancelledError):
                 raise
-            raise await _outcome(call, error, identity) from error
+            raise await outcome(call, error, identity) from error
         finally:
             writing.cancel()
             call.cancel()
@@ -179,19 +176,6 @@ class Files:
                 if not response.HasField("data") and not arriving.wanted(paths):
                     # A break behind the last file would be asked again for nothing.
                     return
-
-
-async def _outcome(call: Any, error: grpc.aio.AioRpcError, identity: str) -> CallError:
-    """How the call ended: a request that could no longer be sent hides it until the answer is in, a moment later."""
-    for _ in range(_SETTLE_TRIES):
-        if error.details() != _UNSENT:
-            return from_rpc(error, identity)
-        await asyncio.sleep(_SETTLE_SECONDS / _SETTLE_TRIES)
-        try:
-            await call.read()
-        except grpc.aio.AioRpcError as later:
-            error = later
-    return Unavailable("the connection broke", code=grpc.StatusCode.UNAVAILABLE, request_id=identity)
 
 
 async def _write_file(call: Any, upload: Upload, ready: asyncio.Queue[int], progress: Progress | None) -> None:

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
+from retinue.client.outcomes import outcome
 from retinue.manager.v1 import session_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class PortConnection:
         try:
             await self._call.write(request)
         except grpc.aio.AioRpcError as error:
-            raise from_rpc(error, self._identity) from error
+            raise await outcome(self._call, error, self._identity) from error
         except asyncio.InvalidStateError:
             await self._raise_outcome()
 
@@ -95,7 +96,7 @@ class PortConnection:
         try:
             response = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise from_rpc(error, self._identity) from error
+            raise await outcome(self._call, error, self._identity) from error
         if response is grpc.aio.EOF:
             raise self._over()
         assert isinstance(response, pb.OpenPortResponse)  # noqa: S101  # the method has no other response

@@ -23,8 +23,8 @@ from retinue.client.errors import (
     ResourceExhausted,
     from_rpc,
 )
-from retinue.client.files import _outcome
 from retinue.client.local.cluster import Cluster
+from retinue.client.outcomes import outcome
 from retinue.client.session import Session
 from retinue.manager.v1 import file_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -161,7 +161,7 @@ async def exchanged(session: Session, steps: Sequence[pb.UploadFilesRequest]) ->
         while (answer := await call.read()) is not grpc.aio.EOF:
             answers.append(answer)
     except grpc.aio.AioRpcError as error:
-        raise await _outcome(call, error, "") from error
+        raise await outcome(call, error, "") from error
     return answers
 
 
