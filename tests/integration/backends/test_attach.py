@@ -262,8 +262,9 @@ async def test_only_what_runs(contract: Contract) -> None:
     await backend.release("k.1")
     async with attached(contract, "sleep", "1000") as attachment:
         await backend.kill("k.1")
-        with pytest.raises(AttachmentLostError):
-            await seen(attachment)
+        # All are killed at once: the command may go before whoever tells of it.
+        with contextlib.suppress(AttachmentLostError):
+            assert (await seen(attachment)).code == 128 + signal.SIGKILL
     await contract.until("k.1", Phase.EXITED)
     with pytest.raises(NotRunningError):
         await backend.attach("k.1")
