@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 EVENTS = ("CREATED", "SCHEDULED", "RUNNING", "PENDING", "TERMINATING", "TERMINATED", "CANCELLED", "SUCCEEDED", "FAILED")
 ENDS = ("TERMINATED", "CANCELLED")
-# Tries in all, and pauses between them: some 20 hours.
+# Tries in all, and pauses between them: some 12 hours.
 MAX_TRIES = 24
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 3600.0
 MAX_URL = 2048
