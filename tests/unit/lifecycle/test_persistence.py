@@ -40,6 +40,7 @@ async def test_cancelled_while_a_group_fails_it_ends() -> None:
             raise StoreUnavailable("gone") from None
 
     async def part() -> None:
+        assert not begun.is_set(), "it began again"
         async with asyncio.TaskGroup() as group:
             group.create_task(fail_when_cancelled())
 

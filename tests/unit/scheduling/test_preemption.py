@@ -49,3 +49,14 @@ def test_those_that_can_stay_stay() -> None:
     scene.add_running("large", 2, 0, {"a": {"cpu": "1.5"}})
     scene.add_session("s", "owner", [{"cpu": "1.5"}], priority=5)
     assert victims(scene.run(POLICY)) == [[1]]
+
+
+def test_one_goes_rather_than_two_however_old_it_is() -> None:
+    scene = full("many", "few")
+    scene.add_running("new", 1, 2, {"many": {"cpu": 1}})
+    scene.add_running("newer", 1, 3, {"many": {"cpu": 1}})
+    scene.add_running("old", 1, 1, {"few": {"cpu": 2}})
+    scene.add_session("s", "owner", [{"cpu": 2}], priority=5)
+    outcome = scene.run(POLICY)
+    assert victims(outcome) == [[2]]
+    assert [preemption.agents.tolist() for preemption in outcome.decisions.preemptions] == [[1]]
