@@ -8,7 +8,7 @@
         EtagMismatch, InUse, StateForbids, FeatureUnavailable, LanguageUnavailable, DependencyFailed, DependencyRefused,
         FileRefused
         RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow, QuotaExceeded,
-        StreamLimit, NoSpace
+        StreamLimit, TooManyWrongTokens, NoSpace
         Unavailable, DeadlineExceeded, Internal
 
 Raised anywhere below a servicer; one interceptor turns them into `google.rpc.Status` with an ErrorInfo and what else applies.
@@ -18,6 +18,7 @@ Raised anywhere below a servicer; one interceptor turns them into `google.rpc.St
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -371,6 +372,21 @@ class StreamLimit(ApiError):
 
     def __init__(self, limit: int | str) -> None:
         super().__init__(f"{limit} streams of this kind are open already", {"limit": str(limit)})
+
+
+class TooManyWrongTokens(ApiError):
+    """The token is not valid either, and the caller's address has sent too many that were not."""
+
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_WRONG_TOKENS"
+
+    def __init__(self, seconds: float) -> None:
+        """`seconds` are to pass before it is tried again."""
+        self.retry_seconds = math.ceil(seconds)
+        super().__init__(f"too many wrong tokens came from your address: try again in {self.retry_seconds} s")
+
+    def details(self) -> Sequence[Message]:
+        """When to try again."""
+        return (RetryInfo(retry_delay=Duration(seconds=self.retry_seconds)),)
 
 
 class NoSpace(ApiError):

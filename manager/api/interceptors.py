@@ -14,7 +14,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ from manager.api import errors
 from manager.api.authentication import Authenticator
 from manager.api.authorization import Access, access_to, authorise
 from manager.api.open_streams import OpenStreams
+from manager.api.wrong_tokens import WrongTokens, address_of
 from manager.identity.principal import Principal
 from manager.store.database import StoreUnavailable
 
@@ -64,6 +65,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._stopping = stopping
         self._recheck_seconds = recheck_seconds
         self._open_streams = OpenStreams()
+        self._wrong_tokens = WrongTokens()
 
     async def intercept_service(
         self,
@@ -152,10 +154,28 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async with _logged(method, context), _told(context), _within(context, seconds):
             access = access_to(method)
             if access is not Access.ANYONE:
-                principal = await self._authenticator.authenticate(context)
+                with self._counting_wrong_tokens(context):
+                    principal = await self._authenticator.authenticate(context)
                 authorise(access, principal)
                 _principal.set(principal)
-            yield access or Access.ANYONE
+                yield access or Access.ANYONE
+            else:
+                # A join token is in the request.
+                with self._counting_wrong_tokens(context):
+                    yield access
+
+    @contextlib.contextmanager
+    def _counting_wrong_tokens(self, context: _Context) -> Iterator[None]:
+        """Tells a caller whose address has sent too many wrong tokens to wait; raises TooManyWrongTokens then."""
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(errors.told(error), errors.TokenInvalid | errors.JoinTokenInvalid):
+                raise
+            seconds = self._wrong_tokens.count(address_of(context.peer()), time.monotonic())
+            if seconds > 0:
+                raise errors.TooManyWrongTokens(seconds) from error
+            raise
 
 
 def _check_rights(before: Principal | None, now: Principal) -> None:

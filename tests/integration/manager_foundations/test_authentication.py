@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
@@ -16,13 +17,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from sqlalchemy import text
 
-from manager.api import authentication
+from manager.api import authentication, wrong_tokens
 from manager.api.authentication import Authenticator
 from manager.api.errors import AgentRevoked, TokenInvalid
 from manager.api.ports import SERVICES
 from manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
 from manager.store import accounts, agents
 from manager.store.database import Database, StoreUnavailable
+from retinue.client.errors import from_rpc
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,
@@ -287,13 +289,40 @@ async def test_an_outage_is_no_verdict(tmp_path: object) -> None:
 
 async def test_a_thousand_wrong_tokens_hurt_nobody(service: Service, channel: grpc.aio.Channel) -> None:
     good = await service.user("ada")
+    enrollment = enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
+    answers: Counter[tuple[Code, str]] = Counter()
 
     async def guess() -> None:
-        for _ in range(20):
-            assert (await failure(call_as(channel, *bearer(new_secret(TOKEN_PREFIX))))).reason == "TOKEN_INVALID"
+        for _ in range(50):
+            refused = await failure(call_as(channel, *bearer(new_secret(TOKEN_PREFIX))))
+            answers[refused.code, refused.reason] += 1
 
     async with asyncio.TaskGroup() as group:
         for _ in range(20):
             group.create_task(guess())
-        for _ in range(20):
-            assert (await call_as(channel, *bearer(good))).user.name == "ada"
+        for number in range(40):
+            # Valid ones come from the same address, and one in two was never seen before.
+            token = good if number % 2 else await service.user(f"user{number}")
+            assert (await call_as(channel, *bearer(token))).user.name in {"ada", f"user{number}"}
+    assert set(answers) == {(Code.UNAUTHENTICATED, "TOKEN_INVALID"), (Code.RESOURCE_EXHAUSTED, "TOO_MANY_WRONG_TOKENS")}
+    assert answers.total() == 1000
+    assert wrong_tokens.BURST <= answers[Code.UNAUTHENTICATED, "TOKEN_INVALID"] < 500
+
+    # Those of agents count too, and whoever sent them is told when to come back.
+    request = enrollment_service_pb2.EnrollRequest(join_token=new_secret(JOIN_TOKEN_PREFIX), agent_id="n1")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await enrollment.Enroll(request)
+    told = from_rpc(caught.value)
+    assert (told.code, told.reason) == (Code.RESOURCE_EXHAUSTED, "TOO_MANY_WRONG_TOKENS")
+    assert told.retry_after is not None
+    assert 1 <= told.retry_after <= 2 * wrong_tokens.BURST / wrong_tokens.FORGIVEN
+
+    # A stream whose token is revoked meanwhile is told just that.
+    stub = session_service_pb2_grpc.SessionServiceStub(channel)
+    watch = stub.WatchSessions(session_service_pb2.WatchSessionsRequest(), metadata=bearer(good))
+    await watch.read()
+    async with service.database.transaction() as tx:
+        await tx.execute(text("UPDATE token SET revoke_time = now() WHERE user_name = 'ada'"))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await watch.read()
+    assert taken_apart(caught.value).reason == "TOKEN_INVALID"

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from retinue.client.errors import (
+    CallError,
     NotFound,
     PermissionDenied,
     ResourceExhausted,
@@ -46,6 +47,8 @@ _BY_ERROR: tuple[tuple[type[RetinueError] | tuple[type[RetinueError], ...], Exit
     (Unavailable, ExitCode.UNAVAILABLE),
 )
 _LARGEST_CODE = 255
+# A wrong token, whatever the code that its answer has.
+_WRONG_TOKENS = "TOO_MANY_WRONG_TOKENS"
 
 
 def of_error(error: RetinueError, environment: Mapping[str, str] = os.environ) -> int:
@@ -57,6 +60,8 @@ def of_error(error: RetinueError, environment: Mapping[str, str] = os.environ) -
     if isinstance(error, SessionEnded):
         return of_session(error.session) or ExitCode.FAILURE
     code = next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.FAILURE)
+    if isinstance(error, CallError) and error.reason == _WRONG_TOKENS:
+        code = ExitCode.DENIED
     instead = environment.get("RETINUE_EXIT_ERROR", "")
     if code != ExitCode.USAGE and instead.isascii() and instead.isdigit() and 0 < int(instead) <= _LARGEST_CODE:
         return int(instead)
