@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from retinue.client.local import namespaces, process, state
 from retinue.client.local.cluster import DIRECTORIES, Cluster, ClusterError, ClusterOptions
-from retinue.client.settings import read_contexts
+from retinue.client.settings import Settings, read_contexts, write_context
 from tests.integration.cli.conftest import SECONDS, Program, line_with
 
 if TYPE_CHECKING:
@@ -141,11 +141,27 @@ async def test_a_killed_dev_is_cleaned_up_by_the_next(
     await asyncio.to_thread(state.clear, directory)
 
 
-async def test_a_busy_port_is_told(program: Program, dev: asyncio.subprocess.Process, port: int) -> None:
-    del dev
-    ran = await program("dev", "--agents", "1", "--port", str(port))
-    assert ran.code == 1
-    assert f"port {port} or {port + 1} is in use" in ran.err
+async def test_one_that_cannot_start_leaves_the_one_that_runs_alone(
+    program: Program, dev: asyncio.subprocess.Process, directory: Path, port: int
+) -> None:
+    path = Path(program.environment["RETINUE_CONTEXTS"])
+    written = read_contexts(path)
+    busy = await program("dev", "--agents", "1", "--port", str(port))
+    assert busy.code == 1
+    assert f"port {port} or {port + 1} is in use" in busy.err
+    same = await program("dev", "--agents", "1", "--port", str(port), "--data-dir", str(directory))
+    assert same.code == 1
+    assert f"another cluster runs in {directory}" in same.err
+    assert read_contexts(path) == written == ("dev", {"dev": written[1]["dev"]})
+    assert (await program("run", "--", "true")).code == 0
+
+    # What another has written since is not taken back.
+    other = Settings("127.0.0.1:1", "rtn_other", None)
+    write_context(path, "dev", other)
+    dev.send_signal(signal.SIGINT)
+    async with asyncio.timeout(SECONDS):
+        assert await dev.wait() == 0
+    assert read_contexts(path) == ("dev", {"dev": other})
 
 
 @pytest.mark.parametrize("moment", ["starting the manager", "starting agent"])

@@ -78,6 +78,19 @@ def test_messages_are_proto_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert yaml.safe_load(capsys.readouterr().out) == shown
 
 
+def test_maps_are_printed_in_the_order_of_their_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"name{number:02}" for number in range(20)]
+    spec = pb.SessionSpec(labels=dict.fromkeys(reversed(names), "x"))
+    spec.retry.backoff.FromSeconds(1)
+    for part in (spec.kernel, spec.roles.add().kernel, spec.roles.add().kernel):
+        part.environment.update(dict.fromkeys(reversed(names), "x"))
+    print_message("yaml", spec)
+    text = capsys.readouterr().out
+    assert [line.split(":")[0].strip() for line in text.splitlines() if "name" in line] == names * 4
+    print_message("json", spec)
+    assert json.loads(capsys.readouterr().out) == yaml.safe_load(text)
+
+
 def test_amounts_and_shares() -> None:
     assert amounts({"mem": "4g", "cpu": "2"}) == "cpu=2 mem=4g"
     assert amounts({}) == "-"

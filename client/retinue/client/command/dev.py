@@ -51,6 +51,7 @@ async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir
     cluster = Cluster(data_dir, chosen, say=lambda text: click.echo(f"{text} …", err=True))
     path = contexts_path(os.environ)
     previous, _ = read_contexts(path)
+    written: Settings | None = None
     try:
         starting = asyncio.create_task(cluster.start())
         stopped = asyncio.create_task(stopping.wait())
@@ -60,7 +61,8 @@ async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir
             await asyncio.wait([starting])
             return ExitCode.INTERRUPTED
         starting.result()
-        write_context(path, _CONTEXT, cluster.settings, make_current=True)
+        written = cluster.settings
+        write_context(path, _CONTEXT, written, make_current=True)
         click.echo(introduction(cluster.settings, path, cluster.directory / "logs"))
         await _supervise(cluster, stopped)
     finally:
@@ -68,7 +70,8 @@ async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir
         try:
             await cluster.stop()
         finally:
-            _restore_context(path, previous)
+            if written is not None:
+                _restore_context(path, written, previous)
             for number in signals:
                 loop.remove_signal_handler(number)
     return ExitCode.OK
@@ -84,11 +87,13 @@ async def _supervise(cluster: Cluster, stopped: asyncio.Task[bool]) -> None:
             click.echo(f"{child.name} ended with {child.exit_status}; see {child.log}", err=True)
 
 
-def _restore_context(path: Path, previous: str | None) -> None:
-    _, contexts = read_contexts(path)
-    if _CONTEXT in contexts:
-        write_context(path, _CONTEXT, None)
-    if previous is not None and previous in contexts and previous != _CONTEXT:
+def _restore_context(path: Path, written: Settings, previous: str | None) -> None:
+    """Takes back what was written, unless another cluster has written its own since."""
+    current, contexts = read_contexts(path)
+    if contexts.get(_CONTEXT) != written:
+        return
+    write_context(path, _CONTEXT, None)
+    if current == _CONTEXT and previous is not None and previous in contexts and previous != _CONTEXT:
         write_context(path, previous, contexts[previous], make_current=True)
 
 

@@ -8,13 +8,13 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import click
-from google.protobuf import json_format
 from rich.console import Console
 
 from retinue.client import words
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode, of_session
+from retinue.client.command.output import plain
 from retinue.client.command.progress import changes, open_progress
 from retinue.client.command.text import or_dash, safe, short_id
 from retinue.client.errors import SessionEnded
@@ -69,7 +69,7 @@ async def _watch_all(client: Client, output: str, after: int | None) -> None:
 
 
 def _print_json(event: session_pb2.SessionEvent) -> None:
-    click.echo(json.dumps(json_format.MessageToDict(event), ensure_ascii=False))
+    click.echo(json.dumps(plain(event), ensure_ascii=False))
 
 
 def event_line(event: session_pb2.SessionEvent) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 import yaml
@@ -94,11 +94,33 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 def print_message(output: str, message: Message) -> None:
     """Prints a message as proto JSON, or as the same in YAML."""
-    content = json_format.MessageToDict(message)
+    content = plain(message)
     if output == "yaml":
         click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), nl=False)
     else:
         click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """A message as proto JSON, its fields in their order and the keys of maps sorted: maps come in a new order each time."""
+    content: dict[str, Any] = json_format.MessageToDict(message)
+    _sort_maps(message, content)
+    return content
+
+
+def _sort_maps(message: Message, content: dict[str, Any]) -> None:
+    """Maps are of plain values throughout the API."""
+    for field, value in message.ListFields():
+        shown = content[field.json_name]
+        if field.message_type is None or field.message_type.file.package == "google.protobuf":
+            continue
+        if field.message_type.GetOptions().map_entry:
+            content[field.json_name] = dict(sorted(shown.items()))
+        elif field.is_repeated:
+            for item, part in zip(value, shown, strict=True):
+                _sort_maps(item, part)
+        else:
+            _sort_maps(value, shown)
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, colour: bool) -> list[str]:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
-from google.protobuf import json_format
 
 from retinue.client.command import options
 from retinue.client.command.apply import read_file
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
-from retinue.client.command.output import Column, output_option, print_list, print_message, print_one
+from retinue.client.command.output import Column, output_option, plain, print_list, print_message, print_one
 from retinue.client.command.text import or_dash, safe, since
 from retinue.client.errors import NotFound, UsageError
 from retinue.client.manifest import read_specs, read_templates
@@ -75,7 +74,7 @@ def _print(output: str, template: pb.Template) -> None:
 
 def safe_yaml(message: Message) -> str:
     """A message as YAML, with what a terminal would obey written out."""
-    return yaml.safe_dump(json_format.MessageToDict(message), sort_keys=False)
+    return yaml.safe_dump(plain(message), sort_keys=False)
 
 
 @template_command.command("ls")

@@ -88,6 +88,7 @@ class Cluster:
         self.agents: list[LocalAgent] = []
         self._wanted = directory
         self._directory: Path | None = None
+        self._lock: int | None = None
         self._say = say or (lambda _text: None)
         self._state = state.ClusterState()
         self._manager: ChildProcess | None = None
@@ -152,7 +153,7 @@ class Cluster:
     async def _start(self) -> None:
         if os.geteuid() != 0:
             raise ClusterError("a local cluster needs root: it makes network namespaces and control groups")
-        await in_thread(self._make_directory)
+        await in_thread(self._take_directory)
         await in_thread(state.clear, self.directory)
         if self.options.agents > 0:
             await in_thread(self._make_underlay)
@@ -166,14 +167,18 @@ class Cluster:
         for index in range(len(self.agents)):
             await self.wait_agent(index)
 
-    def _make_directory(self) -> None:
-        """Passable for the database's user, readable for nobody else."""
+    def _take_directory(self) -> None:
+        """Passable for the database's user, readable for nobody else; what is in it is of no cluster that runs."""
         if self._wanted is None:
             DIRECTORIES.mkdir(mode=0o711, parents=True, exist_ok=True)
-            self._directory = Path(tempfile.mkdtemp(prefix="local-", dir=DIRECTORIES))
+            directory = Path(tempfile.mkdtemp(prefix="local-", dir=DIRECTORIES))
         else:
-            self._directory = self._wanted.absolute()
-            self._directory.mkdir(parents=True, exist_ok=True)
+            directory = self._wanted.absolute()
+            directory.mkdir(parents=True, exist_ok=True)
+        self._lock = state.lock(directory)
+        if self._lock is None:
+            raise ClusterError(f"another cluster runs in {directory}")
+        self._directory = directory
         self._directory.chmod(0o711)
 
     def _make_underlay(self) -> None:
@@ -320,6 +325,9 @@ class Cluster:
         if self._wanted is None:
             shutil.rmtree(self._directory, ignore_errors=True)
         self._directory = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _child(self, name: str, command: list[str]) -> ChildProcess:
         logs = self.directory / "logs"

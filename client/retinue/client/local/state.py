@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 from retinue.client.local import leftovers, nodes, process
 
 _FILE = "cluster.json"
+_LOCK = "cluster.lock"
 
 
 @dataclass(slots=True)
@@ -47,6 +50,17 @@ class ClusterState:
             processes={name: (int(pid), int(started)) for name, (pid, started) in content["processes"].items()},
             engines={agent: str(host) for agent, host in content.get("engines", {}).items()},
         )
+
+
+def lock(directory: Path) -> int | None:
+    """Takes a directory for one cluster, for as long as the descriptor that is returned stays open; None: another has it."""
+    descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def clear(directory: Path) -> None:
