@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.attempts import CPU, MEMORY
 from agent.backends.cgroups import CPU_PERIOD, quota
-from agent.kernel.places import HOME
+from agent.kernel.places import HOME, PROGRAMS_PREFIX
 from agent.resources.holdings import Holding
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ ATTEMPT_LABEL = "retinue.attempt"
 SESSION_LABEL = "retinue.session"
 KERNEL_LABEL = "retinue.kernel"
 IMAGE_LABEL = "retinue.image"
-INSIDE = "/opt/kernel"
+INSIDE = PROGRAMS_PREFIX
 """Directory of ours in a container: the first process, its gate, and the file it prints to."""
 OPEN_FILES = 65_536
 """Most open files of a process, where the node allows so many."""

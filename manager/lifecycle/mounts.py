@@ -23,7 +23,6 @@ _RESERVED_TARGETS = (
     "/lib32",
     "/lib64",
     "/libx32",
-    "/opt/kernel",
     "/proc",
     "/run",
     "/sbin",

@@ -11,9 +11,11 @@ from tests.integration.docker.engine import IMAGE, TestEngine
 if TYPE_CHECKING:
     from retinue.client.local.nodes import Node
 
+ENGINE_PORT = 2375
+
 
 class DockerCluster(Cluster):
-    """A cluster whose agents each have an engine in their node's network namespace.
+    """A cluster whose agents each have an engine in their node's network namespace, which answers on the node's address as well.
 
     With `live_restore`, containers run on when their engine ends.
     """
@@ -26,7 +28,9 @@ class DockerCluster(Cluster):
 
     def _start_engine(self, agent_id: str, node: Node | None) -> str:
         assert node is not None
-        engine = self.engines[agent_id] = TestEngine(node.namespace, live_restore=self._live_restore)
+        engine = self.engines[agent_id] = TestEngine(
+            node.namespace, live_restore=self._live_restore, listen=f"{node.address}:{ENGINE_PORT}"
+        )
         engine.start()
         first = next(iter(self.engines.values()))
         if engine is first:

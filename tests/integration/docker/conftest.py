@@ -1,16 +1,18 @@
-"""An engine for the tests of this directory."""
+"""An engine, and a cluster of two, for the tests of this directory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from tests.integration.agent.conftest import place
+from tests.integration.docker.cluster import DockerCluster
 from tests.integration.docker.engine import TestEngine, install
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 __all__ = ["engine", "place"]
 
@@ -25,3 +27,10 @@ def engine() -> Iterator[TestEngine]:
         yield engine
     finally:
         engine.stop()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster() -> AsyncIterator[DockerCluster]:
+    install()
+    async with DockerCluster() as cluster:
+        yield cluster

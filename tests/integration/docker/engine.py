@@ -19,7 +19,7 @@ import docker
 from agent.backends.docker_engine import Engine, EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 IMAGE = "retinue-test/busybox:1"
 START_TIMEOUT = 30.0
@@ -41,20 +41,29 @@ def install(programs: Mapping[str, str] = PROGRAMS) -> None:
     subprocess.run(command, check=True, env=environment, capture_output=True)
 
 
+def linked(program: str) -> list[str]:
+    """The path of a program of this machine, and those of the libraries that it needs."""
+    path = shutil.which(program)
+    assert path is not None, program
+    listing = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout  # noqa: S607
+    return [path, *(word for line in listing.splitlines() for word in line.split() if word.startswith("/"))]
+
+
 class TestEngine:
     """One `dockerd` with everything of its own below one directory; in a network namespace if `namespace` is given.
 
-    With `live_restore`, containers run on when it ends.
+    With `live_restore`, containers run on when it ends. `listen` is an `ADDRESS:PORT` where it answers everybody as well.
     """
 
     __test__ = False
 
-    def __init__(self, namespace: str = "", *, live_restore: bool = False) -> None:
+    def __init__(self, namespace: str = "", *, live_restore: bool = False, listen: str = "") -> None:
         # The path of a socket must be short.
         self.directory = Path(tempfile.mkdtemp(prefix="rt-test-docker-", dir="/tmp"))
         self.host = f"unix://{self.directory}/s"
         self._namespace = namespace
         self._live_restore = live_restore
+        self._listen = listen
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -66,6 +75,9 @@ class TestEngine:
         options.append("--max-download-attempts=1")
         if self._live_restore:
             options.append("--live-restore")
+        if self._listen:
+            # Without the second word it would wait for a while, as a warning.
+            options += [f"--host=tcp://{self._listen}", "--tls=false"]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*enter, "dockerd", *options, f"--host={self.host}", "--iptables=false", "--bridge=none"],
@@ -91,20 +103,26 @@ class TestEngine:
         """A client of the SDK, to be closed by the caller."""
         return docker.APIClient(base_url=self.host, version="auto")
 
-    def make_image(self) -> None:
-        """Makes an image of a static busybox and nothing else."""
+    def make_image(self, name: str = IMAGE, programs: Sequence[str] = (), changes: Sequence[str] = ()) -> None:
+        """Makes an image of a static busybox and nothing else but these programs of the machine, with what they are linked to.
+
+        `changes` are lines of a Dockerfile.
+        """
         content = io.BytesIO()
         names = subprocess.run([str(BUSYBOX), "--list"], check=True, capture_output=True, text=True).stdout.split()
         with tarfile.open(fileobj=content, mode="w") as archive:
             archive.add(BUSYBOX.resolve(), "bin/busybox")
-            for name in set(names) - {"busybox"}:
-                link = tarfile.TarInfo(f"bin/{name}")
+            for path in sorted({path for program in programs for path in linked(program)}):
+                archive.add(Path(path).resolve(), path.removeprefix("/"))
+            for applet in set(names) - {"busybox"}:
+                link = tarfile.TarInfo(f"bin/{applet}")
                 link.type, link.linkname = tarfile.SYMTYPE, "busybox"
                 archive.addfile(link)
         client = self.client()
         try:
-            repository, _, tag = IMAGE.rpartition(":")
-            client.import_image_from_data(content.getvalue(), repository=repository, tag=tag)
+            repository, _, tag = name.rpartition(":")
+            data = content.getvalue()
+            client.import_image_from_data(data, repository=repository, tag=tag, changes=list(changes) or None)
         finally:
             client.close()
 

@@ -107,10 +107,10 @@ async def test_hardened(contract: Contract, engine: TestEngine) -> None:
     assert not configuration["ExposedPorts"] if "ExposedPorts" in configuration else True
     mounts = {mount["Destination"]: (mount["Type"], mount["RW"], mount["Propagation"]) for mount in found["Mounts"]}
     assert mounts == {
-        "/opt/kernel/init": ("bind", False, "rprivate"),
-        "/opt/kernel/attach": ("bind", False, "rprivate"),
-        "/opt/kernel/gate": ("bind", False, "rprivate"),
-        "/opt/kernel/output": ("bind", True, "rprivate"),
+        "/run/kernel/init": ("bind", False, "rprivate"),
+        "/run/kernel/attach": ("bind", False, "rprivate"),
+        "/run/kernel/gate": ("bind", False, "rprivate"),
+        "/run/kernel/output": ("bind", True, "rprivate"),
         "/etc/hosts": ("bind", False, "rprivate"),
         "/etc/resolv.conf": ("bind", False, "rprivate"),
         "/home/work": ("bind", True, "rprivate"),

@@ -12,23 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
 from agent.kernel.places import FILES
 from agent.kernel.python_runtime import build_runtime
 from agent.kernel.ssh import HOST_KEY
 from retinue.client.local.leftovers import network_namespaces
 from retinue.client.local.nodes import links_of_kind
-from retinue.manager.v1 import session_pb2
-from tests.integration.docker.cluster import DockerCluster
+from retinue.manager.v1 import fleet_service_pb2, session_pb2
 from tests.integration.docker.engine import BUSYBOX, IMAGE, TestEngine, install
 from tests.integration.docker.registry import Registry, make_image
 from tests.integration.inside.keys import Keys, host_keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
     from retinue.client import Client, Session
+    from tests.integration.docker.cluster import DockerCluster
 
 NAMES = ("main1", "sub1", "sub2")
 TALK = """
@@ -46,16 +45,14 @@ done
 echo done
 sleep 1000
 """
-
-
+OPENSSH = """
+ssh -V 2>&1 | cut -c 1-7
+ssh sub1 hostname
+echo main1 >copied && scp -q sub1:/etc/hostname copied && cat copied
+cat /opt/tool
+ssh sub1 cat /opt/tool
+"""
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster() -> AsyncIterator[DockerCluster]:
-    install()
-    async with DockerCluster() as cluster:
-        yield cluster
 
 
 async def printed(client: Client, session: str, hostname: str) -> str:
@@ -208,6 +205,43 @@ async def test_image_of_one_static_program(cluster: DockerCluster) -> None:
         )
         await session.wait_ended(60)
         assert (session.result, await printed(client, session.id, "main1")) == ("SUCCESS", "sub1\nsub1\n")
+
+
+async def test_image_with_a_client_of_its_own_and_a_mount_over_opt(cluster: DockerCluster, tmp_path: Path) -> None:
+    """The image's own OpenSSH finds the session's keys; a volume and a mount at /opt hide nothing of ours."""
+    first, second = cluster.engines.values()
+    name = "retinue-test/openssh:1"
+
+    def make() -> None:
+        install({"ssh": "openssh-client"})
+        first.make_image(name, ("ssh", "scp"), ("VOLUME /opt",))
+        second.take_image(first, name)
+        tmp_path.chmod(0o755)
+        (tmp_path / "tool").write_text("a tool\n")
+
+    await asyncio.to_thread(make)
+    async with cluster.client() as client:
+        roots = [fleet_service_pb2.MountRoot(path=str(tmp_path))]
+        await client.resource_groups.update("default", mount_roots=roots)
+        session = await client.sessions.create(
+            type="interactive",
+            image=name,
+            mounts=[(str(tmp_path), "/opt", False)],
+            cluster_size=2,
+            cluster_mode="multi-node",
+            slots={"cpu": "2.5", "mem": "64m"},
+            termination_grace=0,
+        )
+        try:
+            await session.wait("RUNNING", timeout=60)
+            async with asyncio.timeout(30), session.attach(["sh", "-c", OPENSSH]) as command:
+                await command.end_input()
+                said = b"".join([piece.data async for piece in command]).decode()
+            assert said.splitlines() == ["OpenSSH", "sub1", "sub1", "a tool", "a tool"], said
+        finally:
+            await session.terminate(force=True)
+            await session.wait_ended(60)
+            await client.resource_groups.update("default", mount_roots=[])
 
 
 @pytest.fixture(scope="module")

@@ -111,9 +111,11 @@ def heard(ear: socket.socket) -> list[bytes]:
     return found
 
 
-def datagram(source: str, destination: str, source_mac: bytes, destination_mac: bytes, text: bytes) -> bytes:
-    """A whole frame with a UDP datagram to port 7000, without checksums of its own text."""
-    udp = struct.pack("!HHHH", 7000, 7000, 8 + len(text), 0) + text
+def datagram(
+    source: str, destination: str, source_mac: bytes, destination_mac: bytes, text: bytes, port: int = 7000
+) -> bytes:
+    """A whole frame with a UDP datagram to the port, without checksums of its own text."""
+    udp = struct.pack("!HHHH", 7000, port, 8 + len(text), 0) + text
     header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0, 64, socket.IPPROTO_UDP, 0)
     header += socket.inet_aton(source) + socket.inet_aton(destination)
     total = sum(struct.unpack("!10H", header))

@@ -106,7 +106,7 @@ CREATE = [
     ),
     *(
         (spec(mounts=[session_pb2.Mount(source="/data", target=target)]), "spec.mounts[0].target")
-        for target in ("", "relative", "/", "/a/../b", "/etc/cron.d", "/proc", "/run/kernel/bin", "/opt/kernel/init")
+        for target in ("", "relative", "/", "/a/../b", "/etc/cron.d", "/proc", "/run/kernel/bin", "/run/kernel/init")
     ),
     (spec(mounts=[session_pb2.Mount(source="/data", target=f"/{name}") for name in "xx"]), "spec.mounts[1].target"),
     (spec(mounts=[session_pb2.Mount(source="/data", target=f"/m{number}") for number in range(33)]), "spec.mounts"),

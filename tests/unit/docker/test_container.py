@@ -23,7 +23,7 @@ def made(**values: Any) -> dict[str, Any]:
 
 def test_command_becomes_arguments_of_the_first_process() -> None:
     made_body = made(command=("sh", "-c", "exit"))
-    assert made_body["Entrypoint"] == ["/opt/kernel/init", "/opt/kernel/gate", "/opt/kernel/output", "0"]
+    assert made_body["Entrypoint"] == ["/run/kernel/init", "/run/kernel/gate", "/run/kernel/output", "0"]
     assert made_body["Cmd"] == ["sh", "-c", "exit"]
     assert made()["Cmd"] == []
 
@@ -46,7 +46,7 @@ def test_users_environment_wins() -> None:
 
 def test_only_output_and_home_can_be_written() -> None:
     writable = {mount["Target"] for mount in made()["HostConfig"]["Mounts"] if not mount["ReadOnly"]}
-    assert writable == {"/opt/kernel/output", "/home/work"}
+    assert writable == {"/run/kernel/output", "/home/work"}
 
 
 @pytest.mark.parametrize("allowed", [1024, 20_000, 65_536, 1 << 20])

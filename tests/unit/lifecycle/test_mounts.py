@@ -33,8 +33,8 @@ REFUSED = [
     "/home",
     "/home/work",
     "/home/work/.ssh",
-    "/opt/kernel/bin",
-    "/opt",
+    "/run/kernel/bin",
+    "/run",
     "relative",
     "/a/../b",
     "/a//b",
@@ -48,7 +48,7 @@ def test_targets_that_are_refused(target: str) -> None:
     assert wrong(MountSpec("/data", target)) == ["m[0].target"]
 
 
-@pytest.mark.parametrize("target", ["/data", "/home/work/data", "/mnt/x", "/opt/tool", "/usr/share/x"])
+@pytest.mark.parametrize("target", ["/data", "/home/work/data", "/mnt/x", "/opt", "/opt/tool", "/usr/share/x"])
 def test_targets_that_are_taken(target: str) -> None:
     assert not wrong(MountSpec("/data", target))
 
