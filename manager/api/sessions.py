@@ -268,11 +268,12 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             length = outlook = None
             if row["state"] == "PENDING":
                 length = await sessions.queue_length(tx, row["resource_group"])
-                outlook = await preview.outlook(tx, row["resource_group"], session_id)
+                outlook = await preview.outlook(tx, row)
         message = explanation_message(row, position, parents.get(session_id, ()))
         if length is not None and outlook is not None:
             message.queue_length = length
             message.would_start_with.extend(outlook.what_if.hints)
+            message.would_start_with.extend(f"resource group {name}" for name in outlook.elsewhere)
             message.agents.extend(pb.AgentCount(cause=cause, number=number) for cause, number in outlook.what_if.agents)
             if outlook.after is not None:
                 message.estimated_start_time.FromNanoseconds(time.time_ns() + round(outlook.after * 1e9))

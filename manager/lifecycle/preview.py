@@ -12,7 +12,9 @@ from typing import Any
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.commands import Draft
-from manager.lifecycle.mirror import Limit, Mirror
+from manager.lifecycle.elsewhere import groups_with_room
+from manager.lifecycle.mirror import Limit, Mirror, Row
+from manager.lifecycle.mounts import MountRoot, granted
 from manager.lifecycle.snapshot import (
     PastUsage,
     Snapshot,
@@ -23,6 +25,7 @@ from manager.lifecycle.snapshot import (
     offered,
     take,
 )
+from manager.lifecycle.spec import MountSpec
 from manager.scheduling.columns import Policy, Running
 from manager.scheduling.custom import Advice
 from manager.scheduling.placement import Placer
@@ -32,7 +35,7 @@ from manager.scheduling.scheduling_pass import run_pass
 from manager.scheduling.strategies import FAIR_SHARE, Settings, validate_policy
 from manager.scheduling.view import View
 from manager.scheduling.what_if import WhatIf, what_if
-from manager.store import changes, placements, usage
+from manager.store import changes, groups, placements, usage
 
 _NOT_ASKED = "it is not asked for a preview"
 
@@ -49,10 +52,13 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a waiting session could start with, and in how many seconds at the latest running sessions make room for it."""
+    """What a waiting session could start with, in how many seconds at the latest running sessions make room for it, and other groups that
+    have room for it now.
+    """
 
     what_if: WhatIf
     after: float | None
+    elsewhere: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +68,42 @@ class _Reading:
     rotation: str
     snapshot: Snapshot
     running: Running
+    mirror: Mirror
+    now: float
 
 
 async def previews(tx: AsyncSession, drafts: Sequence[Draft]) -> dict[uuid.UUID, Preview]:
     """What the next pass of each group would make of sessions that are not there yet, by their ids."""
-    groups: dict[str, list[Draft]] = {}
+    by_group: dict[str, list[Draft]] = {}
     for draft in drafts:
-        groups.setdefault(draft.session["resource_group"], []).append(draft)
+        by_group.setdefault(draft.session["resource_group"], []).append(draft)
     found: dict[uuid.UUID, Preview] = {}
-    for name, of_group in groups.items():
+    for name, of_group in by_group.items():
         reading = await _read(tx, name, [_row(draft) for draft in of_group])
         if reading is not None:
             found |= await asyncio.to_thread(_decide, reading, {draft.session["id"] for draft in of_group})
     return found
 
 
-async def outlook(tx: AsyncSession, group: str, session_id: uuid.UUID) -> Outlook | None:
-    """What a waiting session lacks at this moment; None when it does not wait."""
-    reading = await _read(tx, group, [], only=session_id)
-    if reading is None or not len(reading.snapshot.ids):
+async def outlook(tx: AsyncSession, session: Row) -> Outlook | None:
+    """What a session, as `store.sessions` reads it, lacks at this moment; None when it does not wait."""
+    reading = await _read(tx, session["resource_group"], [], only=session["id"])
+    waiting = await changes.read_waiting(tx, [session["id"]])
+    if reading is None or not len(reading.snapshot.ids) or not waiting:
         return None
-    return await asyncio.to_thread(_look, reading, 0)
+    policies = {row["name"]: row for row in await changes.read_groups(tx)}
+    mounts = [MountSpec(**mount) for mount in session["spec"]["mounts"]]
+    if mounts:
+        roots = await groups.read_mount_roots(tx, policies.keys())
+        allowed = {
+            name
+            for name, of_group in roots.items()
+            if not isinstance(granted(mounts, map(MountRoot.from_json, of_group), session["project"]), MountSpec)
+        }
+    else:
+        allowed = set(policies)
+    reading.mirror.groups = policies
+    return await asyncio.to_thread(_look, reading, waiting[0], sorted(allowed))
 
 
 def _decide(reading: _Reading, wanted: set[uuid.UUID]) -> dict[uuid.UUID, Preview]:
@@ -111,26 +132,29 @@ def _decide(reading: _Reading, wanted: set[uuid.UUID]) -> dict[uuid.UUID, Previe
     return found
 
 
-def _look(reading: _Reading, row: int) -> Outlook:
+def _look(reading: _Reading, waiting: Row, others: Sequence[str]) -> Outlook:
     snapshot, settings = reading.snapshot, reading.settings
     view = View(snapshot.agents, snapshot.queue, snapshot.queue.orders[:0], settings, reading.rotation)
     placer: Placer = view.placer
     situation = Situation(snapshot.agents, snapshot.queue, settings, reading.rotation, reading.running, placer)
-    reservation = reserve(situation, row)
-    return Outlook(what_if(situation, row), None if reservation is None else reservation.after)
+    reservation = reserve(situation, 0)
+    hints = what_if(situation, 0)
+    elsewhere = groups_with_room(reading.mirror, waiting, others, reading.now)
+    return Outlook(hints, None if reservation is None else reservation.after, elsewhere)
 
 
 async def _read(
     tx: AsyncSession, name: str, extra: Sequence[Mapping[str, Any]], *, only: uuid.UUID | None = None
 ) -> _Reading | None:
     """A group as a pass would read it now: with all that waits and `extra` sessions behind it or, with `only`, with that one session."""
-    groups = await changes.read_groups(tx, [name])
-    if not groups:
+    found = await changes.read_groups(tx, [name])
+    if not found:
         return None
-    policy = Policy(groups[0]["session_strategy"], groups[0]["agent_strategy"], groups[0]["options"])
+    group = found[0]
+    policy = Policy(group["session_strategy"], group["agent_strategy"], group["options"])
     settings = validate_policy(policy)
     mirror = Mirror.empty(offered, needed)
-    mirror.groups = {name: groups[0]}
+    mirror.groups = {name: group}
     for row in await changes.read_agents(tx):
         mirror.agents.put(row)
     for row in await changes.read_quotas(tx):
@@ -162,7 +186,7 @@ async def _read(
     snapshot = take(mirror, name, now, past, replicas=replicas)
     min_runtime = settings.preemption_min_runtime_seconds
     running = build_running(await placements.read_running(tx, name, min_runtime=min_runtime), snapshot.agents)
-    return _Reading(policy, settings, groups[0]["rotation"], snapshot, running)
+    return _Reading(policy, settings, group["rotation"], snapshot, running, mirror, now)
 
 
 def _row(draft: Draft) -> dict[str, Any]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from retinue.client import Client
 from retinue.client.errors import InvalidRequest
 from retinue.client.local.cluster import Cluster
+from retinue.manager.v1.fleet_service_pb2 import MountRoot
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -83,3 +89,23 @@ async def test_an_explanation_says_what_would_start_now(client: Client, cluster:
     await session.terminate()
     smaller = await client.sessions.check(type="interactive", slots={"cpu": hint.split()[2], "mem": "64m"})
     assert smaller.kernels, "what the hint says is true"
+
+
+async def test_an_explanation_names_other_groups_with_room(client: Client, cluster: Cluster, tmp_path: Path) -> None:
+    """Whoever asks for an empty group may go to the one with the agents, unless it does not grant the mounts."""
+    await client.resource_groups.create("empty", mount_roots=[MountRoot(path=str(tmp_path))])
+    try:
+        mounts = [(str(tmp_path), "/mnt/shared", False)]
+        fits, mounting = [
+            await client.sessions.create(type="interactive", resource_group="empty", slots={"cpu": "1"}, mounts=given)
+            for given in ((), mounts)
+        ]
+        assert list((await client.sessions.explain(fits.id)).would_start_with) == ["resource group default"]
+        assert list((await client.sessions.explain(mounting.id)).would_start_with) == []
+        moved = await client.sessions.check(type="interactive", resource_group="default", slots={"cpu": "1"})
+        assert moved.kernels, "what the hint says is true"
+    finally:
+        async for session in client.sessions.list():
+            await session.terminate(force=True)
+            await session.wait_ended(30)
+        await client.resource_groups.delete("empty")
