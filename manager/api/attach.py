@@ -10,10 +10,11 @@ from contextlib import aclosing
 
 from manager.api import errors
 from manager.api.interceptors import current_principal
-from manager.api.sight import find_session
+from manager.api.sight import find_session, note_entrance
 from manager.fleet.forwarding import Forwarder
 from manager.lifecycle import presence
 from manager.lifecycle.admission import wrong_command, wrong_environment
+from manager.lifecycle.entrances import Way
 from manager.store.database import Database
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -40,6 +41,7 @@ async def serve_attach(
     async with database.transaction() as tx:
         session_id = await find_session(tx, start.session, owner_only=True)
         place = await presence.running_place(tx, session_id, hostname)
+        await note_entrance(tx, session_id, Way.ATTACH, hostname)
     # What it runs is not told: commands hold secrets.
     _log.info("%s attaches to kernel %s of session %s", current_principal().name, hostname, session_id)
     steps = _steps(place.attempt_id, start, requests)

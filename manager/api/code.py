@@ -10,9 +10,10 @@ from contextlib import aclosing
 
 from manager.api import errors
 from manager.api.interceptors import current_principal
-from manager.api.sight import find_session
+from manager.api.sight import find_session, note_entrance
 from manager.fleet.forwarding import Forwarder
 from manager.lifecycle import features, presence
+from manager.lifecycle.entrances import Way
 from manager.lifecycle.states import SessionType
 from manager.store import sessions
 from manager.store.database import Database
@@ -48,6 +49,7 @@ async def serve_code(
                 {"feature": feature.name},
             )
         place = await presence.running_place(tx, session_id, KERNEL)
+        await note_entrance(tx, session_id, Way.CODE, KERNEL)
     # What it runs is not told: code holds secrets.
     _log.info("%s runs code in session %s", current_principal().name, session_id)
     steps = _steps(agent_pb.CodeOpen(attempt_id=place.attempt_id, language=language), requests)

@@ -9,9 +9,10 @@ from contextlib import aclosing
 
 from manager.api import errors
 from manager.api.interceptors import current_principal
-from manager.api.sight import find_session
+from manager.api.sight import find_session, note_entrance
 from manager.fleet.forwarding import Forwarder, Place
 from manager.lifecycle import presence
+from manager.lifecycle.entrances import Way
 from manager.store.database import Database
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.v1 import file_pb2
@@ -33,7 +34,7 @@ async def serve_upload(
 ) -> AsyncGenerator[pb.UploadFilesResponse, None]:
     """Serves one stream."""
     start = await _first(requests)
-    place = await _place(database, start.session, start.hostname)
+    place = await _place(database, start.session, start.hostname, Way.UPLOAD)
     _log.info("%s uploads files to attempt %s", current_principal().name, place.attempt_id)
     steps = _steps(place.attempt_id, requests)
     async with aclosing(forwarder.exchange(place, lambda stub: stub.UploadFiles, steps)) as responses:
@@ -50,7 +51,7 @@ async def serve_download(
     """Serves one stream."""
     if violations := wrong_ranges(request):
         raise errors.InvalidRequest(violations)
-    place = await _place(database, request.session, request.hostname)
+    place = await _place(database, request.session, request.hostname, Way.DOWNLOAD)
     _log.info("%s downloads files of attempt %s", current_principal().name, place.attempt_id)
     asked = agent_pb.DownloadFilesRequest(attempt_id=place.attempt_id, files=request.files)
     async with aclosing(forwarder.stream(place, lambda stub: stub.DownloadFiles, asked)) as responses:
@@ -90,10 +91,14 @@ async def _first(requests: AsyncIterator[pb.UploadFilesRequest]) -> pb.UploadSta
     return request.start
 
 
-async def _place(database: Database, session: str, hostname: str) -> Place:
+async def _place(database: Database, session: str, hostname: str, way: Way | None = None) -> Place:
+    hostname = hostname or "main1"
     async with database.transaction() as tx:
         session_id = await find_session(tx, session, owner_only=True)
-        return await presence.running_place(tx, session_id, hostname or "main1")
+        place = await presence.running_place(tx, session_id, hostname)
+        if way is not None:
+            await note_entrance(tx, session_id, way, hostname)
+        return place
 
 
 async def _steps(

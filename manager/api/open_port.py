@@ -9,9 +9,10 @@ from contextlib import aclosing
 
 from manager.api import errors
 from manager.api.interceptors import current_principal
-from manager.api.sight import find_session
+from manager.api.sight import find_session, note_entrance
 from manager.fleet.forwarding import Forwarder
 from manager.lifecycle import presence
+from manager.lifecycle.entrances import Way
 from manager.store.database import Database
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -21,6 +22,7 @@ _log = logging.getLogger(__name__)
 # Seconds to wait for the first step.
 START_SECONDS = 10.0
 MAX_DATA_BYTES = 1 << 20
+KERNEL = "main1"
 
 
 async def serve_open_port(
@@ -31,10 +33,12 @@ async def serve_open_port(
     async with database.transaction() as tx:
         session_id = await find_session(tx, start.session, owner_only=True)
         kernel = await presence.running_main(tx, session_id)
-    port = kernel.reachable.find(start.port)
-    if port is None:
-        declared = ", ".join(kernel.reachable.words())
-        raise errors.NotFound("port", start.port, f"there is {declared}" if declared else "the session declares none")
+        port = kernel.reachable.find(start.port)
+        if port is None:
+            declared = ", ".join(kernel.reachable.words())
+            hint = f"there is {declared}" if declared else "the session declares none"
+            raise errors.NotFound("port", start.port, hint)
+        await note_entrance(tx, session_id, Way.PORT, KERNEL, port=port)
     _log.debug("%s connects to port %d of session %s", current_principal().name, port, session_id)
     opening = agent_pb.OpenPortStart(attempt_id=kernel.place.attempt_id, port=port, address=kernel.address)
     steps = _steps(opening, requests)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
 from manager.api import errors
 from manager.api.interceptors import current_principal
-from manager.api.sight import find_session
+from manager.api.sight import find_session, note_entrance
 from manager.fleet.forwarding import Forwarder
 from manager.lifecycle import presence
 from manager.lifecycle.admission import wrong_command, wrong_environment
+from manager.lifecycle.entrances import Way
 from manager.lifecycle.presence import MainKernel
 from manager.lifecycle.services import ServiceSpec
+from manager.lifecycle.spec import MAIN
 from manager.store.database import Database
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -38,6 +41,8 @@ async def start_service(database: Database, forwarder: Forwarder, request: pb.St
     if violations := service.wrong_additions(request.arguments, request.environment):
         raise errors.InvalidRequest(violations)
     session_id = kernel.place.attempt_id.partition(".")[0]
+    async with database.transaction() as tx:
+        await note_entrance(tx, uuid.UUID(session_id), Way.SERVICE, f"{MAIN}1", service=service.name)
     _log.info("%s starts service %s of session %s", current_principal().name, service.name, session_id)
     asked = agent_pb.StartServiceRequest(
         place=place,

@@ -323,6 +323,11 @@ def event_message(event: Event) -> pb.SessionEvent:
         pull.progress.bytes, pull.progress.total_bytes = payload["bytes"], payload["total"]
         for identifier, fetched, total, done in payload["layers"]:
             pull.progress.layers.add(id=identifier, bytes=fetched, total_bytes=total, done=done)
+    elif event.kind == "ENTERED":
+        entered = message.kernel_entered
+        entered.way = pb.KernelWay.Value(f"KERNEL_WAY_{payload['way']}")
+        entered.hostname, entered.user, entered.token_id = payload["hostname"], payload["user"], payload["token_id"]
+        entered.port, entered.service = payload["port"], payload["service"]
     else:
         noted = message.noted
         noted.id = str(event.session_id)

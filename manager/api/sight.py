@@ -1,4 +1,4 @@
-"""Which sessions a caller may see, and the one that a request means."""
+"""Which sessions a caller may see, the one that a request means, and the note of who enters it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.api import errors
 from manager.api.interceptors import current_principal
+from manager.lifecycle import entrances
+from manager.lifecycle.entrances import Entrance, Way
 from manager.store import sessions
 
 
@@ -24,3 +26,11 @@ async def find_session(tx: AsyncSession, reference: str, *, owner_only: bool = F
     if found is None:
         raise errors.NotFound("session", reference)
     return found
+
+
+async def note_entrance(
+    tx: AsyncSession, session_id: uuid.UUID, way: Way, hostname: str, *, port: int = 0, service: str = ""
+) -> None:
+    """Keeps in the session's journal that the caller enters a kernel; last in the transaction that found the kernel."""
+    caller = current_principal()
+    await entrances.record(tx, session_id, Entrance(way, hostname, caller.name, caller.token_id, port, service))

@@ -503,7 +503,7 @@ class JournalHead(SQLModel, table=True):
 
 
 class Journal(SQLModel, table=True):
-    """What happened, in commit order. `kind` is CREATED, SESSION_MOVED, KERNEL_MOVED or NOTED."""
+    """What happened, in commit order. `kind` is CREATED, SESSION_MOVED, KERNEL_MOVED, IMAGE_PULL, NOTED or ENTERED."""
 
     __tablename__ = "journal"
     __table_args__ = (Index("journal_session", "session_id", "revision"),)

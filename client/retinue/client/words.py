@@ -42,6 +42,7 @@ AGENT_CHOICE = session_pb2.AgentChoice.DESCRIPTOR
 REPLICA_PLACEMENT = session_pb2.ReplicaPlacement.DESCRIPTOR
 SESSION_STATE = session_pb2.SessionState.DESCRIPTOR
 SESSION_RESULT = session_pb2.SessionResult.DESCRIPTOR
+KERNEL_WAY = session_pb2.KernelWay.DESCRIPTOR
 KERNEL_STATE = session_pb2.KernelState.DESCRIPTOR
 NETWORK_KIND = session_pb2.NetworkKind.DESCRIPTOR
 REASON_TIER = session_service_pb2.ReasonTier.DESCRIPTOR

@@ -23,7 +23,7 @@ from retinue.client.logs import LogChunk
 from retinue.client.session_view import fold
 from retinue.manager.v1 import fleet_service_pb2
 from retinue.manager.v1 import session_pb2 as pb
-from tests.unit.client.journal import Journal, session
+from tests.unit.client.journal import ID, Journal, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,6 +196,13 @@ def test_event_lines() -> None:
     assert lines[0] == "1  0b9b4f0e  work: PENDING"
     assert lines[2] == "3  0b9b4f0e  main1 SCHEDULED on n1"
     assert lines[-1] == f"{len(lines)}  0b9b4f0e  TERMINATED, exit code 0 (COMMAND_ENDED)"
+    entered = pb.KernelEntered(way=pb.KERNEL_WAY_ATTACH, hostname="sub1", user="a\x1bda")
+    assert event_line(pb.SessionEvent(revision=3, session_id=ID, kernel_entered=entered)) == (
+        r"3  0b9b4f0e  a\x1bda enters sub1: attach"
+    )
+    by_port = pb.KernelEntered(way=pb.KERNEL_WAY_PORT, hostname="main1", user="ada", port=7001)
+    line = event_line(pb.SessionEvent(revision=4, session_id=ID, kernel_entered=by_port))
+    assert line == "4  0b9b4f0e  ada enters main1: port 7001"
 
 
 def test_output_of_several_kernels_comes_in_whole_lines() -> None:

@@ -87,6 +87,11 @@ def event_line(event: session_pb2.SessionEvent) -> str:
         kernel = event.kernel_moved
         state = words.word(words.KERNEL_STATE, kernel.to_state)
         return f"{head}  {safe(kernel.hostname)} {state} on {or_dash(kernel.agent)}"
+    if change == "kernel_entered":
+        entered = event.kernel_entered
+        place = " ".join(filter(None, (str(entered.port or ""), safe(entered.service))))
+        way = words.word(words.KERNEL_WAY, entered.way).lower() + (f" {place}" if place else "")
+        return f"{head}  {safe(entered.user)} enters {safe(entered.hostname)}: {way}"
     return f"{head}  {changes(None, event.noted)[0]}"
 
 

@@ -1,0 +1,105 @@
+"""Who was let into a kernel stands in the session's journal: who, when, where and how."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from retinue.client import Client, words
+from retinue.client.errors import CallError, NotFound
+from retinue.client.local.cluster import Cluster
+from retinue.client.session import Session
+from retinue.manager.v1 import session_pb2
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SERVER = """
+import socket
+listening = socket.create_server(("0.0.0.0", 7001))
+while True:
+    listening.accept()[0].close()
+"""
+
+
+async def entrances(client: Client, session: Session) -> list[tuple[str, str, str, int]]:
+    """What the journal says, in order: way, user, kernel, port; the user's token, and a time, are in each."""
+    await session.refresh()
+    found = []
+    async with aclosing(client.sessions.watch(after_revision=0, session_id=session.id)) as events:
+        async for event in events:
+            if event.WhichOneof("change") == "kernel_entered":
+                entered = event.kernel_entered
+                assert entered.token_id
+                assert event.create_time.seconds
+                way = words.word(words.KERNEL_WAY, entered.way)
+                found.append((way, entered.user, entered.hostname, entered.port))
+            if event.revision >= (session.revision or 0):
+                return found
+    return found
+
+
+async def attach(session: Session, hostname: str, *command: str) -> None:
+    async with session.attach(command, hostname) as attachment:
+        async for _ in attachment:
+            pass
+
+
+async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tmp_path: Path) -> None:
+    owner = await client.users.create("entering", projects={"default": "member"})
+    stranger = await client.users.create("outside", projects={"default": "admin"})
+    secrets = [(await client.tokens.create(user=user.name)).secret for user in (owner, stranger)]
+    try:
+        async with cluster.client(secrets[0]) as own, cluster.client(secrets[1]) as other:
+            session = await own.sessions.create(
+                type="interactive",
+                command=["python3", "-c", SERVER],
+                cluster_size=2,
+                slots={"cpu": "0.2", "mem": "128m"},
+                termination_grace=0,
+                ports=[("web", "http", 7001)],
+                services=[session_pb2.ServiceDefinition(name="web", command=["true"])],
+            )
+            await session.wait("RUNNING", timeout=60)
+            try:
+                for hostname in ("sub1", "main1", "main1"):
+                    await attach(session, hostname, "true")
+                # As administrators may; those of a project may not, and are not there to be kept.
+                await attach(await client.sessions.get(session.id), "sub1", "true")
+                with pytest.raises(NotFound):
+                    await attach(await other.sessions.get(session.id), "main1", "true")
+                # What came of it does not count.
+                with pytest.raises(CallError):
+                    async with session.code("no-such-language") as code:
+                        await code.execute("1")
+                # These come by the hundred, and stand for ten minutes each.
+                for _ in range(3):
+                    with contextlib.suppress(CallError):
+                        async with session.open_port("web") as connection:
+                            assert [data async for data in connection] == []
+                (tmp_path / "x").write_text("x")
+                for _ in range(2):
+                    await session.files("sub1").upload(tmp_path / "x", "x")
+                    await session.files("sub1").download("x", tmp_path / "y")
+                with contextlib.suppress(CallError):
+                    await session.start_service("web")
+                administrator = (await client.users.caller()).name
+                assert await entrances(client, session) == [
+                    ("ATTACH", "entering", "sub1", 0),
+                    ("ATTACH", "entering", "main1", 0),
+                    ("ATTACH", "entering", "main1", 0),
+                    ("ATTACH", administrator, "sub1", 0),
+                    ("CODE", "entering", "main1", 0),
+                    ("PORT", "entering", "main1", 7001),
+                    ("UPLOAD", "entering", "sub1", 0),
+                    ("DOWNLOAD", "entering", "sub1", 0),
+                    ("SERVICE", "entering", "main1", 0),
+                ]
+            finally:
+                await session.terminate(force=True)
+                await session.wait_ended(60)
+    finally:
+        for user in (owner, stranger):
+            await client.users.delete(user.name)
