@@ -37,7 +37,7 @@ START_TIMEOUT = 10.0
 """Seconds to wait for the first step."""
 CONNECT_TIMEOUT = 10.0
 """Seconds that a server in the kernel has to take the connection."""
-PIECE = 256 * 1024
+PIECE = 1 << 20
 """Most bytes in one response: large ones make few messages, whose number is what costs."""
 PORTS = range(1, 65_536)
 
@@ -137,9 +137,9 @@ async def _exchange(
     connection: socket.socket, requests: AsyncIterator[pb.OpenPortRequest], cut: asyncio.Future[None]
 ) -> AsyncGenerator[pb.OpenPortResponse, None]:
     """What comes out of the connection, while what is asked is passed into it; over when both directions are."""
-    loop = asyncio.get_running_loop()
+    room = memoryview(bytearray(PIECE))
     writing = asyncio.ensure_future(_pass_on(requests, connection))
-    reading: asyncio.Future[bytes] | None = asyncio.ensure_future(loop.sock_recv(connection, PIECE))
+    reading: asyncio.Future[int] | None = asyncio.ensure_future(_filled(connection, room))
     try:
         while reading is not None or not writing.done():
             undone = {task for task in (reading, writing) if task is not None and not task.done()}
@@ -148,10 +148,12 @@ async def _exchange(
                 # A step that makes no sense ends the stream.
                 writing.result()
             if reading is not None and reading.done():
-                data, reading = _received(reading), None
-                yield pb.OpenPortResponse(data=data) if data else pb.OpenPortResponse(end_of_data=pb.EndOfData())
-                if data:
-                    reading = asyncio.ensure_future(loop.sock_recv(connection, PIECE))
+                count, reading = _received(reading), None
+                if count:
+                    yield pb.OpenPortResponse(data=bytes(room[:count]))
+                    reading = asyncio.ensure_future(_filled(connection, room))
+                else:
+                    yield pb.OpenPortResponse(end_of_data=pb.EndOfData())
             elif cut.done():
                 cut.result()
         if not writing.result():
@@ -164,7 +166,21 @@ async def _exchange(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _received(reading: asyncio.Future[bytes]) -> bytes:
+async def _filled(connection: socket.socket, room: memoryview) -> int:
+    """Reads what is there, up to as much as there is room for: few large responses cost least. 0: there is no more."""
+    count = await asyncio.get_running_loop().sock_recv_into(connection, room)
+    while 0 < count < len(room):
+        try:
+            more = connection.recv_into(room[count:])
+        except BlockingIOError:
+            break
+        if not more:
+            break
+        count += more
+    return count
+
+
+def _received(reading: asyncio.Future[int]) -> int:
     try:
         return reading.result()
     except OSError as error:

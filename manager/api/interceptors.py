@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 UNARY_SECONDS = 30.0
 # How often the credentials of an open stream are looked at.
 RECHECK_SECONDS = 2.0
+# Their handlers take and give messages as they are on the wire.
+SERIALISED_METHODS = frozenset({"/retinue.manager.v1.SessionService/OpenPort"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -96,8 +98,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     handler.request_deserializer,
                     handler.response_serializer,
                 )
+        behaviour = self._streaming(method, handler.stream_stream)
+        if method in SERIALISED_METHODS:
+            return grpc.stream_stream_rpc_method_handler(behaviour)
         return grpc.stream_stream_rpc_method_handler(
-            self._streaming(method, handler.stream_stream), handler.request_deserializer, handler.response_serializer
+            behaviour, handler.request_deserializer, handler.response_serializer
         )
 
     def _answering(self, method: str, behaviour: Any) -> Any:

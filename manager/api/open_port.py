@@ -1,4 +1,8 @@
-"""OpenPort: finds the port among those that are declared, and passes bytes on to and from the agent that has the kernel."""
+"""OpenPort: finds the port among those that are declared, and passes bytes on to and from the agent that has the kernel.
+
+Messages are serialised here. Those with data, which the API and agents write alike, are looked at and passed on as they are; all
+others are read, checked and made anew.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+
+from google.protobuf.message import DecodeError
 
 from manager.api import errors
 from manager.api.interceptors import current_principal
@@ -23,12 +29,15 @@ _log = logging.getLogger(__name__)
 START_SECONDS = 10.0
 MAX_DATA_BYTES = 1 << 20
 KERNEL = "main1"
+# How a serialised message begins that holds data: number and kind of the field; then comes the size.
+DATA = bytes([pb.OpenPortRequest.DATA_FIELD_NUMBER << 3 | 2])
+LONGEST_PREFIX = 6
 
 
 async def serve_open_port(
-    database: Database, forwarder: Forwarder, requests: AsyncIterator[pb.OpenPortRequest]
-) -> AsyncGenerator[pb.OpenPortResponse, None]:
-    """Serves one stream."""
+    database: Database, forwarder: Forwarder, requests: AsyncIterator[bytes]
+) -> AsyncGenerator[bytes, None]:
+    """Serves one stream of requests with responses, all serialised."""
     start = await _first(requests)
     async with database.transaction() as tx:
         session_id = await find_session(tx, start.session, owner_only=True)
@@ -44,13 +53,26 @@ async def serve_open_port(
     steps = _steps(opening, requests)
     async with aclosing(forwarder.exchange(kernel.place, lambda stub: stub.OpenPort, steps)) as responses:
         async for response in responses:
-            yield _response(response, port)
+            yield response if data_size(response) is not None else _response(response, port)
 
 
-async def _first(requests: AsyncIterator[pb.OpenPortRequest]) -> pb.OpenPortStart:
+def data_size(message: bytes) -> int | None:
+    """How many bytes of data a serialised request or response holds; None when it holds anything else, or more than that."""
+    if message[:1] != DATA:
+        return None
+    size = shift = 0
+    for place in range(1, min(len(message), LONGEST_PREFIX)):
+        size |= (message[place] & 0x7F) << shift
+        shift += 7
+        if message[place] < 0x80:  # noqa: PLR2004  # the last byte of a number has its highest bit clear
+            return size if len(message) == place + 1 + size else None
+    return None
+
+
+async def _first(requests: AsyncIterator[bytes]) -> pb.OpenPortStart:
     try:
         async with asyncio.timeout(START_SECONDS):
-            request = await anext(requests)
+            request = _read(await anext(requests))
     except (StopAsyncIteration, TimeoutError):
         raise errors.InvalidRequest([("start", "must come first")]) from None
     if not request.HasField("start"):
@@ -60,33 +82,44 @@ async def _first(requests: AsyncIterator[pb.OpenPortRequest]) -> pb.OpenPortStar
     return request.start
 
 
-async def _steps(
-    opening: agent_pb.OpenPortStart, requests: AsyncIterator[pb.OpenPortRequest]
-) -> AsyncIterator[agent_pb.OpenPortRequest]:
-    yield agent_pb.OpenPortRequest(start=opening)
+def _read(message: bytes) -> pb.OpenPortRequest:
+    try:
+        return pb.OpenPortRequest.FromString(message)
+    except DecodeError:
+        raise errors.InvalidRequest([("step", "cannot be read")]) from None
+
+
+async def _steps(opening: agent_pb.OpenPortStart, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield agent_pb.OpenPortRequest(start=opening).SerializeToString()
     ended = False
-    async for request in requests:
+    async for message in requests:
+        size = data_size(message)
+        if size is not None and size <= MAX_DATA_BYTES and not ended:
+            yield message
+            continue
+        request = _read(message)
         match request.WhichOneof("step"):
-            case "data" if not ended:
-                if len(request.data) > MAX_DATA_BYTES:
-                    raise errors.InvalidRequest([("data", f"must be at most {MAX_DATA_BYTES} bytes")])
-                yield agent_pb.OpenPortRequest(data=request.data)
-            case "data":
+            case "data" if ended:
                 raise errors.InvalidRequest([("data", "must not come after end_of_data")])
+            case "data" if len(request.data) > MAX_DATA_BYTES:
+                raise errors.InvalidRequest([("data", f"must be at most {MAX_DATA_BYTES} bytes")])
+            case "data":
+                yield agent_pb.OpenPortRequest(data=request.data).SerializeToString()
             case "end_of_data":
                 ended = True
-                yield agent_pb.OpenPortRequest(end_of_data=agent_pb.EndOfData())
+                yield agent_pb.OpenPortRequest(end_of_data=agent_pb.EndOfData()).SerializeToString()
             case "start":
                 raise errors.InvalidRequest([("start", "must come once")])
             case _:
                 raise errors.InvalidRequest([("step", "is required")])
 
 
-def _response(response: agent_pb.OpenPortResponse, port: int) -> pb.OpenPortResponse:
+def _response(message: bytes, port: int) -> bytes:
+    response = agent_pb.OpenPortResponse.FromString(message)
     match response.WhichOneof("step"):
         case "opened":
-            return pb.OpenPortResponse(opened=pb.PortOpened(port=port))
+            return pb.OpenPortResponse(opened=pb.PortOpened(port=port)).SerializeToString()
         case "data":
-            return pb.OpenPortResponse(data=response.data)
+            return pb.OpenPortResponse(data=response.data).SerializeToString()
         case _:
-            return pb.OpenPortResponse(end_of_data=pb.EndOfData())
+            return pb.OpenPortResponse(end_of_data=pb.EndOfData()).SerializeToString()

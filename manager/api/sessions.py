@@ -315,9 +315,9 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 yield response
 
     async def OpenPort(
-        self, request_iterator: AsyncIterator[pb.OpenPortRequest], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.OpenPortResponse]:
-        """See the proto."""
+        self, request_iterator: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[Any]:
+        """See the proto; requests and responses are serialised."""
         async with aclosing(serve_open_port(self._database, self._forwarder, aiter(request_iterator))) as responses:
             async for response in responses:
                 yield response

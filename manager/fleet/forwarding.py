@@ -19,11 +19,13 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 
 from manager.fleet.dialer import Dialer
+from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
 UNSENT = "Internal error from Core"
 """What grpc.aio says of a call one of whose requests could not be sent, until it knows how the call ended."""
 SETTLE_SECONDS, SETTLE_TRIES = 1.0, 100
+OPEN_PORT = f"/{pb.DESCRIPTOR.services_by_name['AgentService'].full_name}/OpenPort"
 
 Method: TypeAlias = "Callable[[pb_grpc.AgentServiceAsyncStub], Any]"
 """Picks a method of a stub."""
@@ -89,38 +91,47 @@ class Forwarder:
             async with self._stub(place) as stub:
                 call = method(stub)()
                 writing = asyncio.create_task(_write(call, requests), name=f"requests to {place.agent_id}")
-                reading: asyncio.Future[Any] | None = None
+                # Whoever reads the responses then learns at once that there will be no more.
+                writing.add_done_callback(lambda task: _failed(task) and call.cancel())
                 try:
                     while True:
-                        reading = reading or asyncio.ensure_future(call.read())
-                        waited = {reading} if writing.done() else {reading, writing}
-                        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-                        if writing.done():
-                            writing.result()
-                        if not reading.done():
-                            continue
                         try:
-                            response, reading = reading.result(), None
+                            response = await call.read()
                         except grpc.aio.AioRpcError as error:
                             raise await _outcome(call, error) from None
+                        except asyncio.CancelledError:
+                            if not _failed(writing) or _is_cancelled():
+                                raise
+                        if _failed(writing):
+                            writing.result()
                         if response is grpc.aio.EOF:
                             return
                         yield response
                 finally:
                     call.cancel()
-                    for task in (writing, reading):
-                        if task is not None:
-                            task.cancel()
-                            await asyncio.gather(task, return_exceptions=True)
+                    writing.cancel()
+                    await asyncio.gather(writing, return_exceptions=True)
 
     @contextlib.asynccontextmanager
     async def _stub(self, place: Place) -> AsyncIterator[pb_grpc.AgentServiceAsyncStub]:
         channel = self.dialer.open(place.agent_id, place.address)
         try:
             stub: pb_grpc.AgentServiceAsyncStub = pb_grpc.AgentServiceStub(channel)
+            # What it carries is passed on as it is: to read it, only to write it again, costs more than all the rest.
+            stub.OpenPort = channel.stream_stream(OPEN_PORT)
             yield stub
         finally:
             await channel.close()
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the running task that is to end, and not what it waits for that has ended."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _outcome(call: Any, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:

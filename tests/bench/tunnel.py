@@ -1,14 +1,16 @@
 """Bytes through `retinue port-forward`, beside the same program through `ssh -L`. Run as root; each line is `name value unit peer ratio`.
 
 A program in a kernel sends, or takes and confirms, so many bytes over one connection to a local port. Ours goes through the manager and the
-agent, with TLS on both hops; the peer is OpenSSH with its fastest cipher here (aes128-gcm), one hop to a server on this machine's loopback
-address, and from there to the same program outside of a kernel. Ratios above 1 say that ours carries more.
+agent, with TLS on both hops. The peers are OpenSSH with its fastest cipher here (aes128-gcm), to a server on this machine's loopback address
+and from there to the same program outside of a kernel: `ssh` in one hop, `ssh-by-a-host` over as many hosts as ours, the first of which,
+like a manager, is the only one that the client reaches. Ratios above 1 say that ours carries more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import socket
 import statistics
 import subprocess
@@ -97,9 +99,9 @@ def wait_listening(port: int) -> None:
 
 
 @contextmanager
-def ssh(directory: Path) -> Iterator[tuple[int, int]]:
-    """Local ports that lead to the program on this machine through ssh."""
-    server, local_down, local_up = free_port(), free_port(), free_port()
+def ssh(directory: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Local ports that lead to the program on this machine through ssh: in one hop, and by a host between."""
+    server, straight, round_about = free_port(), (free_port(), free_port()), (free_port(), free_port())
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     for name in ("host", "user"):
         subprocess.run(["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / name], check=True)
@@ -115,27 +117,19 @@ def ssh(directory: Path) -> Iterator[tuple[int, int]]:
         f"PidFile={directory}/pid",
     ):
         daemon += ["-o", option]
-    client = [
-        "ssh",
-        "-F",
-        "none",
-        "-N",
-        "-p",
-        str(server),
-        "-i",
-        str(directory / "user"),
-        "-c",
-        "aes128-gcm@openssh.com",
-    ]
+    client = ["ssh", "-F", "none", "-p", str(server), "-i", str(directory / "user"), "-c", "aes128-gcm@openssh.com"]
     client += ["-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={directory}/known"]
-    client += ["-L", f"{local_down}:127.0.0.1:{DOWN}", "-L", f"{local_up}:127.0.0.1:{UP}", "root@127.0.0.1"]
-    commands = ([sys.executable, "-c", SERVER, str(MEGABYTES)], daemon, client)
+    between = ["-o", f"ProxyCommand={shlex.join(client)} -W %h:%p root@127.0.0.1"]
+    commands = [([sys.executable, "-c", SERVER, str(MEGABYTES)], UP), (daemon, server)]
+    for (local_down, local_up), way in ((straight, []), (round_about, between)):
+        ports = ["-L", f"{local_down}:127.0.0.1:{DOWN}", "-L", f"{local_up}:127.0.0.1:{UP}"]
+        commands.append(([*client, *way, "-N", *ports, "root@127.0.0.1"], local_up))
     children = []
     try:
-        for command in commands:
+        for command, port in commands:
             children.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
-            wait_listening({0: UP, 1: server, 2: local_up}[len(children) - 1])
-        yield local_down, local_up
+            wait_listening(port)
+        yield straight, round_about
     finally:
         for child in reversed(children):
             child.terminate()
@@ -167,13 +161,12 @@ def port_forward(cluster: Cluster, session: str) -> Iterator[tuple[int, int]]:
             process.terminate()
 
 
-def measure(name: str, ours: list[float], peers: list[float]) -> None:
+def measure(name: str, peer: str, ours: list[float], peers: list[float]) -> None:
     """Prints one figure."""
     rates = sorted(MEGABYTES / seconds for seconds in ours)
-    rate, peer = statistics.median(rates), MEGABYTES / statistics.median(peers)
-    print(
-        f"{name} {rate:.0f} MiB/s ssh={peer:.0f} {rate / peer:.2f} min={rates[0]:.0f} max={rates[-1]:.0f}", flush=True
-    )
+    rate, other = statistics.median(rates), MEGABYTES / statistics.median(peers)
+    spread = f"min={rates[0]:.0f} max={rates[-1]:.0f}"
+    print(f"{name} {rate:.0f} MiB/s {peer}={other:.0f} {rate / other:.2f} {spread}", flush=True)
 
 
 async def main() -> None:
@@ -196,13 +189,16 @@ def compare(cluster: Cluster, session: str) -> None:
     """Measures in turns, so that whatever else the machine does concerns both."""
     with (
         tempfile.TemporaryDirectory() as directory,
-        ssh(Path(directory)) as theirs,
+        ssh(Path(directory)) as (straight, round_about),
         port_forward(cluster, session) as ours,
     ):
         for place, (name, carry) in enumerate((("tunnel_down", down), ("tunnel_up", up))):
+            ways = (ours[place], straight[place], round_about[place])
             carry(ours[place])
-            rounds = [(carry(ours[place]), carry(theirs[place])) for _ in range(ROUNDS)]
-            measure(name, [mine for mine, _ in rounds], [peer for _, peer in rounds])
+            rounds = [[carry(way) for way in ways] for _ in range(ROUNDS)]
+            mine, one_hop, by_a_host = (list(times) for times in zip(*rounds, strict=True))
+            measure(name, "ssh", mine, one_hop)
+            measure(f"{name}_by_a_host", "ssh-by-a-host", mine, by_a_host)
 
 
 if __name__ == "__main__":

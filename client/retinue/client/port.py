@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from retinue.manager.v1 import session_service_pb2_grpc
 
-CHUNK = 256 * 1024
+CHUNK = 1 << 20
 """Most bytes in one message."""
 
 
@@ -201,15 +201,29 @@ async def _both_ways(local: socket.socket, remote: PortConnection) -> None:
 
 
 async def _out(local: socket.socket, remote: PortConnection) -> None:
-    loop = asyncio.get_running_loop()
-    while data := await loop.sock_recv(local, CHUNK):
+    room = memoryview(bytearray(CHUNK))
+    while count := await _filled(local, room):
         try:
-            await remote.write(data)
+            await remote.write(room[:count])
         except CallError:
             # The call is over; how, what is read from it tells.
             return
     with contextlib.suppress(CallError):
         await remote.end_data()
+
+
+async def _filled(local: socket.socket, room: memoryview) -> int:
+    """Reads what is there, up to as much as there is room for: few large messages cost least. 0: there is no more."""
+    count = await asyncio.get_running_loop().sock_recv_into(local, room)
+    while 0 < count < len(room):
+        try:
+            more = local.recv_into(room[count:])
+        except BlockingIOError:
+            break
+        if not more:
+            break
+        count += more
+    return count
 
 
 async def _back(local: socket.socket, remote: PortConnection) -> None:
