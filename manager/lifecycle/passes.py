@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -26,19 +25,17 @@ from manager.lifecycle.external_strategies import ExternalStrategies
 from manager.lifecycle.keeper import Keeper
 from manager.lifecycle.mirror import Holdings, Limit, Row, subjects_of
 from manager.lifecycle.notes import Judgement, NoteWriter, judge
+from manager.lifecycle.past_usage import UsageReader
 from manager.lifecycle.preemptions import preempt
 from manager.lifecycle.snapshot import Endpoint, PastUsage, Snapshot, build_running, endpoints_of, take
 from manager.scheduling.columns import Integers, Policy, Running
 from manager.scheduling.scheduling_pass import Decisions, run_pass
 from manager.scheduling.strategies import FAIR_SHARE, OFF, Settings, validate_policy
-from manager.store import changes, placements, shares, usage
+from manager.store import changes, placements, shares
 from manager.store.database import Database, StoreConflict
 from manager.store.placements import Network
 
 _log = logging.getLogger(__name__)
-
-# Past usage changes slowly against half-lives of days: passes in quick succession need not read all live claims of their owners again.
-_USAGE_SECONDS = 10.0
 
 Committed: TypeAlias = Callable[[Concerned], None]
 
@@ -101,11 +98,7 @@ class GroupPasses:
         self._random = random.SystemRandom()
         # As committed last; None when nobody knows.
         self._written_rotation: str | None = None
-        # Past usage as last read, when, under which settings and of whom.
-        self._usage: dict[str, dict[str, float]] = {}
-        self._usage_read = -math.inf
-        self._usage_key = (0, 0)
-        self._usage_of: frozenset[str] = frozenset()
+        self._usage = UsageReader(database, group)
 
     def stir(self) -> None:
         """Something in the group is different."""
@@ -141,7 +134,7 @@ class GroupPasses:
 
     async def once(self) -> None:
         """One pass, whole."""
-        self._usage_read = -math.inf
+        self._usage.doubt()
         outcome = await self.plan()
         if outcome is not None:
             await self.carry_out(outcome)
@@ -216,22 +209,8 @@ class GroupPasses:
             return None
         mirror = self._keeper.mirror
         accounts = np.unique(mirror.queue.account[mirror.queue.rows_of(self._group)]).tolist()
-        owners = sorted({mirror.accounts.names[account][1] for account in accounts})
-        if not owners:
-            return None
-        key = (settings.half_life_days, settings.look_back_days)
-        due = self._keeper.now - self._usage_read >= _USAGE_SECONDS
-        if due or key != self._usage_key or not self._usage_of.issuperset(owners):
-            self._usage_read, self._usage_key, self._usage_of = self._keeper.now, key, frozenset(owners)
-            async with self._database.transaction() as tx:
-                self._usage = await usage.read_decayed(
-                    tx,
-                    self._group,
-                    owners,
-                    half_life_days=settings.half_life_days,
-                    look_back_days=settings.look_back_days,
-                )
-        return PastUsage(self._usage, settings.look_back_days, settings.usage_weights)
+        owners = {mirror.accounts.names[account][1] for account in accounts}
+        return await self._usage.read(owners, settings, self._keeper.now) if owners else None
 
     async def _running(self, settings: Settings, snapshot: Snapshot) -> Running | None:
         if not settings.reserves and settings.preemption == OFF:

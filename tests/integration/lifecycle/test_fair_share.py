@@ -12,11 +12,14 @@ from sqlalchemy import text
 
 from manager.lifecycle import commands
 from manager.lifecycle.admission import admit
+from manager.lifecycle.past_usage import KEPT_SECONDS, UsageReader
 from manager.lifecycle.reports import Reports
 from manager.lifecycle.scheduler import Scheduler
 from manager.lifecycle.spec import KernelSpec, SessionSpec
 from manager.lifecycle.states import SessionType
+from manager.scheduling.columns import Policy
 from manager.scheduling.fair_share import DAY_SECONDS, decayed_usage
+from manager.scheduling.strategies import Settings, validate_policy
 from manager.store import usage
 from manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
@@ -153,3 +156,39 @@ async def test_weights_make_usage_count_less(database: Database) -> None:
         sessions = {owner: await submit(database, owner) for owner in ("ben", "ann")}
         await scheduler.run_once()
         assert await state_of(database, sessions["ann"]) == "SCHEDULED"
+
+
+async def test_usage_is_read_again_when_it_is_old_or_says_too_little(database: Database) -> None:
+    reader = UsageReader(database, "default")
+    settings = validate_policy(Policy("fair-share", "concentrated"))
+    slower = validate_policy(Policy("fair-share", "concentrated", {"half-life-days": "100"}))
+
+    async def use(owner: str) -> None:
+        await execute(
+            database,
+            """
+            INSERT INTO usage VALUES ('default', :owner, 'cpu', (now() AT TIME ZONE 'UTC')::date, 1)
+            ON CONFLICT (resource_group, owner, slot, day) DO UPDATE SET amount_seconds = usage.amount_seconds + 1
+            """,
+            owner=owner,
+        )
+
+    async def read(owners: set[str], policy: Settings, now: float) -> dict[str, float]:
+        found = await reader.read(owners, policy, now)
+        return {owner: slots["cpu"] for owner, slots in found.usage.items()}
+
+    await use("ann")
+    assert await read({"ann", "ben"}, settings, 100.0) == {"ann": 1}
+    await use("ann")
+    assert await read({"ann", "ben"}, settings, 100.0 + KEPT_SECONDS - 0.1) == {"ann": 1}
+    assert await read({"ben"}, settings, 100.0 + KEPT_SECONDS - 0.1) == {"ann": 1}
+    assert await read({"ann", "ben"}, settings, 100.0 + KEPT_SECONDS) == {"ann": 2}
+    # Its age counts from then on; other settings and other owners do not wait.
+    await use("ben")
+    assert await read({"ann"}, settings, 119.9) == {"ann": 2}
+    assert await read({"ann"}, slower, 119.9) == {"ann": 2}
+    assert await read({"ann", "ben"}, slower, 119.9) == {"ann": 2, "ben": 1}
+    await use("ben")
+    assert await read({"ben"}, slower, 119.9) == {"ann": 2, "ben": 1}
+    reader.doubt()
+    assert await read({"ben"}, slower, 119.9) == {"ben": 2}

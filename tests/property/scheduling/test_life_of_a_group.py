@@ -7,7 +7,7 @@ true of the group as the pass left it (11).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, settings
@@ -23,6 +23,7 @@ from manager.scheduling.columns import (
     Policy,
     Queue,
     Quotas,
+    Running,
     Tier,
     Verdict,
 )
@@ -31,7 +32,9 @@ from manager.scheduling.strategies import AGENT_STRATEGIES, EXTERNAL, SESSION_ST
 
 SLOTS = ("cpu", "mem", "cuda.device")
 OWNERS = 3
-amounts = st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 2))
+# A kernel's, and an agent's: some kernels fit nowhere, and some agents take several.
+amounts = st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 1))
+capacities = st.tuples(st.integers(0, 8), st.integers(1, 8), st.integers(0, 3))
 
 
 @dataclass
@@ -44,6 +47,11 @@ class Wanted:
     single_node: bool
     agents: list[int]
     priority: int = 10
+    # May make way; has to, and holds what it holds until it is over; when it was placed; the room that is kept for it.
+    preemptible: bool = False
+    leaving: bool = False
+    placed: int = 0
+    promise: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -59,7 +67,7 @@ class Group(RuleBasedStateMachine):
     """Submits, finishes, cancels; agents lost, back, drained, resized; a pass after each."""
 
     @initialize(
-        capacities=st.lists(amounts, min_size=1, max_size=5),
+        capacities=st.lists(capacities, min_size=1, max_size=5),
         weights=st.lists(st.integers(1, 3), min_size=OWNERS, max_size=OWNERS),
         session_strategy=st.sampled_from(sorted(set(SESSION_STRATEGIES) - {EXTERNAL})),
         agent_strategy=st.sampled_from(sorted(set(AGENT_STRATEGIES) - {EXTERNAL})),
@@ -71,12 +79,23 @@ class Group(RuleBasedStateMachine):
         self.schedulable = np.ones(len(capacities), np.bool_)
         self.lost = np.zeros(len(capacities), np.bool_)
         self.weights = np.array(weights, np.int64)
-        self.policy = Policy(session_strategy, agent_strategy)
+        self.policy = Policy(session_strategy, agent_strategy, self.options())
         self.sessions: list[Wanted] = []
         self.count = 0
         self.rotation = ""
         self.quotas: dict[int | None, Limit] = {}
         self.run()
+
+    def options(self) -> dict[str, str]:
+        """Those of the group."""
+        return {}
+
+    def running(self, present: Integers) -> Running | None:
+        """What is placed, as a pass reads it, on the agents `present`."""
+        del present
+
+    def check_more(self, waiting: list[Wanted], decisions: Decisions, present: Integers) -> None:
+        """What else must hold after a pass."""
 
     @rule(
         owner=st.integers(0, OWNERS - 1),
@@ -131,9 +150,11 @@ class Group(RuleBasedStateMachine):
         for session in self.sessions:
             if self.lost[agent] and agent in session.agents:
                 session.agents = []
+            if self.lost[agent] and agent in session.promise:
+                session.promise = []
         self.run()
 
-    @rule(agent=st.integers(0, 4), capacity=amounts)
+    @rule(agent=st.integers(0, 4), capacity=capacities)
     def resize(self, agent: int, capacity: tuple[int, ...]) -> None:
         """Capacity may fall below what is in use; nothing is taken away, and nothing is added."""
         self.capacity[agent % len(self.capacity)] = capacity
@@ -146,6 +167,14 @@ class Group(RuleBasedStateMachine):
             for agent, kernel in zip(session.agents, session.kernels, strict=False):
                 used[agent] += np.array(kernel)
         return used
+
+    def promised(self) -> Integers:
+        """What is kept of each agent for sessions that wait."""
+        promised = np.zeros_like(self.capacity)
+        for session in self.sessions:
+            for agent, kernel in zip(session.promise, session.kernels, strict=False):
+                promised[agent] += np.array(kernel)
+        return promised
 
     def held(self) -> Integers:
         """What each owner holds."""
@@ -209,10 +238,16 @@ class Group(RuleBasedStateMachine):
             offsets=np.cumsum([0, *(len(session.kernels) for session in waiting)]).astype(np.int64),
             requests=np.array([k for session in waiting for k in session.kernels], np.int64).reshape(-1, len(SLOTS)),
             tries=np.zeros(len(waiting), np.int64),
+            promises={
+                row: np.searchsorted(present, session.promise).tolist()
+                for row, session in enumerate(waiting)
+                if session.promise
+            },
             quotas=self.limits(waiting),
         )
         owners = Owners([f"o{owner}" for owner in range(OWNERS)], self.weights, self.held())
-        return waiting, run_pass(agents, owners, queue, self.policy, self.rotation), queue, present
+        decisions = run_pass(agents, owners, queue, self.policy, self.rotation, running=self.running(present))
+        return waiting, decisions, queue, present
 
     def run(self) -> None:
         """A pass, committed, with everything that its answer claims."""
@@ -225,7 +260,9 @@ class Group(RuleBasedStateMachine):
             assert (chosen == UNPLACED).all() or (chosen != UNPLACED).all(), "a gang is placed whole or not at all"
             explanation = decisions.explain(row)
             if decisions.verdicts[row] == Verdict.PLACED:
-                session.agents = present[chosen].tolist()
+                session.agents, session.promise = present[chosen].tolist(), []
+                self.count += 1
+                session.placed = self.count
                 assert explanation is None
                 assert not session.single_node or len(set(session.agents)) == 1
             else:
@@ -236,7 +273,8 @@ class Group(RuleBasedStateMachine):
             self.check_reason(session, tier, verdict)
         assert (decisions.held == self.held()).all(), "shares are what the claims say"
         touched = (self.used() != before).any(axis=1)
-        assert (self.used()[touched] <= self.capacity[touched]).all()
+        # A slot of which there is less now than is in use is no matter to who does not ask for it.
+        assert (self.used() <= self.capacity)[self.used() > before].all()
         assert not (touched & (self.lost | ~self.schedulable)).any()
         for key, (held, number) in placed_before.items():
             now, placed = self.use(self.quotas[key])
@@ -244,6 +282,7 @@ class Group(RuleBasedStateMachine):
             grown = (now > held) & (most != UNLIMITED)
             assert (now[grown] <= most[grown]).all(), "no pass goes beyond a quota"
             assert placed == number or self.quotas[key].sessions in (UNLIMITED, *range(placed, 1000))
+        self.check_more(waiting, decisions, present)
 
     def check_reason(self, session: Wanted, tier: Tier, verdict: Verdict) -> None:
         """A reason is true: what never fits does not fit on empty agents, what finds no room finds none now, and so on."""
@@ -266,7 +305,7 @@ class Group(RuleBasedStateMachine):
             assert not takers.any()
         if verdict == Verdict.NO_ROOM:
             # Free amounts only shrink in a pass: what found no room has none at its end.
-            free = np.clip(self.capacity - self.used(), 0, None)[takers]
+            free = np.clip(self.capacity - self.used() - self.promised(), 0, None)[takers]
             assert not (free >= whole).all(axis=1).any()
             if len(session.kernels) > 1 and not session.single_node:
                 assert not self.fits_spread_with_plenty(session, free)
