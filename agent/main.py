@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 from pathlib import Path
@@ -161,6 +162,9 @@ def run(  # noqa: PLR0917 - one per option
     )
     try:
         daemon.check(settings)
+        # What was loaded stays to the end: looking through it again and again would hold up everything for tenths of a second.
+        gc.collect()
+        gc.freeze()
         asyncio.run(daemon.run(settings))
     except grpc.aio.AioRpcError as error:
         raise click.ClickException(f"the manager refused: {error.code().name}: {error.details()}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import re
 import signal
@@ -138,6 +139,9 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
             _networks("--webhook-allow", webhook_allow), _networks("--webhook-deny", webhook_deny)
         ),
     )
+    # What was loaded stays to the end: looking through it again and again would hold up everything for tenths of a second.
+    gc.collect()
+    gc.freeze()
     try:
         asyncio.run(_until_signalled(settings))
     except _EXPECTED as error:

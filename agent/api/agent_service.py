@@ -76,9 +76,14 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         try:
             output = self._backend.output(request.attempt_id)
             offset = await _begin(output, request)
+            found = False
             async with aclosing(output.stream(offset, request.follow)) as pieces:
                 async for piece in pieces:
+                    found = True
                     yield agent_service_pb2.StreamLogsResponse(offset=piece.offset, data=piece.data)
+            if not found:
+                # Its output may have gone, with all of the attempt, before it was opened.
+                self._backend.output(request.attempt_id)
         except UnknownAttemptError as error:
             message, about = f"there is no attempt {request.attempt_id} here", request.attempt_id
             raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=about) from error

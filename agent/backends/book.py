@@ -26,6 +26,8 @@ class Book:
         self._store = store
         self._records: dict[str, Record] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        # Being removed.
+        self._leaving: set[str] = set()
         self._listener: Callable[[], None] = lambda: None
         self.kill_at: dict[str, float] = {}
         """When an attempt that was asked to end is due to be killed, on the monotonic clock."""
@@ -92,7 +94,12 @@ class Book:
 
     async def remove(self, attempt_id: str) -> None:
         """Removes a record and the attempt's directory, and remembers that it was there. Raises OSError."""
-        await asyncio.to_thread(self._store.remove, attempt_id)
+        # Before the files go: whoever reads the output meanwhile must not take it for empty.
+        self._leaving.add(attempt_id)
+        try:
+            await asyncio.to_thread(self._store.remove, attempt_id)
+        finally:
+            self._leaving.discard(attempt_id)
         del self._records[attempt_id]
         self._locks.pop(attempt_id, None)
         self.changed()
@@ -100,6 +107,8 @@ class Book:
     def output(self, attempt_id: str) -> Output:
         """What the attempt printed. Raises UnknownAttemptError."""
         self.record(attempt_id)
+        if attempt_id in self._leaving:
+            raise UnknownAttemptError(f"attempt {attempt_id} is being removed")
 
         def over() -> bool:
             record = self._records.get(attempt_id)

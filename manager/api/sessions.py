@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import Any
 
 import grpc.aio
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.api import errors, fields, pages
 from manager.api.attach import serve_attach
@@ -42,7 +41,7 @@ from manager.lifecycle.outputs import read_output
 from manager.lifecycle.spec import MountSpec
 from manager.lifecycle.states import ENDED_SESSION_STATES
 from manager.store import agents, dependencies, groups, journal, requests, sessions
-from manager.store.database import Database
+from manager.store.database import Database, Transaction
 from manager.store.journal import JournalTail
 from manager.store.recordset import Row
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
@@ -403,7 +402,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
 
 
 async def _accept(
-    tx: AsyncSession, drafted: list[Drafted], messages: Sequence[session_pb2.SessionSpec], *, validate_only: bool
+    tx: Transaction, drafted: list[Drafted], messages: Sequence[session_pb2.SessionSpec], *, validate_only: bool
 ) -> int:
     """Makes what can be made, unless only to be checked, and puts an error in the place of each of the others; returns the first revision."""
     owner = current_principal().name
@@ -418,14 +417,14 @@ async def _accept(
     return 0 if validate_only else await _create_all(tx, drafted)
 
 
-async def _with_template(tx: AsyncSession, message: session_pb2.SessionSpec) -> session_pb2.SessionSpec:
+async def _with_template(tx: Transaction, message: session_pb2.SessionSpec) -> session_pb2.SessionSpec:
     (made,) = await render(tx, [message])
     if isinstance(made, errors.ApiError):
         raise made
     return made
 
 
-async def _draft_with_templates(tx: AsyncSession, messages: Sequence[session_pb2.SessionSpec]) -> list[Drafted]:
+async def _draft_with_templates(tx: Transaction, messages: Sequence[session_pb2.SessionSpec]) -> list[Drafted]:
     """Drafts of many requests, of which some are made from templates. Raises InvalidRequest when there is too much in all."""
     made = await render(tx, messages)
     if violations := wrong_number([item for item in made if not isinstance(item, errors.ApiError)] or messages):
@@ -433,7 +432,7 @@ async def _draft_with_templates(tx: AsyncSession, messages: Sequence[session_pb2
     return await asyncio.to_thread(draft_all, made, current_principal())
 
 
-async def _check_references(tx: AsyncSession, owner: str, drafted: list[Drafted]) -> bool:
+async def _check_references(tx: Transaction, owner: str, drafted: list[Drafted]) -> bool:
     """What sessions refer to must be there, and stays until the commit; an error takes the place of those that refer to nothing. Returns
     whether there are quotas to look at.
     """
@@ -452,7 +451,7 @@ async def _check_references(tx: AsyncSession, owner: str, drafted: list[Drafted]
     return limited
 
 
-async def _check_agents(tx: AsyncSession, drafted: list[Drafted]) -> None:
+async def _check_agents(tx: Transaction, drafted: list[Drafted]) -> None:
     """Agents that are asked for must be in the session's group now; whether they take anything is for the scheduler to say."""
     asking = {
         position: item
@@ -474,7 +473,7 @@ async def _check_agents(tx: AsyncSession, drafted: list[Drafted]) -> None:
             drafted[position] = errors.InvalidRequest(wrong)
 
 
-async def _check_mounts(tx: AsyncSession, drafted: list[Drafted]) -> None:
+async def _check_mounts(tx: Transaction, drafted: list[Drafted]) -> None:
     """Each mount is noted with the root that grants it; an error takes the place of sessions with one that none does."""
     wanted = [
         (position, item) for position, item in enumerate(drafted) if isinstance(item, commands.Draft) and item.mounts
@@ -490,7 +489,7 @@ async def _check_mounts(tx: AsyncSession, drafted: list[Drafted]) -> None:
             item.session["spec"]["mounts"] = [asdict(mount) for mount in found]
 
 
-async def _check_quotas(tx: AsyncSession, drafted: list[Drafted]) -> None:
+async def _check_quotas(tx: Transaction, drafted: list[Drafted]) -> None:
     """An error takes the place of those that are over a quota."""
     positions = [position for position, item in enumerate(drafted) if isinstance(item, commands.Draft)]
     found = await quotas.violations(tx, [item for item in drafted if isinstance(item, commands.Draft)])
@@ -499,7 +498,7 @@ async def _check_quotas(tx: AsyncSession, drafted: list[Drafted]) -> None:
             drafted[position] = errors.QuotaExceeded(violations)
 
 
-async def _create_all(tx: AsyncSession, drafted: list[Drafted]) -> int:
+async def _create_all(tx: Transaction, drafted: list[Drafted]) -> int:
     """Makes what can be made, and puts an error in the place of each of the others; returns the first revision."""
     made, revision = await commands.create_many(tx, [item for item in drafted if isinstance(item, commands.Draft)])
     for position, item in enumerate(drafted):
@@ -509,12 +508,12 @@ async def _create_all(tx: AsyncSession, drafted: list[Drafted]) -> int:
     return revision
 
 
-async def _shown(tx: AsyncSession, session_id: uuid.UUID) -> session_pb2.Session:
+async def _shown(tx: Transaction, session_id: uuid.UUID) -> session_pb2.Session:
     row, kernels = await _read(tx, session_id)
     return session_message(row, kernels, (await dependencies.read(tx, [session_id])).get(session_id, ()))
 
 
-async def _read(tx: AsyncSession, session_id: uuid.UUID) -> tuple[Row, list[Row]]:
+async def _read(tx: Transaction, session_id: uuid.UUID) -> tuple[Row, list[Row]]:
     row = (await sessions.read(tx, [session_id]))[session_id]
     return row, (await sessions.read_kernels(tx, [session_id]))[session_id]
 

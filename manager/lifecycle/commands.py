@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlmodel.ext.asyncio.session import AsyncSession
-
 from manager.lifecycle.graph import dependents
 from manager.lifecycle.machine import SessionMoved
 from manager.lifecycle.spec import MountSpec, SessionSpec, WebhookSpec, kernel_plans
 from manager.lifecycle.working_set import put_back, take_out
 from manager.scheduling.amounts import parse_amount
 from manager.store import dependencies, journal, sessions, webhooks
+from manager.store.database import Transaction
 from manager.webhooks.seal import seal
 
 QUEUED = "QUEUED"
@@ -87,7 +86,7 @@ def draft(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> Draft:
     return Draft(*new_rows(session_id, owner, spec), webhooks=spec.webhooks)
 
 
-async def create(tx: AsyncSession, session: dict[str, Any], kernels: list[dict[str, Any]]) -> int:
+async def create(tx: Transaction, session: dict[str, Any], kernels: list[dict[str, Any]]) -> int:
     """Writes a new session with its journal entry; returns the entry's revision. Raises NameTakenError."""
     made, revision = await create_many(tx, [Draft(session, kernels)])
     if not made:
@@ -95,7 +94,7 @@ async def create(tx: AsyncSession, session: dict[str, Any], kernels: list[dict[s
     return revision
 
 
-async def create_many(tx: AsyncSession, drafts: Sequence[Draft]) -> tuple[set[uuid.UUID], int]:
+async def create_many(tx: Transaction, drafts: Sequence[Draft]) -> tuple[set[uuid.UUID], int]:
     """Writes new sessions, in order of arrival, with their journal entries; returns the ids of those made and the revision of the first.
 
     Those whose name is taken by a live session of the owner, or by an earlier one of `drafts`, are left out, and so are those that depend
@@ -165,7 +164,7 @@ def _created(draft: Draft) -> journal.Entry:
     )
 
 
-async def terminate(tx: AsyncSession, session_id: uuid.UUID, *, by: str, force: bool) -> bool:
+async def terminate(tx: Transaction, session_id: uuid.UUID, *, by: str, force: bool) -> bool:
     """Ends a session on request; returns whether anything changed."""
     taken = await take_out(tx, [session_id])
     machine = taken.machines.get(session_id)

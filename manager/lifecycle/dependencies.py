@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from sqlmodel.ext.asyncio.session import AsyncSession
-
 from manager.lifecycle.desires import Concerned
 from manager.lifecycle.working_set import put_back, take_out
 from manager.store import dependencies, leadership
-from manager.store.database import Database
+from manager.store.database import Database, Transaction
 from manager.store.dependencies import Doomed
 
 # Sessions cancelled in one commit.
@@ -38,7 +36,7 @@ async def settle(database: Database, term: int, committed: Callable[[Concerned],
     return done
 
 
-async def _cancel(tx: AsyncSession, doomed: Collection[Doomed]) -> None:
+async def _cancel(tx: Transaction, doomed: Collection[Doomed]) -> None:
     taken = await take_out(tx, [one.session_id for one in doomed])
     for one in doomed:
         if (machine := taken.machines.get(one.session_id)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from manager.fleet.desired import Desired, DesiredAttempt, DesiredMount, DesiredNetwork, NetworkMember
@@ -37,8 +37,7 @@ async def read_desired(
     What may be run elsewhere once the agent is lost is to be stopped by it after so many seconds without a manager.
     """
     async with database.transaction() as tx:
-        wanted = await attempts.read_desired(tx, agent_id, session_ids)
-        members = await attempts.read_desired_networks(tx, agent_id, session_ids)
+        wanted, members = await attempts.read_desired(tx, agent_id, session_ids)
     specs: dict[object, SessionSpec] = {}
     for row in wanted:
         if row["session_id"] not in specs:
@@ -82,7 +81,7 @@ def _attempt(
     )
 
 
-def _networks(agent_id: str, rows: list[Any]) -> dict[str, DesiredNetwork]:
+def _networks(agent_id: str, rows: Sequence[Any]) -> dict[str, DesiredNetwork]:
     members: dict[str, list[NetworkMember]] = {}
     facts: dict[str, Any] = {}
     for row in rows:

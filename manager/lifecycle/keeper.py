@@ -148,12 +148,11 @@ class Keeper:
             changed.sessions.clear()
             concerned = set[str]()
             # Taken in page by page: should the commit fail, everything is read anew.
-            while asked:
+            while len(asked) > changes.PAGE:
                 page, asked = asked[-changes.PAGE :], asked[: -changes.PAGE]
                 concerned |= self._take_sessions(page, await changes.read_waiting(tx, page))
-            agents = await changes.read_agents(tx, changed.agents) if changed.agents else []
-            groups = await changes.read_groups(tx, changed.groups) if changed.groups else []
-            quotas = await changes.read_quotas(tx, changed.quotas) if changed.quotas else []
+            waiting, agents, groups, quotas = await changes.read_rest(tx, asked, changed)
+        concerned |= self._take_sessions(asked, waiting)
         concerned |= self._take_facts(changed, agents, groups, quotas)
         concerned |= self._take_sums(changed)
         before = self._now

@@ -60,7 +60,7 @@ class Leader:
         self._secrets = secrets
         self._reports = Reports(database, term, self._committed)
         self._outputs = OutputCollector(database, term, Forwarder(dialer), self._committed)
-        self._scheduler = Scheduler(database, term, self._committed)
+        self._scheduler = Scheduler(database, term, self._placed)
         self._ended = asyncio.Event()
         self._courier = Courier(database, term, webhook_addresses)
         self._supervisor = Supervisor(
@@ -104,7 +104,12 @@ class Leader:
         self._supervisor.wake(concerned)
         self._scheduler.wake()
         self._outputs.wake()
-        self._tail.wake()
+        self._tail.tell()
+
+    def _placed(self, concerned: Concerned) -> None:
+        """A commit of the scheduler concerns these agents: it sets nothing free and ends nothing."""
+        self._supervisor.wake(concerned)
+        self._tail.tell()
 
     async def _enforce(self) -> None:
         while True:

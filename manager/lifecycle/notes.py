@@ -139,8 +139,8 @@ class NoteWriter:
         notes = [queue.notes[number] for number in numbers.tolist()]
         tries = queue.tries[rows].copy()
         async with self._database.transaction() as tx:
-            await leadership.check(tx, self._term)
-            await changes.unmarked(tx)
+            leading, _ = await tx.together(leadership.checking(self._term), changes.UNMARKED)
+            leadership.checked(leading, self._term)
             changed = await placements.note(
                 tx,
                 [(note.code, note.message, note.explanation) for note in notes],

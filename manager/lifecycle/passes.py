@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.addressing import AddressSpaceExhaustedError, choose_vni, inner_mtu
 from manager.lifecycle.addressing import place as spot
@@ -31,11 +30,14 @@ from manager.lifecycle.snapshot import Endpoint, PastUsage, Snapshot, build_runn
 from manager.scheduling.columns import Integers, Policy, Running
 from manager.scheduling.scheduling_pass import Decisions, run_pass
 from manager.scheduling.strategies import FAIR_SHARE, OFF, Settings, validate_policy
-from manager.store import changes, placements, shares
-from manager.store.database import Database, StoreConflict
+from manager.store import changes, placements
+from manager.store.database import Database, StoreConflict, Transaction
 from manager.store.placements import Network
 
 _log = logging.getLogger(__name__)
+
+# A pass over no more kernels and agents than these is small.
+_SMALL_KERNELS, _SMALL_AGENTS = 16, 500
 
 Committed: TypeAlias = Callable[[Concerned], None]
 
@@ -78,10 +80,12 @@ class GroupPasses:
         keeper: Keeper,
         group: str,
         committed: Committed,
+        wake: Callable[[], None],
         catch_up: Callable[[], Awaitable[None]],
         strategies: ExternalStrategies,
     ) -> None:
-        """`catch_up` has the keeper take in what is new."""
+        """`wake` says that there is something new, `catch_up` has the keeper take it in."""
+        self._wake = wake
         self._catch_up = catch_up
         self._strategies = strategies
         self._database = database
@@ -155,7 +159,6 @@ class GroupPasses:
         if not len(snapshot.ids):
             return None
         running = await self._running(settings, snapshot)
-        # Pure computation of up to a second: the loop must go on meanwhile.
         advice = await self._strategies.ask(self._group, settings, snapshot)
         rotation = self._keeper.rotations[self._group]
 
@@ -165,7 +168,7 @@ class GroupPasses:
             )
             return decisions, judge(snapshot, decisions, self._turn)
 
-        decisions, judgement = await asyncio.to_thread(decide)
+        decisions, judgement = decide() if _is_small(settings, snapshot) else await asyncio.to_thread(decide)
         self._turn = judgement.turn
         for note in decisions.notes:
             _log.warning("group %s: %s", self._group, note)
@@ -182,6 +185,7 @@ class GroupPasses:
                 self._database, self._term, outcome.settings, outcome.snapshot, outcome.running, outcome.decisions
             )
             self._committed(concerned)
+            self._wake()
 
     async def commit(self, plan: Plan) -> None:
         """Writes the placements whose session still waits, whose agents still have room and whose quotas were not lowered; the others fall."""
@@ -202,6 +206,8 @@ class GroupPasses:
             for session in lost.tolist():
                 if (network := plan.networks.get(plan.ids[session])) is not None:
                     self._keeper.free_network(network.subnet, network.vni)
+            # What fell is tried again.
+            self._wake()
         self._committed(self._concerned(plan, kept))
 
     async def _past_usage(self, settings: Settings) -> PastUsage | None:
@@ -280,13 +286,10 @@ class GroupPasses:
         accounts = [mirror.accounts.names[account] for account in holdings.accounts.tolist()]
         subjects = {subject for account in set(accounts) for subject in subjects_of(account)}
         async with self._database.transaction() as tx:
-            await placements.begin(tx, self._term)
-            quotas = await placements.hold_quotas(tx, subjects)
-            lost = await placements.hold_waiting(tx, plan.ids)
-            short = await placements.hold_agents(tx, *self._wanted(holdings))
-            limits = {(row["kind"], row["name"]): Limit(row["slots"], row["max_sessions"]) for row in quotas}
-            refused = {session for session, session_id in enumerate(plan.ids) if session_id in lost}
-            refused |= self._without_room(holdings, short, refused)
+            held = await placements.hold(tx, self._term, subjects, plan.ids, self._wanted(holdings))
+            limits = {(row["kind"], row["name"]): Limit(row["slots"], row["max_sessions"]) for row in held.quotas}
+            refused = {session for session, session_id in enumerate(plan.ids) if session_id in held.lost}
+            refused |= self._without_room(holdings, held.short, refused)
             kept = np.array([session for session in range(len(plan.ids)) if session not in refused], np.int64)
             # A quota may have been lowered since the pass.
             over = mirror.over_quota(holdings.part(kept), limits, counted=True)
@@ -295,7 +298,7 @@ class GroupPasses:
                 await self._write_kept(tx, plan, kept, [accounts[session][1] for session in kept.tolist()])
         return kept
 
-    async def _write_kept(self, tx: AsyncSession, plan: Plan, kept: Integers, owners: list[str]) -> None:
+    async def _write_kept(self, tx: Transaction, plan: Plan, kept: Integers, owners: list[str]) -> None:
         ids = [plan.ids[session] for session in kept.tolist()]
         networks = [plan.networks[session_id] for session_id in ids if session_id in plan.networks]
         placed = placements.Sessions(
@@ -304,6 +307,7 @@ class GroupPasses:
             owners=owners,
             networks=[_kind(plan.networks.get(session_id)) for session_id in ids],
             tries=[plan.tries[session] for session in kept.tolist()],
+            rotation=plan.rotation if plan.rotation != self._written_rotation else None,
         )
         holdings = plan.holdings.part(kept)
         sizes = np.diff(holdings.offsets)
@@ -319,15 +323,8 @@ class GroupPasses:
                 for session, rank in zip(sessions, ranks, strict=True)
             ],
         )
-        held = await placements.place(tx, self._term, placed, kernels)
-        if networks:
-            await placements.make_networks(tx, networks)
-        await placements.move(tx, placed)
-        if plan.rotation != self._written_rotation:
-            await placements.keep_rotation(tx, plan.group, plan.rotation)
-            self._written_rotation = plan.rotation
-        await shares.add(tx, held)
-        await placements.record(tx, ids)
+        await placements.write(tx, self._term, placed, kernels, networks)
+        self._written_rotation = plan.rotation
 
     def _wanted(self, holdings: Holdings) -> tuple[list[str], list[str], list[int]]:
         """What is wanted of agents, by agent and slot; those that nothing is wanted of with no slot and 0."""
@@ -409,6 +406,14 @@ def _holdings(snapshot: Snapshot, decisions: Decisions, sessions: Integers, widt
         accounts=snapshot.accounts[sessions],
         offsets=offsets,
     )
+
+
+def _is_small(settings: Settings, snapshot: Snapshot) -> bool:
+    """Whether a pass takes a few milliseconds at most, less than a thread is worth on the way of a single session. A larger one is computation
+    of up to a second, and a strategy of others may take its time: the loop must go on meanwhile.
+    """
+    strange = settings.custom_session is not None or settings.custom_agent is not None
+    return not strange and len(snapshot.queue.requests) <= _SMALL_KERNELS and len(snapshot.agent_rows) <= _SMALL_AGENTS
 
 
 def _settings(row: Row) -> Settings:

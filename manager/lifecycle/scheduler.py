@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from manager.lifecycle.desires import Concerned
 from manager.lifecycle.external_strategies import ExternalStrategies
 from manager.lifecycle.keeper import Keeper
 from manager.lifecycle.passes import Committed, GroupPasses
@@ -76,11 +75,13 @@ class Scheduler:
     def _of(self, group: str) -> GroupPasses:
         if group not in self._passes:
             self._passes[group] = GroupPasses(
-                self._database, self._term, self._keeper, group, self._noticed, self._catch_up, self._strategies
+                self._database,
+                self._term,
+                self._keeper,
+                group,
+                self._committed,
+                self.wake,
+                self._catch_up,
+                self._strategies,
             )
         return self._passes[group]
-
-    def _noticed(self, concerned: Concerned) -> None:
-        # What fell is tried again.
-        self._changed.set()
-        self._committed(concerned)

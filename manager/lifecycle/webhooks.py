@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 _PORTION = 1000
 _AT_ONCE = 16
 _TICK_SECONDS = 1.0
+# What follows within this time is told of together: looking through the journal is in the way of the session that is on its way.
+_GATHER_SECONDS = 0.05
 _GONE = 410
 
 
@@ -48,6 +50,7 @@ class Courier:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_SECONDS if waiting else None):
                     await self._changed.wait()
+                    await asyncio.sleep(_GATHER_SECONDS)
 
     async def collect(self) -> None:
         """Goes through the journal to its end."""

@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlmodel.ext.asyncio.session import AsyncSession
-
 from manager.fleet.desired import LayerReport
 from manager.lifecycle import images
 from manager.lifecycle.images import SeenImage
@@ -16,6 +14,7 @@ from manager.lifecycle.machine import KernelMoved, KernelRecord, SessionMachine,
 from manager.lifecycle.spec import RetryPolicy
 from manager.lifecycle.states import Goal, KernelState, Observed, Result, SessionState, SessionType
 from manager.store import attempts, journal, sessions, shares
+from manager.store.database import Transaction
 
 # Pauses before a rolled-back session is tried again, by the number of failed starts.
 _BACKOFF_SECONDS = (1.0, 5.0, 20.0, 60.0)
@@ -37,7 +36,7 @@ class WorkingSet:
     attempts_before: dict[tuple[uuid.UUID, int], tuple[Goal, Observed, bool]] = field(default_factory=dict)
 
 
-async def take_out(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> WorkingSet:
+async def take_out(tx: Transaction, session_ids: Collection[uuid.UUID]) -> WorkingSet:
     """Locks sessions and builds their machines; ids that do not exist are left out."""
     rows = await sessions.read(tx, session_ids, lock=True)
     kernels = await sessions.read_kernels(tx, list(rows))
@@ -85,7 +84,7 @@ async def take_out(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> Work
     return taken
 
 
-async def put_back(tx: AsyncSession, taken: WorkingSet) -> None:
+async def put_back(tx: Transaction, taken: WorkingSet) -> None:
     """Writes everything that changed: attempts (with the claims of those that ended, and the shares), kernels, sessions, journal."""
     session_rows, kernel_rows, attempt_rows, entries = [], [], [], list[journal.Entry]()
     pulling: list[uuid.UUID] = []

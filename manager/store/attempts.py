@@ -3,61 +3,54 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.store.database import Statement, Transaction
 from manager.store.recordset import Row, fetched, recordset
 from manager.store.sessions import Sight
 from manager.store.shares import Difference
 from manager.store.usage import LONGEST_LOOK_BACK_DAYS
 
 
-async def read_desired(tx: AsyncSession, agent_id: str, session_ids: Collection[uuid.UUID] | None = None) -> list[Row]:
-    """Attempts that an agent should know of, with all that goes into them; with `session_ids`, those of these sessions."""
-    only = "" if session_ids is None else "AND a.session_id = ANY(:sessions)"
-    rows = await tx.execute(
-        text(f"""
-            SELECT a.kernel_id, a.epoch, a.session_id, CASE WHEN a.end_time IS NULL THEN a.goal ELSE 'STOPPED' END AS goal,
-                k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.image_digest, k.image_id, s.spec, s.cluster_size, s.force,
-                COALESCE(g.egress, 'DENY') AS egress
-            FROM attempt a JOIN kernel k ON k.id = a.kernel_id JOIN session s ON s.id = a.session_id
-            LEFT JOIN resource_group g ON g.name = s.resource_group
-            WHERE a.agent_id = :agent AND (a.end_time IS NULL OR a.log_pending) {only} ORDER BY a.kernel_id, a.epoch
-        """),  # noqa: S608  # the condition is ours
-        {"agent": agent_id, **({} if session_ids is None else {"sessions": list(session_ids)})},
-    )
-    return fetched(rows)
-
-
-async def read_desired_networks(
-    tx: AsyncSession, agent_id: str, session_ids: Collection[uuid.UUID] | None = None
-) -> list[Row]:
-    """Networks an agent should have: those of sessions with a live attempt anywhere; one row per member. With `session_ids`, those of
-    these sessions.
+async def read_desired(
+    tx: Transaction, agent_id: str, session_ids: Collection[uuid.UUID] | None = None
+) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Ends the transaction with what an agent should know of: attempts, with all that goes into them, and networks, one row per member: those of
+    sessions with a live attempt anywhere. With `session_ids`, those of these sessions.
     """
-    only = "" if session_ids is None else "AND n.session_id = ANY(:sessions)"
-    rows = await tx.execute(
-        text(f"""
-            SELECT n.session_id, n.vni, n.subnet::text AS subnet, n.mtu, member.kernel_id, k.hostname, k.local_rank,
-                member.agent_id, g.underlay_address
-            FROM network_site here
-            JOIN network n ON n.id = here.network_id AND n.session_id IS NOT NULL
-            JOIN LATERAL (
-                SELECT DISTINCT ON (a.kernel_id) a.kernel_id, a.agent_id FROM attempt a
-                WHERE a.session_id = n.session_id ORDER BY a.kernel_id, a.epoch DESC
-            ) member ON TRUE
-            JOIN kernel k ON k.id = member.kernel_id
-            JOIN agent g ON g.id = member.agent_id
-            WHERE here.agent_id = :agent
-              AND EXISTS (SELECT FROM attempt a WHERE a.session_id = n.session_id AND a.end_time IS NULL) {only}
-            ORDER BY n.session_id, k.local_rank
-        """),  # noqa: S608  # the condition is ours
-        {"agent": agent_id, **({} if session_ids is None else {"sessions": list(session_ids)})},
-    )
-    return fetched(rows)
+    params = {"agent": agent_id, **({} if session_ids is None else {"sessions": list(session_ids)})}
+    wanted = f"""
+        SELECT a.kernel_id, a.epoch, a.session_id, CASE WHEN a.end_time IS NULL THEN a.goal ELSE 'STOPPED' END AS goal,
+            k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.image_digest, k.image_id, s.spec, s.cluster_size, s.force,
+            COALESCE(g.egress, 'DENY') AS egress
+        FROM attempt a JOIN kernel k ON k.id = a.kernel_id JOIN session s ON s.id = a.session_id
+        LEFT JOIN resource_group g ON g.name = s.resource_group
+        WHERE a.agent_id = :agent AND (a.end_time IS NULL OR a.log_pending)
+            {"" if session_ids is None else "AND a.session_id = ANY(:sessions)"}
+        ORDER BY a.kernel_id, a.epoch
+    """  # noqa: S608  # the condition is ours
+    members = f"""
+        SELECT n.session_id, n.vni, n.subnet::text AS subnet, n.mtu, member.kernel_id, k.hostname, k.local_rank,
+            member.agent_id, g.underlay_address
+        FROM network_site here
+        JOIN network n ON n.id = here.network_id AND n.session_id IS NOT NULL
+        JOIN LATERAL (
+            SELECT DISTINCT ON (a.kernel_id) a.kernel_id, a.agent_id FROM attempt a
+            WHERE a.session_id = n.session_id ORDER BY a.kernel_id, a.epoch DESC
+        ) member ON TRUE
+        JOIN kernel k ON k.id = member.kernel_id
+        JOIN agent g ON g.id = member.agent_id
+        WHERE here.agent_id = :agent
+            AND EXISTS (SELECT FROM attempt a WHERE a.session_id = n.session_id AND a.end_time IS NULL)
+            {"" if session_ids is None else "AND n.session_id = ANY(:sessions)"}
+        ORDER BY n.session_id, k.local_rank
+    """  # noqa: S608  # the condition is ours
+    attempts, networks = await tx.together(Statement(wanted, params), Statement(members, params), commit=True)
+    return attempts, networks
 
 
 async def read_newest(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> Row | None:

@@ -5,7 +5,7 @@ groups and quotas have changed, and by how much what is held of agents and by ow
 need not know of it. Taking the marks deletes them in the same transaction, so each is taken in exactly once, and only after its commit.
 Sums are marked as differences (nothing is summed again), everything else by its key alone (the row is read again as it is by then).
 
-Only what a scheduling pass itself writes is not marked (`unmarked`): the leader knows it already.
+Only what a scheduling pass itself writes is not marked (`UNMARKED`): the leader knows it already.
 
 Whatever `read_waiting` reads must be marked when it changes. A table added to it needs a trigger like those of migration 0011.
 """
@@ -13,7 +13,7 @@ Whatever `read_waiting` reads must be marked when it changes. A table added to i
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store import leadership
-from manager.store.database import Database
+from manager.store.database import Database, Statement, Transaction
 from manager.store.recordset import Row, fetched
 
 # Group, owner and project: who holds something.
@@ -50,20 +50,22 @@ class Changes:
     taken: list[tuple[str, int]] = field(default_factory=list)
 
 
-async def take(tx: AsyncSession, term: int) -> Changes:
+_TAKE = Statement("""
+    WITH gone AS (DELETE FROM scheduling_change RETURNING kind, key, resource_group, owner, project, slot, amount)
+    -- Nothing is lost that a crash of the database would leave: the marks are not written ahead.
+    SELECT 'now' AS kind, set_config('synchronous_commit', 'off', TRUE) AS key, NULL AS resource_group, NULL AS owner, NULL AS project,
+        NULL AS slot, NULL AS amount, extract(epoch FROM clock_timestamp())::float8 AS now
+    UNION ALL SELECT *, 0 FROM gone
+""")
+
+
+async def take(tx: Transaction, term: int) -> Changes:
     """Takes all marks of committed changes; to be called by the leader only, and everything in them to be taken in. Raises NotLeader."""
-    await leadership.check(tx, term)
-    rows = await tx.execute(
-        text("""
-            WITH gone AS (DELETE FROM scheduling_change RETURNING kind, key, resource_group, owner, project, slot, amount)
-            -- Nothing is lost that a crash of the database would leave: the marks are not written ahead.
-            SELECT 'now', set_config('synchronous_commit', 'off', TRUE), NULL, NULL, NULL, NULL, NULL,
-                extract(epoch FROM clock_timestamp())::float8
-            UNION ALL SELECT *, 0 FROM gone
-        """)
-    )
+    leading, rows = await tx.together(leadership.checking(term), _TAKE)
+    leadership.checked(leading, term)
     changes = Changes(0.0)
-    for kind, key, group, owner, project, slot, amount, now in rows:
+    for row in rows:
+        kind, key, group, owner, project, slot, amount, now = row.values()
         match kind:
             case "now":
                 changes.now = now
@@ -88,9 +90,8 @@ async def take(tx: AsyncSession, term: int) -> Changes:
     return changes
 
 
-async def unmarked(tx: AsyncSession) -> None:
-    """What this transaction writes from here on is not marked: the scheduler takes it in by itself."""
-    await tx.execute(text("SELECT set_config('retinue.marked', 'no', TRUE)"))
+# What a transaction writes from here on is not marked: the scheduler takes it in by itself.
+UNMARKED = Statement("SELECT set_config('retinue.marked', 'no', TRUE)")
 
 
 @asynccontextmanager
@@ -116,38 +117,69 @@ async def read_now(tx: AsyncSession) -> float:
 
 async def read_groups(tx: AsyncSession, names: Collection[str] | None = None) -> list[Row]:
     """Groups with their policies, all of them or those named."""
-    rows = await tx.execute(
-        text(f"""
-            SELECT name, session_strategy, agent_strategy, options, owner_weights, rotation FROM resource_group
-            {"" if names is None else "WHERE name = ANY(:names)"}
-        """),  # noqa: S608  # our own words
-        {} if names is None else {"names": list(names)},
-    )
-    return fetched(rows)
+    return await _read(tx, _groups(names))
 
 
 async def read_agents(tx: AsyncSession, ids: Collection[str] | None = None) -> list[Row]:
     """Agents as the scheduler sees them, all of them or those named, whatever their state."""
-    rows = await tx.execute(
-        text(f"""
-            SELECT id, resource_group, state, drained, revoked, architecture, backends, capacity, underlay_address, underlay_mtu FROM agent
-            {"" if ids is None else "WHERE id = ANY(:ids)"}
-        """),  # noqa: S608  # our own words
-        {} if ids is None else {"ids": list(ids)},
-    )
-    return fetched(rows)
+    return await _read(tx, _agents(ids))
 
 
 async def read_quotas(tx: AsyncSession, subjects: Collection[tuple[str, str]] | None = None) -> list[Row]:
     """Quotas, all of them or those of subjects (kind, name)."""
-    rows = await tx.execute(
-        text(f"""
+    return await _read(tx, _quotas(subjects))
+
+
+async def read_rest(
+    tx: Transaction, ids: Collection[uuid.UUID], changed: Changes
+) -> tuple[Sequence[Row], Sequence[Row], Sequence[Row], Sequence[Row]]:
+    """Reads what has changed, as it is by now, and ends the transaction: those of the sessions that wait (as `read_waiting`), and the agents,
+    groups and quotas that are named in `changed`.
+    """
+    wanted = [
+        _waiting(ids) if ids else None,
+        _agents(changed.agents) if changed.agents else None,
+        _groups(changed.groups) if changed.groups else None,
+        _quotas(changed.quotas) if changed.quotas else None,
+    ]
+    answers = iter(await tx.together(*filter(None, wanted), commit=True))
+    waiting, agents, groups, quotas = (() if statement is None else next(answers) for statement in wanted)
+    return waiting, agents, groups, quotas
+
+
+# ruff: noqa: S608  # our own words
+def _groups(names: Collection[str] | None) -> Statement:
+    return Statement(
+        f"""
+            SELECT name, session_strategy, agent_strategy, options, owner_weights, rotation FROM resource_group
+            {"" if names is None else "WHERE name = ANY(:names)"}
+        """,
+        {} if names is None else {"names": list(names)},
+    )
+
+
+def _agents(ids: Collection[str] | None) -> Statement:
+    return Statement(
+        f"""
+            SELECT id, resource_group, state, drained, revoked, architecture, backends, capacity, underlay_address, underlay_mtu FROM agent
+            {"" if ids is None else "WHERE id = ANY(:ids)"}
+        """,
+        {} if ids is None else {"ids": list(ids)},
+    )
+
+
+def _quotas(subjects: Collection[tuple[str, str]] | None) -> Statement:
+    return Statement(
+        f"""
             SELECT kind, name, slots, max_sessions FROM quota
             {"" if subjects is None else "WHERE (kind, name) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:names AS text[])))"}
-        """),  # noqa: S608  # our own words
+        """,
         {} if subjects is None else {"kinds": [kind for kind, _ in subjects], "names": [name for _, name in subjects]},
     )
-    return fetched(rows)
+
+
+async def _read(tx: AsyncSession, statement: Statement) -> list[Row]:
+    return fetched(await tx.execute(text(statement.sql), dict(statement.params)))
 
 
 async def read_claims(tx: AsyncSession) -> list[tuple[str, Account, str, int]]:
@@ -212,8 +244,11 @@ async def read_waiting(tx: AsyncSession, ids: Collection[uuid.UUID]) -> list[Row
     of the start asked for (seconds since 1970), what they depend on that has not succeeded, and whether attempts or networks of an earlier
     placement are still being cleared away.
     """
-    rows = await tx.execute(text(f"{_WAITING} AND s.id = ANY(:ids) ORDER BY s.sequence"), {"ids": list(ids)})
-    return fetched(rows)
+    return await _read(tx, _waiting(ids))
+
+
+def _waiting(ids: Collection[uuid.UUID]) -> Statement:
+    return Statement(f"{_WAITING} AND s.id = ANY(:ids) ORDER BY s.sequence", {"ids": list(ids)})
 
 
 async def read_replicas(

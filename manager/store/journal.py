@@ -130,6 +130,11 @@ async def append(tx: AsyncSession, entries: Sequence[Entry]) -> int:
     return int(first)
 
 
+def appended_unseen(tx: AsyncSession) -> None:
+    """Says that a transaction appended, last of all, entries that only the database has seen: the tail reads them after the commit."""
+    tx.info[APPENDED] = ()
+
+
 async def head(tx: AsyncSession) -> tuple[int, int]:
     """The newest revision, and the oldest that reading may resume after."""
     row = (await tx.execute(text("SELECT revision, oldest FROM journal_head WHERE id = 1"))).one()
@@ -196,7 +201,7 @@ async def compact(tx: AsyncSession, before: int) -> int:
 class JournalTail:
     """The live end of the journal in this process: one reader of the database, any number of followers.
 
-    New events are looked for when something in this process says so (`wake`), when another replica does (NOTIFY), and
+    Events of this process come with its commits, or are looked for after them; those of other replicas when they say so (NOTIFY), and
     every `poll_seconds` in any case: a lost wake-up costs that much latency and nothing else.
     """
 
@@ -226,11 +231,12 @@ class JournalTail:
         database.listen(self._take)
 
     def _take(self, events: Sequence[Event]) -> None:
-        """This process has committed these events. What follows on the last known one need not be read back; else it is looked for.
+        """This process has committed these events, or, if there are none, others. What follows on the last known one need not be read back; else
+        it is looked for.
 
         Large portions are read back too: page by page, so that followers get through them before they leave the ring.
         """
-        follows = self._last is not None and events[0].revision == self._last + 1
+        follows = bool(events) and self._last is not None and events[0].revision == self._last + 1
         if follows and len(events) <= self._capacity // 4:
             self._add(events)
         else:
@@ -240,9 +246,12 @@ class JournalTail:
         """This process has committed to the journal, or something else that a leader acts on. Never blocks; other replicas are told, many
         commits at a time.
         """
-        self._look.set()
-        self._tell.set()
+        self.tell()
         self._pass_on()
+
+    def tell(self) -> None:
+        """As `wake`, when this process's own leader knows already."""
+        self._tell.set()
 
     def on_wake(self, told: Callable[[], None] | None) -> None:
         """What to call when this process or another replica says that it has committed something; None for nothing."""

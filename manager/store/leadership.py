@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.cancellation import cancellable
-from manager.store.database import Database, StoreUnavailable
+from manager.store.database import Database, Statement, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +43,17 @@ async def check(tx: AsyncSession, term: int, *, alone: bool = False) -> None:
     lock = "FOR UPDATE" if alone else "FOR SHARE"
     row = await tx.execute(text(f"SELECT 1 FROM leadership WHERE id = 1 AND term = :term {lock}"), {"term": term})  # noqa: S608
     if row.first() is None:
+        raise NotLeader(f"term {term} is over")
+
+
+def checking(term: int) -> Statement:
+    """`check` as a statement among others, for `checked`."""
+    return Statement("SELECT 1 FROM leadership WHERE id = 1 AND term = :term FOR SHARE", {"term": term})
+
+
+def checked(found: Sequence[object], term: int) -> None:
+    """Takes the answer to `checking`. Raises NotLeader when another term has begun."""
+    if not found:
         raise NotLeader(f"term {term} is over")
 
 

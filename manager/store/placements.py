@@ -1,6 +1,6 @@
-"""The one commit of a scheduling pass: a fixed number of set-based statements, however much was placed.
+"""The one commit of a scheduling pass: a fixed number of set-based statements, however much was placed, in three round trips.
 
-`begin` to `record` are called in the order in which they stand here, which is the order of locks.
+`hold` comes before `write`; the statements of both are in the order of locks.
 """
 
 from __future__ import annotations
@@ -13,21 +13,25 @@ from typing import Any
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.changes import unmarked
-from manager.store.leadership import check
+from manager.store import journal, leadership, shares
+from manager.store.changes import UNMARKED
+from manager.store.database import Statement, Transaction
 from manager.store.recordset import Row, fetched, recordset
 from manager.store.shares import Difference
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Placed sessions of a group, in order of decision: `networks` is '', BRIDGE or VXLAN, `tries` the tries that this one makes."""
+    """Placed sessions of a group, in order of decision: `networks` is '', BRIDGE or VXLAN, `tries` the tries that this one makes. `rotation` is
+    the agent that a rotation chose last, or None if that is written already.
+    """
 
     group: str
     ids: Sequence[uuid.UUID]
     owners: Sequence[str]
     networks: Sequence[str]
     tries: Sequence[int]
+    rotation: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,45 +55,74 @@ class Network:
     agents: Sequence[str]
 
 
-async def begin(tx: AsyncSession, term: int) -> None:
-    """Begins the commit: of this term only, and unmarked, because the scheduler knows what it writes. Raises NotLeader."""
-    await check(tx, term)
-    await unmarked(tx)
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a commit may count on to its end: `quotas` as they are now, sessions that are `lost` because they do not wait any more, and `short`:
+    what is free of each (agent, slot) of which there is not enough, None of an agent that takes nothing new.
+    """
+
+    quotas: Sequence[Row]
+    lost: Collection[uuid.UUID]
+    short: Mapping[tuple[str, str], int | None]
 
 
-async def hold_quotas(tx: AsyncSession, subjects: Collection[tuple[str, str]]) -> list[Row]:
-    """The quotas of subjects (kind, name) as they are now and will be until the commit."""
-    rows = await tx.execute(
-        text("""
+async def hold(
+    tx: Transaction,
+    term: int,
+    subjects: Collection[tuple[str, str]],
+    ids: Collection[uuid.UUID],
+    wanted: tuple[Sequence[str], Sequence[str], Sequence[int]],
+) -> Held:
+    """Begins the commit, of this term only, and unmarked, because the scheduler knows what it writes: locks the quotas of subjects (kind, name),
+    the sessions that still wait, and the agents of which amounts are `wanted`, by agent and slot; an agent that nothing is wanted of is
+    named with the empty slot and 0. Raises NotLeader.
+    """
+    leading, _, quotas, lost, short = await tx.together(
+        leadership.checking(term), UNMARKED, _holding_quotas(subjects), _holding_waiting(ids), _holding_agents(*wanted)
+    )
+    leadership.checked(leading, term)
+    return Held(quotas, {row["id"] for row in lost}, {(row["agent_id"], row["slot"]): row["free"] for row in short})
+
+
+async def write(tx: Transaction, term: int, placed: Sessions, kernels: Kernels, networks: Sequence[Network]) -> None:
+    """Writes all of it and ends the transaction."""
+    owners = sorted(set(placed.owners))
+    claimed, *_, group, held = await tx.together(
+        _placing(term, placed, kernels),
+        *([_making_networks(networks)] if networks else []),
+        _moving(placed),
+        *([_keeping_rotation(placed.group, placed.rotation)] if placed.rotation is not None else []),
+        *shares.reading([(placed.group, owner) for owner in owners]),
+    )
+    more = [Difference(placed.group, row["owner"], row["slot"], row["amount"]) for row in claimed]
+    await tx.together(shares.writing(more, group, held), _recording(placed.ids), commit=True)
+    journal.appended_unseen(tx)
+
+
+def _holding_quotas(subjects: Collection[tuple[str, str]]) -> Statement:
+    return Statement(
+        """
             SELECT q.kind, q.name, q.slots, q.max_sessions FROM quota q
             JOIN unnest(CAST(:kinds AS text[]), CAST(:names AS text[])) AS r(kind, name) USING (kind, name)
             ORDER BY q.kind, q.name FOR SHARE OF q
-        """),
+        """,
         {"kinds": [kind for kind, _ in subjects], "names": [name for _, name in subjects]},
     )
-    return fetched(rows)
 
 
-async def hold_waiting(tx: AsyncSession, ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
-    """Locks the sessions that still wait; returns the others."""
-    lost = await tx.execute(
-        text("""
+def _holding_waiting(ids: Collection[uuid.UUID]) -> Statement:
+    return Statement(
+        """
             WITH held AS (SELECT id FROM session WHERE id = ANY(:ids) AND state = 'PENDING' ORDER BY id FOR UPDATE)
             SELECT r.id FROM unnest(CAST(:ids AS uuid[])) AS r(id) WHERE NOT EXISTS (SELECT FROM held WHERE held.id = r.id)
-        """),
+        """,
         {"ids": list(ids)},
     )
-    return set(lost.scalars())
 
 
-async def hold_agents(
-    tx: AsyncSession, agents: Sequence[str], slots: Sequence[str], amounts: Sequence[int]
-) -> dict[tuple[str, str], int | None]:
-    """Locks agents of which amounts are wanted. Returns what is free of each (agent, slot) of which there is not enough, and None of an
-    agent that takes nothing new. An agent that nothing is wanted of is named with the empty slot and 0.
-    """
-    short = await tx.execute(
-        text("""
+def _holding_agents(agents: Sequence[str], slots: Sequence[str], amounts: Sequence[int]) -> Statement:
+    return Statement(
+        """
             WITH held AS (
                 SELECT id, capacity, state = 'ALIVE' AND NOT drained AND NOT revoked AS takes FROM agent
                 WHERE id = ANY(:agents) ORDER BY id FOR NO KEY UPDATE
@@ -103,16 +136,14 @@ async def hold_agents(
                 LEFT JOIN held ON held.id = r.agent_id
             )
             SELECT agent_id, slot, free::bigint FROM wanted WHERE (amount <= free) IS NOT TRUE
-        """),
+        """,
         {"agents": list(agents), "slots": list(slots), "amounts": list(amounts)},
     )
-    return {(agent, slot): free for agent, slot, free in short}
 
 
-async def place(tx: AsyncSession, term: int, placed: Sessions, kernels: Kernels) -> list[Difference]:
-    """Writes attempts with their claims; returns what owners hold more."""
-    claimed = await tx.execute(
-        text("""
+def _placing(term: int, placed: Sessions, kernels: Kernels) -> Statement:
+    return Statement(
+        """
             WITH told AS (
                 SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:ranks AS int[]), CAST(:agents AS text[]), CAST(:addresses AS text[]),
                     CAST(:owners AS text[])) AS r(session_id, local_rank, agent_id, address, owner)
@@ -130,8 +161,8 @@ async def place(tx: AsyncSession, term: int, placed: Sessions, kernels: Kernels)
                 FROM placed CROSS JOIN LATERAL jsonb_each_text(placed.slots) AS slot
                 RETURNING owner, slot, amount
             )
-            SELECT owner, slot, sum(amount)::bigint FROM claimed GROUP BY owner, slot
-        """),
+            SELECT owner, slot, sum(amount)::bigint AS amount FROM claimed GROUP BY owner, slot
+        """,
         {
             "term": term,
             "group": placed.group,
@@ -142,13 +173,11 @@ async def place(tx: AsyncSession, term: int, placed: Sessions, kernels: Kernels)
             "owners": [placed.owners[position] for position in kernels.sessions],
         },
     )
-    return [Difference(placed.group, owner, slot, amount) for owner, slot, amount in claimed]
 
 
-async def make_networks(tx: AsyncSession, networks: Sequence[Network]) -> None:
-    """Writes networks, and the agents that will have them."""
-    await tx.execute(
-        text("""
+def _making_networks(networks: Sequence[Network]) -> Statement:
+    return Statement(
+        """
             WITH made AS (
                 INSERT INTO network (session_id, vni, subnet, mtu)
                 SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:vnis AS int[]), CAST(:subnets AS cidr[]), CAST(:mtus AS int[]))
@@ -157,7 +186,7 @@ async def make_networks(tx: AsyncSession, networks: Sequence[Network]) -> None:
             INSERT INTO network_site (network_id, agent_id, session_id)
             SELECT made.id, site.agent_id, made.session_id
             FROM unnest(CAST(:site_sessions AS uuid[]), CAST(:site_agents AS text[])) AS site(session_id, agent_id) JOIN made USING (session_id)
-        """),
+        """,
         {
             "sessions": [network.session_id for network in networks],
             "vnis": [network.vni for network in networks],
@@ -169,30 +198,27 @@ async def make_networks(tx: AsyncSession, networks: Sequence[Network]) -> None:
     )
 
 
-async def move(tx: AsyncSession, placed: Sessions) -> None:
-    """The sessions are SCHEDULED."""
-    await tx.execute(
-        text("""
+def _moving(placed: Sessions) -> Statement:
+    return Statement(
+        """
             UPDATE session SET state = 'SCHEDULED', state_time = now(), schedule_time = now(), evaluate_time = now(), reason = '', message = '',
                 explanation = '{}', network = r.network, promise = '{}', tries = r.tries, version = version + 1
             FROM unnest(CAST(:ids AS uuid[]), CAST(:networks AS text[]), CAST(:tries AS int[])) AS r(id, network, tries) WHERE session.id = r.id
-        """),
+        """,
         {"ids": list(placed.ids), "networks": list(placed.networks), "tries": list(placed.tries)},
     )
 
 
-async def keep_rotation(tx: AsyncSession, group: str, rotation: str) -> None:
-    """Remembers the agent that a rotation chose last."""
-    await tx.execute(
-        text("UPDATE resource_group SET rotation = :rotation WHERE name = :group AND rotation <> :rotation"),
+def _keeping_rotation(group: str, rotation: str) -> Statement:
+    return Statement(
+        "UPDATE resource_group SET rotation = :rotation WHERE name = :group AND rotation <> :rotation",
         {"group": group, "rotation": rotation},
     )
 
 
-async def record(tx: AsyncSession, ids: Sequence[uuid.UUID]) -> None:
-    """What happened to sessions that were placed, in their order, into the journal; nothing may be locked afterwards."""
-    await tx.execute(
-        text("""
+def _recording(ids: Sequence[uuid.UUID]) -> Statement:
+    return Statement(
+        """
             WITH told AS (
                 SELECT r.place, s.id, s.owner, s.project, s.network FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS r(id, place)
                 JOIN session s USING (id)
@@ -214,7 +240,7 @@ async def record(tx: AsyncSession, ids: Sequence[uuid.UUID]) -> None:
             )
             INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
             SELECT before + number, clock_timestamp(), id, owner, project, kind, payload FROM counted, numbered
-        """),
+        """,
         {"ids": list(ids)},
     )
 

@@ -5,14 +5,15 @@ What exists in a group is in the group's row, which triggers keep equal to its a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.recordset import recordset
+from manager.store.database import Statement, Transaction
+from manager.store.recordset import Row, fetched, recordset
 
 
 class Difference(NamedTuple):
@@ -59,50 +60,60 @@ async def read_capacity(tx: AsyncSession, groups: Collection[str]) -> dict[str, 
     return capacity
 
 
-async def add(tx: AsyncSession, differences: Collection[Difference]) -> None:
+async def add(tx: Transaction, differences: Collection[Difference]) -> None:
     """Adds differences of what owners hold to their shares; an owner who holds nothing any more has no row.
 
     Locks the groups; sessions and agents are locked before, the journal after.
     """
     if not differences:
         return
-    groups = await _hold_groups(tx, {difference.resource_group for difference in differences})
-    changed = sorted({(difference.resource_group, difference.owner) for difference in differences})
-    found = await tx.execute(
-        text("""
-            SELECT resource_group, owner, held FROM drf_share
-            JOIN unnest(CAST(:groups AS text[]), CAST(:owners AS text[])) AS r(resource_group, owner) USING (resource_group, owner)
-        """),
-        {"groups": [group for group, _ in changed], "owners": [owner for _, owner in changed]},
-    )
-    held: dict[tuple[str, str], dict[str, int]] = {key: {} for key in changed}
-    held.update({(group, owner): amounts for group, owner, amounts in found})
+    owners = sorted({(difference.resource_group, difference.owner) for difference in differences})
+    groups, held = await tx.together(*reading(owners))
+    await tx.together(writing(differences, groups, held))
+
+
+def reading(owners: Sequence[tuple[str, str]]) -> tuple[Statement, Statement]:
+    """What `writing` has to know of owners (group, owner): locks the groups, then reads the shares."""
+    groups, names = [group for group, _ in owners], [owner for _, owner in owners]
+    held = """
+        SELECT resource_group, owner, held FROM drf_share
+        JOIN unnest(CAST(:groups AS text[]), CAST(:owners AS text[])) AS r(resource_group, owner) USING (resource_group, owner)
+    """
+    return _holding_groups(set(groups)), Statement(held, {"groups": groups, "owners": names})
+
+
+def writing(differences: Collection[Difference], groups: Iterable[Row], held: Iterable[Row]) -> Statement:
+    """Writes the shares of those whose holdings differ, by what `reading` has found."""
+    sums: dict[tuple[str, str], dict[str, int]] = {(row["resource_group"], row["owner"]): row["held"] for row in held}
+    changed: dict[tuple[str, str], dict[str, int]] = {}
     for group, owner, slot, amount in differences:
-        held[group, owner][slot] = held[group, owner].get(slot, 0) + amount
-    await _write(tx, groups, held)
+        amounts = changed.setdefault((group, owner), dict(sums.get((group, owner), {})))
+        amounts[slot] = amounts.get(slot, 0) + amount
+    return _writing(_groups(groups), changed)
 
 
 async def refresh_group(tx: AsyncSession, group: str) -> None:
     """Works out all shares of a group anew from what its owners hold, after its capacity or its weights changed."""
-    groups = await _hold_groups(tx, {group})
+    holding = _holding_groups({group})
+    groups = fetched(await tx.execute(text(holding.sql), dict(holding.params)))
     found = await tx.execute(text("SELECT owner, held FROM drf_share WHERE resource_group = :group"), {"group": group})
-    await _write(tx, groups, {(group, owner): held for owner, held in found})
+    statement = _writing(_groups(groups), {(group, owner): held for owner, held in found})
+    await tx.execute(text(statement.sql), dict(statement.params))
 
 
-async def _hold_groups(tx: AsyncSession, names: Collection[str]) -> dict[str, _Group]:
+def _holding_groups(names: Collection[str]) -> Statement:
     # One at a time per group, to the commit: sums that do not see each other would overwrite each other.
-    rows = await tx.execute(
-        text("""
-            SELECT name, capacity, owner_weights FROM resource_group WHERE name = ANY(:names) ORDER BY name FOR NO KEY UPDATE
-        """),
-        {"names": list(names)},
-    )
-    return {name: _Group(capacity, weights) for name, capacity, weights in rows}
+    sql = """
+        SELECT name, capacity, owner_weights FROM resource_group WHERE name = ANY(:names) ORDER BY name FOR NO KEY UPDATE
+    """
+    return Statement(sql, {"names": sorted(names)})
 
 
-async def _write(
-    tx: AsyncSession, groups: Mapping[str, _Group], held: Mapping[tuple[str, str], Mapping[str, int]]
-) -> None:
+def _groups(rows: Iterable[Row]) -> dict[str, _Group]:
+    return {row["name"]: _Group(row["capacity"], row["owner_weights"]) for row in rows}
+
+
+def _writing(groups: Mapping[str, _Group], held: Mapping[tuple[str, str], Mapping[str, int]]) -> Statement:
     rows = []
     for (name, owner), sums in held.items():
         # A group is there as long as anything is held in it.
@@ -120,8 +131,8 @@ async def _write(
                 "denominator": denominator,
             }
         )
-    await tx.execute(
-        text("""
+    return Statement(
+        """
             WITH told AS MATERIALIZED (
                 SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(resource_group text, owner text, weight int, held jsonb,
                     dominant_slot text, numerator bigint, denominator bigint)
@@ -133,6 +144,6 @@ async def _write(
             SELECT resource_group, owner, weight, held, dominant_slot, numerator, denominator FROM told WHERE held <> '{}'
             ON CONFLICT (resource_group, owner) DO UPDATE SET weight = excluded.weight, held = excluded.held,
                 dominant_slot = excluded.dominant_slot, numerator = excluded.numerator, denominator = excluded.denominator
-        """),
+        """,
         {"rows": recordset(rows)},
     )

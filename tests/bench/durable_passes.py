@@ -17,10 +17,13 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sqlalchemy import event, text
+import psycopg
+from sqlalchemy import text
 
 from manager.lifecycle.scheduler import Scheduler
 from manager.store.database import Database
@@ -139,18 +142,19 @@ async def measure(database: Database, arguments: argparse.Namespace) -> None:
 
     # Durable decisions, and how many statements they take.
     statements = 0
+    executed = psycopg.AsyncCursor.execute
 
-    def count(*_: object) -> None:
+    async def counting(cursor: Any, *arguments: Any, **options: Any) -> Any:
         nonlocal statements
         statements += 1
+        return await executed(cursor, *arguments, **options)
 
     rates, peers = [], []
     for round_number in range(arguments.rounds):
         await add_sessions(database, f"d{round_number}-", arguments.decisions, cpu=100)
         statements = 0
-        event.listen(database._engine.sync_engine, "before_cursor_execute", count)  # noqa: SLF001  # there is no other way to look
-        seconds = await timed(scheduler.run_once)
-        event.remove(database._engine.sync_engine, "before_cursor_execute", count)  # noqa: SLF001
+        with mock.patch.object(psycopg.AsyncCursor, "execute", counting):
+            seconds = await timed(scheduler.run_once)
         rates.append(arguments.decisions / seconds)
         peers.append(arguments.decisions / await bare(database, arguments.decisions))
     report("shell-durable-decisions", statistics.median(rates), "decisions/s", statistics.median(peers), spread=rates)

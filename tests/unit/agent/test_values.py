@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 
 from agent.amounts import parse_slots
 from agent.attempts import AttemptSpec, Phase
+from agent.backends.backend import UnknownAttemptError
+from agent.backends.book import Book
 from agent.backends.cgroups import Limits, cpu_settings, memory_settings, quota
 from agent.backends.processes import Process, identify, parse_stat
 from agent.backends.records import Record, Records, decode, encode, ended
@@ -98,6 +102,37 @@ def test_removed_attempts_are_remembered_in_bounds(tmp_path: Path, monkeypatch: 
     assert all(again.was_removed(f"k{number}.1") for number in range(25, 30))
     assert not again.was_removed("k0.1")
     assert len((tmp_path / "removed").read_text().split()) <= 10
+
+
+async def test_output_that_is_being_removed_is_not_taken_for_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records(tmp_path / "attempts")
+    records.load()
+    records.add(RECORD)
+    book = Book(records)
+    await book.open(lambda: None)
+    attempt_id = RECORD.id
+    assert book.output(attempt_id).size() == 0
+    going, may_go = threading.Event(), threading.Event()
+    remove = records.remove
+
+    def slow(attempt_id: str) -> None:
+        going.set()
+        may_go.wait(10)
+        remove(attempt_id)
+
+    monkeypatch.setattr(records, "remove", slow)
+    removal = asyncio.create_task(book.remove(attempt_id))
+    try:
+        assert await asyncio.to_thread(going.wait, 10)
+        with pytest.raises(UnknownAttemptError):
+            book.output(attempt_id)
+    finally:
+        may_go.set()
+        await removal
+    with pytest.raises(UnknownAttemptError):
+        book.output(attempt_id)
 
 
 @pytest.mark.parametrize(
