@@ -14,6 +14,10 @@ FILES = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 """Where a node says which it asks. The first may name a relay on the node alone, and then the second has what that asks."""
 MOST = 3
 """More are not read by the resolvers of C libraries."""
+OPTIONS = "options no-aaaa timeout:2"
+"""The way out is of IPv4, so nobody needs other addresses. Names of the session come from /etc/hosts, which has IPv4 addresses alone: who asks
+for IPv6 first, as `getent hosts` does, asks name servers, too, and must not wait long for servers that do not answer. Two tries are made.
+"""
 
 
 def parse(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -36,11 +40,11 @@ def parse(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def text(servers: Iterable[str], search: Iterable[str] = ()) -> str:
     """The resolv.conf of kernels that may ask these servers."""
-    lines = [f"nameserver {server}\n" for server in servers] or [
-        "# This node has no name server that kernels can reach.\n"
-    ]
+    lines = [f"nameserver {server}\n" for server in servers]
+    if not lines:
+        return "# This node has no name server that kernels can reach.\n"
     domains = " ".join(search)
-    return "".join(lines) + (f"search {domains}\n" if domains else "")
+    return "".join(lines) + (f"search {domains}\n" if domains else "") + f"{OPTIONS}\n"
 
 
 def read() -> tuple[tuple[str, ...], tuple[str, ...]]:
