@@ -16,6 +16,8 @@ import click
 
 from manager.api.health import is_serving
 from manager.fleet.supervisor import Timers
+from manager.gateway.rules import parse_domain
+from manager.gateway.serving import GatewaySettings
 from manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
 from manager.logs import configure_logging
 from manager.server import BusyError, Ready, embedded_server, prepare_directory, serve
@@ -100,6 +102,35 @@ def main() -> None:
     metavar="CIDR[,CIDR…]",
     help="Addresses that webhooks may not go to, whatever is allowed.",
 )
+@click.option(
+    "--http-listen",
+    envvar="RETINUE_HTTP_LISTEN",
+    default="",
+    metavar="HOST:PORT",
+    help="Port for browsers; without it there is no HTTP to ports of sessions.",
+)
+@click.option(
+    "--http-domain",
+    envvar="RETINUE_HTTP_DOMAIN",
+    default="localhost",
+    show_default=True,
+    metavar="NAME[:PORT]",
+    help="Domain whose hosts, *.NAME, lead to that port; PORT is the one that browsers see, if it is another.",
+)
+@click.option(
+    "--http-certificate",
+    envvar="RETINUE_HTTP_CERTIFICATE",
+    default=None,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Certificate for *.NAME with its chain, PEM; by default the manager's own authority issues one.",
+)
+@click.option(
+    "--http-key",
+    envvar="RETINUE_HTTP_KEY",
+    default=None,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Key of that certificate, PEM.",
+)
 @click.option("--log-json", envvar="RETINUE_LOG_JSON", is_flag=True, help="Log lines as JSON.")
 @click.option(
     "--log-level",
@@ -120,6 +151,10 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
     lost_after: float,
     webhook_allow: str,
     webhook_deny: str,
+    http_listen: str,
+    http_domain: str,
+    http_certificate: Path | None,
+    http_key: Path | None,
     log_json: bool,
     log_level: str,
 ) -> None:
@@ -138,6 +173,7 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
         webhook_addresses=AddressPolicy(
             _networks("--webhook-allow", webhook_allow), _networks("--webhook-deny", webhook_deny)
         ),
+        gateway=_gateway(http_listen, http_domain, http_certificate, http_key),
     )
     # What was loaded stays to the end: looking through it again and again would hold up everything for tenths of a second.
     gc.collect()
@@ -146,6 +182,19 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
         asyncio.run(_until_signalled(settings))
     except _EXPECTED as error:
         raise click.ClickException(str(error)) from error
+
+
+def _gateway(listen: str, domain: str, certificate: Path | None, key: Path | None) -> GatewaySettings | None:
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--http-certificate and --http-key go together")
+    try:
+        name, number = parse_domain(domain)
+    except ValueError as error:
+        raise click.UsageError(f"--http-domain: {error}") from error
+    if not listen:
+        return None
+    pair = None if certificate is None or key is None else (certificate, key)
+    return GatewaySettings(listen, name, number, pair)
 
 
 def _networks(option: str, text: str) -> tuple[Network, ...]:

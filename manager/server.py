@@ -26,7 +26,9 @@ from manager.api import pages
 from manager.api.authentication import Authenticator
 from manager.api.ports import Ports, serving
 from manager.fleet.dialer import Dialer
+from manager.fleet.forwarding import Forwarder
 from manager.fleet.protected import control_plane_hosts, resolve
+from manager.gateway.serving import Gateway
 from manager.identity.authority import Authority
 from manager.lifecycle.leader import Leader
 from manager.lifecycle.secrets import SessionSecrets
@@ -135,23 +137,33 @@ async def _run(  # noqa: PLR0917  # what serve has made
     secrets = SessionSecrets(authority.derive_key("sessions"))
     leading = Leading(database, tail, dialer, settings, secrets)
     authenticator = Authenticator(database, monotonic=time.monotonic, clock=_now)
+    gateway = None if settings.gateway is None else await asyncio.to_thread(Gateway, settings.gateway, authority)
     async with asyncio.TaskGroup() as group:
         background = [group.create_task(tail.run(), name="journal tail")]
         if embedded is not None:
             background.append(group.create_task(embedded.keep(), name="embedded database"))
         try:
-            async with serving(
-                database=database,
-                tail=tail,
-                authority=authority,
-                authenticator=authenticator,
-                dialer=dialer,
-                moved=leading.retarget,
-                listen=settings.listen,
-                agent_listen=settings.agent_listen,
-                advertise=settings.advertise,
-                grace_seconds=settings.grace_seconds,
-            ) as ports:
+            async with (
+                serving(
+                    database=database,
+                    tail=tail,
+                    authority=authority,
+                    authenticator=authenticator,
+                    dialer=dialer,
+                    moved=leading.retarget,
+                    listen=settings.listen,
+                    agent_listen=settings.agent_listen,
+                    advertise=settings.advertise,
+                    grace_seconds=settings.grace_seconds,
+                    gateway=None if gateway is None else gateway.address,
+                ) as ports,
+                contextlib.AsyncExitStack() as stack,
+            ):
+                if gateway is not None:
+                    directory = settings.data_directory
+                    await stack.enter_async_context(
+                        gateway.serving(group, database, tail, Forwarder(dialer), directory)
+                    )
                 background.append(group.create_task(leading.run(), name="leadership"))
                 background.append(group.create_task(_tell_health(database, ports), name="health"))
                 await ports.set_serving(serving=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from manager.fleet.supervisor import Timers
+from manager.gateway.serving import GatewaySettings
 from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
 
 DEFAULT_DATA_DIRECTORY = Path("/var/lib/retinue/manager")
@@ -30,5 +31,7 @@ class Settings:
     timers: Timers = field(default_factory=Timers)
     # Where webhooks may go besides the public internet, and where not.
     webhook_addresses: AddressPolicy = PUBLIC_ONLY
+    # HTTP to ports of sessions; None: there is none.
+    gateway: GatewaySettings | None = None
     # How long calls under way may take to finish when the manager stops.
     grace_seconds: float = 2.0

@@ -21,6 +21,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         lost_after=6.0,
         # For receivers of webhooks that tests start.
         manager_arguments=("--webhook-allow", "127.0.0.0/8"),
+        gateway=True,
     )
     async with Cluster(options=options) as cluster:
         yield cluster

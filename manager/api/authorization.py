@@ -41,6 +41,7 @@ METHODS: Mapping[str, Access] = {
             "StreamStats": Access.USER,
             "Attach": Access.USER,
             "OpenPort": Access.USER,
+            "CreatePortTicket": Access.USER,
             "ExecuteCode": Access.USER,
             "UploadFiles": Access.USER,
             "DownloadFiles": Access.USER,

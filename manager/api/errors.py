@@ -6,7 +6,7 @@
         MethodDenied, ProjectDenied, MountNotAllowed
         NotFound, NameTaken, AgentIdInUse
         EtagMismatch, InUse, StateForbids, FeatureUnavailable, LanguageUnavailable, DependencyFailed, DependencyRefused,
-        FileRefused
+        FileRefused, GatewayOff
         RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow, QuotaExceeded,
         StreamLimit, TooManyWrongTokens, NoSpace
         Unavailable, DeadlineExceeded, Internal
@@ -256,6 +256,15 @@ class ServiceFailed(_Precondition):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "service")
+
+
+class GatewayOff(_Precondition):
+    """The manager has no gateway."""
+
+    reason = "GATEWAY_OFF"
+
+    def __init__(self) -> None:
+        super().__init__("the manager has no gateway for HTTP: use a local port instead", "gateway")
 
 
 class FeatureUnavailable(_Precondition):

@@ -23,6 +23,7 @@ from manager.api.sessions import SessionServicer
 from manager.api.templates import TemplateServicer
 from manager.fleet.dialer import Dialer
 from manager.fleet.forwarding import Forwarder
+from manager.gateway.rules import Address
 from manager.identity.authority import Authority
 from manager.store.database import Database
 from manager.store.journal import JournalTail
@@ -94,10 +95,12 @@ async def serving(
     agent_listen: str,
     advertise: Sequence[str],
     grace_seconds: float,
+    gateway: Address | None = None,
 ) -> AsyncIterator[Ports]:
     """Serves for as long as the block lasts; health says NOT_SERVING until it is told otherwise.
 
-    `moved` is called when an agent listens somewhere else. At the end, streams end first, and calls under way get
+    `moved` is called when an agent listens somewhere else. `gateway` is where users reach ports of sessions
+    over HTTP. At the end, streams end first, and calls under way get
     `grace_seconds`. Raises OSError when a port cannot be had.
     """
     stopping = asyncio.Event()
@@ -114,7 +117,7 @@ async def serving(
     # An empty host says: the one that was dialled.
     for_agents = f":{agent_port}" if _host(agent_listen) in _ANY_HOST else ports.agent_endpoint
     session_service_pb2_grpc.add_SessionServiceServicer_to_server(
-        SessionServicer(database, tail, Forwarder(dialer)), server
+        SessionServicer(database, tail, Forwarder(dialer), gateway), server
     )
     template_service_pb2_grpc.add_TemplateServiceServicer_to_server(TemplateServicer(database), server)
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority, tail.wake), server)

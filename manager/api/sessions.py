@@ -20,6 +20,7 @@ from manager.api.files import serve_download, serve_list, serve_upload
 from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
 from manager.api.open_port import serve_open_port
+from manager.api.port_tickets import create_port_ticket
 from manager.api.services import get_service, start_service
 from manager.api.session_convert import (
     event_message,
@@ -35,6 +36,7 @@ from manager.api.stats import serve_stats
 from manager.api.template_rendering import render
 from manager.fleet.forwarding import Forwarder
 from manager.fleet.output import OutputPastEndError, Span
+from manager.gateway.rules import Address
 from manager.lifecycle import commands, preview, quotas
 from manager.lifecycle.mounts import MountRoot, granted
 from manager.lifecycle.outputs import read_output
@@ -57,7 +59,11 @@ _MOST_NODES = 10_000
 class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     """Sessions, for their owners and for administrators."""
 
-    def __init__(self, database: Database, tail: JournalTail, forwarder: Forwarder) -> None:
+    def __init__(
+        self, database: Database, tail: JournalTail, forwarder: Forwarder, gateway: Address | None = None
+    ) -> None:
+        """Without a `gateway` there is no HTTP to ports."""
+        self._gateway = gateway
         self._database = database
         self._tail = tail
         self._forwarder = forwarder
@@ -320,6 +326,12 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         async with aclosing(serve_open_port(self._database, self._forwarder, aiter(request_iterator))) as responses:
             async for response in responses:
                 yield response
+
+    async def CreatePortTicket(
+        self, request: pb.CreatePortTicketRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CreatePortTicketResponse:
+        """See the proto."""
+        return await create_port_ticket(self._database, self._gateway, request)
 
     async def ExecuteCode(
         self, request_iterator: AsyncIterator[pb.ExecuteCodeRequest], context: grpc.aio.ServicerContext[Any, Any]

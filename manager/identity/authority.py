@@ -118,6 +118,10 @@ class Authority:
                 names.append(x509.DNSName(host))
         return self._issue_with_key(MANAGER_DNS, names, ExtendedKeyUsageOID.SERVER_AUTH)
 
+    def issue_gateway(self, domain: str) -> Certificate:
+        """For the hosts of a domain, and for nothing else that the manager is known by."""
+        return self._issue_with_key("gateway", [x509.DNSName(f"*.{domain}")], ExtendedKeyUsageOID.SERVER_AUTH)
+
     def issue_manager_client(self) -> Certificate:
         """For the manager's connections to agents."""
         names = [x509.UniformResourceIdentifier(MANAGER_URI)]

@@ -20,13 +20,14 @@ class Way(StrEnum):
     ATTACH = "ATTACH"
     CODE = "CODE"
     PORT = "PORT"
+    HTTP = "HTTP"
     UPLOAD = "UPLOAD"
     DOWNLOAD = "DOWNLOAD"
     SERVICE = "SERVICE"
 
 
 # Each of these is somebody at work.
-_ALWAYS = frozenset({Way.ATTACH, Way.CODE})
+_ALWAYS = frozenset({Way.ATTACH, Way.CODE, Way.HTTP})
 
 
 @dataclass(frozen=True, slots=True)

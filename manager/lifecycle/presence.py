@@ -16,6 +16,8 @@ from manager.lifecycle.states import KernelState
 from manager.store import attempts
 from manager.store.recordset import Row
 
+MAIN_HOSTNAME = f"{MAIN}1"
+
 
 class KernelUnknownError(Exception):
     """The session has no kernel of that name."""
@@ -35,7 +37,7 @@ async def running_place(tx: AsyncSession, session_id: uuid.UUID, hostname: str) 
     row = await attempts.read_newest(tx, session_id, hostname)
     if row is None:
         raise KernelUnknownError(hostname)
-    return _place(row, hostname)
+    return place(row, hostname)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,14 @@ class MainKernel:
 async def running_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernel:
     """The main kernel of a session that is there. Raises KernelNotRunningError."""
     row = await attempts.read_main(tx, session_id)
-    place = _place(row, f"{MAIN}1")
     services = tuple(map(stored_service, row["spec"].get("services", ())))
-    return MainKernel(place, row["kernel_address"], reachable(row["spec"], row["service_ports"]), services)
+    return MainKernel(
+        place(row, MAIN_HOSTNAME), row["kernel_address"], reachable(row["spec"], row["service_ports"]), services
+    )
 
 
-def _place(row: Row, hostname: str) -> Place:
+def place(row: Row, hostname: str = MAIN_HOSTNAME) -> Place:
+    """Where the kernel of a row of `attempts.read_newest` runs. Raises KernelNotRunningError."""
     if row["state"] != KernelState.RUNNING or row["agent_id"] is None:
         raise KernelNotRunningError(hostname, row["state"])
     return Place(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))

@@ -101,6 +101,10 @@ class Reachable:
         named = any(number in port.ports for port in self.named)
         return number if named or any(number in ports for ports in self.preopen) else None
 
+    def protocol(self, number: int) -> str:
+        """What is spoken at a port that was found; empty for one of a range, of which nobody says."""
+        return next((port.protocol for port in self.named if number in port.ports), "")
+
     def words(self) -> Iterator[str]:
         """What there is, for people."""
         for port in self.named:

@@ -1,11 +1,11 @@
-"""What is forgotten with time: journal entries, answers to repeated requests, used-up join tokens, old usage."""
+"""What is forgotten with time: journal entries, answers to repeated requests, used-up join tokens, old access to ports, old usage."""
 
 from __future__ import annotations
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store import journal, usage
+from manager.store import journal, port_access, usage
 
 # Watchers may resume within this time, unless more than so many entries were made since.
 JOURNAL_SECONDS = 7 * 86_400
@@ -19,6 +19,7 @@ async def forget(tx: AsyncSession) -> None:
         text("DELETE FROM request WHERE create_time < now() - make_interval(secs => :age)"), {"age": REQUEST_SECONDS}
     )
     await tx.execute(text("DELETE FROM join_token WHERE expire_time < now() OR uses_left <= 0"))
+    await port_access.forget(tx)
     await usage.forget(tx)
     newest, oldest = await journal.head(tx)
     past = await tx.execute(

@@ -335,6 +335,35 @@ class WebhookCursor(SQLModel, table=True):
     revision: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
+class PortTicket(SQLModel, table=True):
+    """Lets whoever has its secret, of which only the SHA-256 is kept, begin once to use a port of a session over HTTP."""
+
+    __tablename__ = "port_ticket"
+
+    hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
+    session_id: uuid.UUID = Field(foreign_key="session.id", ondelete="CASCADE")
+    port: int
+    user_name: str
+    # What its user was known by: it is worth as much as that.
+    token_id: uuid.UUID = Field(foreign_key="token.id", ondelete="CASCADE")
+    # Where to begin.
+    path: str
+    expire_time: dt.datetime = _time(nullable=False)
+
+
+class PortAccess(SQLModel, table=True):
+    """What a ticket was exchanged for: a browser's cookie, of which only the SHA-256 is kept."""
+
+    __tablename__ = "port_access"
+
+    hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
+    session_id: uuid.UUID = Field(foreign_key="session.id", ondelete="CASCADE")
+    port: int
+    user_name: str
+    token_id: uuid.UUID = Field(foreign_key="token.id", ondelete="CASCADE")
+    expire_time: dt.datetime = _time(nullable=False)
+
+
 class Kernel(SQLModel, table=True):
     """A kernel. The main kernel's id is its session's. `agent_id` and `epoch` are those of its newest attempt."""
 

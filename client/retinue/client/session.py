@@ -144,6 +144,12 @@ class Session:
         """A connection to a port of `main1`; see `Sessions.open_port`."""
         return self._sessions.open_port(self.id, port)
 
+    async def create_port_ticket(
+        self, port: str | int, path: str = "/"
+    ) -> session_service_pb2.CreatePortTicketResponse:
+        """A link by which a browser begins to use a port over HTTP; see `Sessions.create_port_ticket`."""
+        return await self._sessions.create_port_ticket(self.id, port, path)
+
     def code(self, language: str = "") -> Code:
         """Runs of code in `main1`; see `Sessions.code`."""
         return self._sessions.code(self.id, language)

@@ -209,6 +209,13 @@ class Sessions:
         """A connection to a port of `main1`, by its name or number; open while the block of `async with` lasts."""
         return PortConnection(self._stub, session, str(port))
 
+    async def create_port_ticket(
+        self, session: str, port: str | int, path: str = "/"
+    ) -> session_service_pb2.CreatePortTicketResponse:
+        """A link by which a browser begins to use a port of `main1` over HTTP, at a path; good once, for a minute."""
+        request = session_service_pb2.CreatePortTicketRequest(session=session, port=str(port), path=path)
+        return await call(self._stub.CreatePortTicket, request)
+
     def code(self, session: str, language: str = "") -> Code:
         """Runs of code in `main1` of an interactive session, in a language it has a Jupyter kernel for (default `python`)."""
         return Code(self._stub, session, language)

@@ -148,7 +148,7 @@ async def test_one_that_cannot_start_leaves_the_one_that_runs_alone(
     written = read_contexts(path)
     busy = await program("dev", "--agents", "1", "--port", str(port))
     assert busy.code == 1
-    assert f"port {port} or {port + 1} is in use" in busy.err
+    assert f"one of the ports {port}-{port + 2} is in use" in busy.err
     same = await program("dev", "--agents", "1", "--port", str(port), "--data-dir", str(directory))
     assert same.code == 1
     assert f"another cluster runs in {directory}" in same.err

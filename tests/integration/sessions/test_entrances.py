@@ -13,6 +13,7 @@ from retinue.client.errors import CallError, NotFound
 from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
 from retinue.manager.v1 import session_pb2
+from tests.integration.sessions.web import browser
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -79,6 +80,9 @@ async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tm
                     with contextlib.suppress(CallError):
                         async with session.open_port("web") as connection:
                             assert [data async for data in connection] == []
+                ticket = await session.create_port_ticket("web")
+                async with browser() as web, web.get(ticket.url, allow_redirects=False) as answer:
+                    assert answer.status == 303
                 (tmp_path / "x").write_text("x")
                 for _ in range(2):
                     await session.files("sub1").upload(tmp_path / "x", "x")
@@ -93,6 +97,7 @@ async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tm
                     ("ATTACH", administrator, "sub1", 0),
                     ("CODE", "entering", "main1", 0),
                     ("PORT", "entering", "main1", 7001),
+                    ("HTTP", "entering", "main1", 7001),
                     ("UPLOAD", "entering", "sub1", 0),
                     ("DOWNLOAD", "entering", "sub1", 0),
                     ("SERVICE", "entering", "main1", 0),

@@ -21,7 +21,7 @@ def app_command() -> None:
     """Starts programs of a session, such as JupyterLab, when they are wanted.
 
     A session's request defines them (`retinue run --app`, or `services` in a file for `retinue apply`), each with the service port that it
-    answers at. `retinue port-forward SESSION NAME` then gives it a port here.
+    answers at. `retinue port-forward SESSION NAME` then gives it a port here, and `retinue open SESSION NAME` a link for a browser.
     """
 
 

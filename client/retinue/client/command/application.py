@@ -33,6 +33,7 @@ _COMMANDS = {
     "exec": "exec",
     "code": "code",
     "port-forward": "port_forward",
+    "open": "open",
     "cp": "files",
     "files": "files",
     "app": "app",

@@ -29,7 +29,9 @@ _CONTEXT = "dev"
 @click.command("dev")
 @click.option("--agents", type=click.IntRange(0, 64), default=2, show_default=True, help="0: one, without a node.")
 @click.option("--slots", callback=options.slots, multiple=True, metavar="cpu=4,mem=2g", help="What each agent has.")
-@click.option("--port", type=click.IntRange(1, 65534), default=7440, show_default=True, help="Of the manager; also +1.")
+@click.option(
+    "--port", type=click.IntRange(1, 65533), default=7440, show_default=True, help="Of the manager; also +1, +2."
+)
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep the database here.")
 @asynchronous
 async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir: Path | None) -> int:
@@ -42,7 +44,7 @@ async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir
     except ImportError as error:
         raise UsageError(f"{error.name} is missing: install retinue[manager,agent]") from error
 
-    chosen = ClusterOptions(agents=agents, port=port, slots=slots or {"cpu": "4", "mem": "2g"})
+    chosen = ClusterOptions(agents=agents, port=port, slots=slots or {"cpu": "4", "mem": "2g"}, gateway=True)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -112,6 +114,8 @@ Try:
   retinue run -- echo hello
   retinue run --size 3 --mode multi-node --slots cpu=2 -- ssh sub2 hostname
   retinue agents ls
+  retinue run -t interactive -n web -d --port web:http:8000 -- python3 -m http.server 8000
+  retinue open web web
 
 Any gRPC tool, by reflection:
   buf curl --protocol grpc --cacert "$RETINUE_CA" --servername manager.retinue \\

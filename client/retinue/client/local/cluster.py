@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -43,7 +44,8 @@ class ClusterOptions:
 
     `agents` on nodes of their own, each with `slots`; 0 means one agent in this machine's own network, for machines
     where namespaces cannot be made. Times of the agents' supervision in seconds. `port` is the manager's for users, the
-    next one is that for agents; 0 takes free ones. `prefix` starts the names of the nodes' namespaces.
+    next one is that for agents; 0 takes free ones. With `gateway`, browsers reach ports of
+    sessions at the one after that. `prefix` starts the names of the nodes' namespaces.
     `agent_arguments` are added to the command of every agent, `manager_arguments` to the manager's. `engine` gives the
     Docker engine of an agent by its id and node, as `unix://PATH`, and may start it first; without it, agents use the machine's engine if it answers.
     """
@@ -60,6 +62,7 @@ class ClusterOptions:
     agent_arguments: tuple[str, ...] = ()
     manager_arguments: tuple[str, ...] = ()
     engine: Callable[[str, nodes.Node | None], str] | None = None
+    gateway: bool = False
 
 
 @dataclass(slots=True)
@@ -92,7 +95,7 @@ class Cluster:
         self._say = say or (lambda _text: None)
         self._state = state.ClusterState()
         self._manager: ChildProcess | None = None
-        self._ports = (0, 0)
+        self._ports = (0, 0, 0)
         self._facts: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
@@ -355,12 +358,13 @@ class Cluster:
         if self._state.underlay is not None:
             # The first one is what agents are told.
             hosts.insert(0, self._state.underlay.host_address)
-        user_port, agent_port = self._ports
+        user_port, agent_port, gateway_port = self._ports
         return [
             *(sys.executable, "-m", "manager.main", "serve", "--dev", "--data-dir", str(data)),
             *("--listen", f"0.0.0.0:{user_port}", "--agent-listen", f"0.0.0.0:{agent_port}"),
             *("--advertise", ",".join(hosts), "--heartbeat", f"{self.options.heartbeat:g}"),
             *("--suspect-after", f"{self.options.suspect_after:g}", "--lost-after", f"{self.options.lost_after:g}"),
+            *(("--http-listen", f"127.0.0.1:{gateway_port}") if self.options.gateway else ()),
             *self.options.manager_arguments,
         ]
 
@@ -394,11 +398,15 @@ def _version(file: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def _free_ports(port: int) -> tuple[int, int]:
-    """Two ports in a row from `port`, or two free ones. Raises ClusterError when they are in use."""
-    ports = (port, port + 1) if port else (0, 0)
-    try:
-        with socket.create_server(("", ports[0])) as first, socket.create_server(("", ports[1])) as second:
-            return first.getsockname()[1], second.getsockname()[1]
-    except OSError as error:
-        raise ClusterError(f"port {ports[0]} or {ports[1]} is in use: {error.strerror}; choose another") from error
+def _free_ports(port: int) -> tuple[int, int, int]:
+    """Three ports in a row from `port`, or three free ones. Raises ClusterError when they are in use."""
+    wanted = [port + place if port else 0 for place in range(3)]
+    with contextlib.ExitStack() as stack:
+        try:
+            taken = [stack.enter_context(socket.create_server(("", number))) for number in wanted]
+        except OSError as error:
+            raise ClusterError(
+                f"one of the ports {port}-{port + 2} is in use: {error.strerror}; choose others"
+            ) from error
+        first, second, third = (server.getsockname()[1] for server in taken)
+        return first, second, third

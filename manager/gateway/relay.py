@@ -1,0 +1,165 @@
+"""From Caddy to kernels: each browser's access has a socket of its own, and each connection to it is one to the kernel.
+
+What comes from Caddy is read before anything is connected, and then only as fast as the kernel takes it; what the kernel sends is asked for
+only when Caddy has taken what came before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from manager.fleet.forwarding import AgentRefusedError, AgentUnavailableError, Forwarder
+from manager.gateway import pages, sockets
+from manager.gateway.access import Access, AccessBook
+from retinue.agent.v1 import agent_service_pb2 as agent_pb
+
+_log = logging.getLogger(__name__)
+
+MOST_CONNECTIONS = 128
+_PIECE = 256 * 1024
+# How long a program may go on once Caddy has no more to say to it.
+_LINGER_SECONDS = 10.0
+
+
+class _GoneError(Exception):
+    """Caddy has gone."""
+
+
+@dataclass(slots=True)
+class _Door:
+    """The socket of one access."""
+
+    name: str
+    listening: socket.socket
+    accepting: asyncio.Task[None] | None = None
+    connections: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class Relay:
+    """All sockets; belongs on one event loop."""
+
+    def __init__(self, forwarder: Forwarder, user: int, book: AccessBook) -> None:
+        """`user` is the one whose connections are taken; `book` is told what is in use."""
+        self._forwarder = forwarder
+        self._user = user
+        self._book = book
+        self._doors: dict[bytes, _Door] = {}
+
+    def open(self, key: bytes) -> str:
+        """The name of the socket for an access."""
+        door = self._doors.get(key)
+        if door is None:
+            name = sockets.new_name()
+            door = self._doors[key] = _Door(name, sockets.listen(name))
+            door.accepting = asyncio.create_task(self._accept(key, door), name="connections for a port")
+        return door.name
+
+    def close(self, key: bytes) -> None:
+        """Ends every connection of an access, and takes no other."""
+        door = self._doors.pop(key, None)
+        if door is None:
+            return
+        if door.accepting is not None:
+            door.accepting.cancel()
+        door.listening.close()
+        for connection in door.connections:
+            connection.cancel()
+
+    async def stop(self) -> None:
+        """Ends everything."""
+        doors = list(self._doors.items())
+        for key, _ in doors:
+            self.close(key)
+        tasks = [task for _, door in doors for task in (door.accepting, *door.connections) if task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self, key: bytes, door: _Door) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                local, _ = await loop.sock_accept(door.listening)
+            except OSError:
+                # Too many open files, or somebody who had gone already.
+                await asyncio.sleep(0.1)
+                continue
+            if sockets.peer_user(local) != self._user:
+                local.close()
+                continue
+            task = asyncio.create_task(self._serve(key, local, len(door.connections)), name="connection to a port")
+            door.connections.add(task)
+            task.add_done_callback(door.connections.discard)
+
+    async def _serve(self, key: bytes, local: socket.socket, others: int) -> None:
+        loop = asyncio.get_running_loop()
+        local.setblocking(False)
+        with local, contextlib.suppress(OSError, _GoneError):
+            first = await loop.sock_recv(local, _PIECE)
+            access = self._book.now(key)
+            if not first or access is None:
+                return
+            if others >= MOST_CONNECTIONS:
+                await loop.sock_sendall(local, pages.BUSY.message())
+                return
+            if page := await self._carry(access, local, first):
+                await loop.sock_sendall(local, page.message())
+
+    async def _carry(self, access: Access, local: socket.socket, first: bytes) -> pages.Page | None:
+        """Carries bytes until one side ends; returns what to say when nothing has come from the kernel."""
+        if access.place is None:
+            return pages.NOT_RUNNING
+        loop = asyncio.get_running_loop()
+        port = access.target.port
+        start = agent_pb.OpenPortStart(attempt_id=access.place.attempt_id, port=port, address=access.address)
+        came = False
+        try:
+            steps = self._steps(access.hash, start, local, first)
+            async with aclosing(self._forwarder.exchange(access.place, lambda stub: stub.OpenPort, steps)) as responses:
+                async for message in responses:
+                    response = agent_pb.OpenPortResponse.FromString(message)
+                    if response.WhichOneof("step") == "data":
+                        came = True
+                        self._book.using(access.hash)
+                        await loop.sock_sendall(local, response.data)
+                    elif response.WhichOneof("step") == "end_of_data":
+                        # A program that has nothing to say any more is not told more: HTTP has no use for that.
+                        break
+        except AgentUnavailableError as error:
+            _log.info("port %d of session %s: %s", port, access.target.session_id, error)
+            return None if came else pages.UNREACHABLE
+        except AgentRefusedError as error:
+            return None if came else _refused(error, port)
+        return None if came else pages.BROKEN
+
+    async def _steps(
+        self, key: bytes, start: agent_pb.OpenPortStart, local: socket.socket, first: bytes
+    ) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        yield agent_pb.OpenPortRequest(start=start).SerializeToString()
+        data = first
+        while data:
+            self._book.using(key)
+            yield agent_pb.OpenPortRequest(data=data).SerializeToString()
+            data = await loop.sock_recv(local, _PIECE)
+        yield agent_pb.OpenPortRequest(end_of_data=agent_pb.EndOfData()).SerializeToString()
+        await asyncio.sleep(_LINGER_SECONDS)
+        raise _GoneError
+
+
+def _refused(error: AgentRefusedError, port: int) -> pages.Page:
+    match error.reason:
+        case "PORT_CLOSED":
+            return pages.closed(port)
+        case "STATE_FORBIDS" | "NOT_FOUND":
+            return pages.NOT_RUNNING
+        case "STREAM_LIMIT":
+            return pages.BUSY
+        case "CONNECTION_RESET":
+            return pages.BROKEN
+        case _:
+            return pages.UNREACHABLE

@@ -1,0 +1,34 @@
+"""Sockets between the manager and Caddy: names in the abstract namespace, which leave nothing behind, for one user of the machine only."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import struct
+
+_BACKLOG = 128
+
+
+def new_name() -> str:
+    """A name that is nobody else's."""
+    return f"retinue-gateway-{secrets.token_hex(16)}"
+
+
+def listen(name: str) -> socket.socket:
+    """A listening socket of that name, which does not block."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(f"\0{name}")
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def peer_user(connection: socket.socket) -> int:
+    """Who is at the other end, as the kernel knows."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", credentials)
+    return int(user)

@@ -1,0 +1,309 @@
+"""HTTP to ports of kernels, from a client with a ticket through the gateway, the manager and the agent to a program and back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from retinue.client import Client
+from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
+from retinue.client.local.cluster import Cluster
+from retinue.client.session import Session
+from tests.integration.sessions import http_server
+from tests.integration.sessions.web import browser
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WAIT = 60.0
+# Made by scripts/install, by the Python that native processes see.
+PYTHON = "/var/cache/retinue/jupyterlab/bin/python"
+PORTS = [("web", "http", http_server.PORT), ("closed", "http", 8081), ("raw", "tcp", 8082)]
+PROGRAM = Path(http_server.__file__).read_text()
+
+
+async def serving(client: Client) -> Session:
+    """A session whose main kernel answers HTTP."""
+    session = await client.sessions.create(
+        type="interactive",
+        command=[PYTHON, "-c", PROGRAM],
+        slots={"cpu": "0.5", "mem": "256m"},
+        termination_grace=5,
+        ports=PORTS,
+        preopen_ports=[(8090, 8090)],
+    )
+    await session.wait("RUNNING", timeout=WAIT)
+    async with asyncio.timeout(WAIT):
+        async for chunk in session.logs(follow=True):
+            if b"listening" in chunk.data:
+                return session
+    raise AssertionError("it does not listen")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def session(cluster: Cluster) -> AsyncIterator[Session]:
+    async with cluster.client() as client:
+        session = await serving(client)
+        yield session
+        await session.terminate(force=True)
+        await session.wait_ended(WAIT)
+
+
+async def status(web: aiohttp.ClientSession, url: str, **options: Any) -> tuple[int, str]:
+    async with web.get(url, **options) as answer:
+        return answer.status, await answer.text()
+
+
+def log_of(cluster: Cluster) -> str:
+    return (cluster.directory / "logs" / "manager.log").read_text()
+
+
+async def test_a_ticket_is_good_once_and_at_its_address_only(session: Session, cluster: Cluster) -> None:
+    ticket = await session.create_port_ticket("web", "/tree?a=1")
+    async with browser() as web, browser() as other:
+        code, page = await status(web, ticket.origin)
+        assert (code, "retinue open SESSION PORT" in page) == (401, True)
+        elsewhere = (await session.create_port_ticket("closed")).origin + ticket.url.partition("/.")[2]
+        assert (await status(other, elsewhere.replace("retinue/open", ".retinue/open")))[0] == 403
+        # Neither what looks ahead nor what only asks for the head uses it up.
+        assert (await status(web, ticket.url, headers={"Sec-Purpose": "prefetch;prerender"}))[0] == 503
+        async with web.head(ticket.url) as answer:
+            assert answer.status == 405
+        async with web.get(ticket.url) as answer:
+            assert (answer.status, answer.url.path_qs) == (200, "/tree?a=1")
+            assert json.loads(await answer.read())["path"] == "/tree?a=1"
+            given = answer.history[0].headers
+        assert (given["Cache-Control"], given["Referrer-Policy"]) == ("no-store", "no-referrer")
+        assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(given["Set-Cookie"].split("; "))
+        assert (await status(other, ticket.url))[0] == 403
+        assert (await status(other, ticket.origin))[0] == 401
+        assert (await status(other, ticket.origin + ".retinue/else"))[0] == 404
+        assert (await status(web, ticket.origin))[0] == 200
+    log = await asyncio.to_thread(log_of, cluster)
+    assert "rtt_" not in log
+    assert "rta_" not in log
+
+
+async def opened(web: aiohttp.ClientSession, session: Session, port: str = "web") -> str:
+    """Where the port is, once a browser was let in."""
+    ticket = await session.create_port_ticket(port)
+    async with web.get(ticket.url) as answer:
+        assert answer.history[0].status == 303
+    return ticket.origin
+
+
+async def test_the_program_sees_its_own_cookies_only(session: Session) -> None:
+    async with browser() as web:
+        origin = await opened(web, session)
+        async with web.get(
+            origin + "a/..;/%2e%2e//b", headers={"X-Retinue-Socket": "x", "X-Retinue-Host": "y"}
+        ) as answer:
+            came = dict(json.loads(await answer.read())["headers"])
+            # No cookie of a program's is for other hosts of the domain.
+            assert answer.headers["Set-Cookie"] == "own=1; Path=/; HttpOnly"
+        assert came["Cookie"] == "own=1"
+        assert [name for name in came if name.lower().startswith("x-retinue")] == []
+        host = origin.removeprefix("http://").strip("/")
+        assert (came["Host"], came["X-Forwarded-Host"], came["X-Forwarded-Proto"]) == (host, host, "http")
+        web.cookie_jar.clear(lambda morsel: morsel.key == "own")
+        async with web.get(origin) as answer:
+            assert "Cookie" not in dict(json.loads(await answer.read())["headers"])
+        async with web.post(origin, data=io.BytesIO(bytes(5 << 20))) as answer:
+            assert await answer.read() == b"%d" % (5 << 20)
+
+
+async def test_websockets_need_the_cookie_and_the_origin(session: Session) -> None:
+    async with browser() as web, browser() as stranger:
+        origin = await opened(web, session)
+        async with web.ws_connect(origin + "ws", origin=origin.strip("/")) as connection:
+            await connection.send_str("hello")
+            assert await connection.receive_str(timeout=WAIT) == "echo 'hello'"
+        for client, source, code in (
+            (stranger, origin.strip("/"), 401),
+            (web, "https://evil.example", 403),
+            (web, origin.strip("/").replace(f"p{http_server.PORT}-", "p8081-"), 403),
+        ):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await client.ws_connect(origin + "ws", origin=source)
+            assert refused.value.status == code
+
+
+async def raw(origin: str, request: str) -> str:
+    """The first line of what is answered to bytes that no library would send."""
+    host, port = origin.removeprefix("http://").strip("/").split(":")
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+    writer.write(request.replace("HOST", f"{host}:{port}").replace("\n", "\r\n").encode())
+    async with asyncio.timeout(WAIT):
+        line = await reader.readline()
+    writer.close()
+    return line.decode().strip()
+
+
+async def test_requests_that_are_none(session: Session, client: Client) -> None:
+    other = await serving(client)
+    async with browser() as web:
+        origin, beside = await opened(web, session), await opened(web, other)
+        cookie = {c.key: c.value for c in web.cookie_jar if c["domain"] in origin}["retinue"]
+        good = f"Cookie: retinue={cookie}\n"
+        foreign = beside.removeprefix("http://").strip("/")
+        assert (await raw(origin, f"GET / HTTP/1.1\nHost: HOST\n{good}\n")).endswith("200 OK")
+        for request, answer in (
+            ("GET / HTTP/1.1\nHost: HOST\n\n", "401"),
+            (f"GET / HTTP/1.1\nHost: 127.0.0.1\n{good}\n", "421"),
+            (f"GET / HTTP/1.1\nHost: {foreign}\n{good}\n", "401"),
+            # The host of an absolute address counts, and not that beside it.
+            (f"GET http://{foreign}/ HTTP/1.1\nHost: HOST\n{good}\n", "401"),
+            (f"GET / HTTP/1.1\nHost: HOST\nHost: {foreign}\n{good}\n", "400"),
+            (f"POST / HTTP/1.1\nHost: HOST\n{good}Content-Length: 1\nContent-Length: 2\n\nab", "400"),
+            (f"POST / HTTP/1.1\nHost: HOST\n{good}Transfer-Encoding: xchunked\n\n", "501"),
+            (f"GET / HTTP/1.1\nHost: HOST\n{good}X: {'x' * 70000}\n\n", "431"),
+            ("GET //.retinue/open?ticket=x HTTP/1.1\nHost: HOST\n\n", "40"),
+        ):
+            assert (await raw(origin, request)).split(" ")[1].startswith(answer), request[:80]
+        # Connections are kept, and none is another session's.
+        for _ in range(3):
+            for place in (origin, beside):
+                async with web.get(place) as response:
+                    assert dict(json.loads(await response.read())["headers"])["Host"] in place
+        # A session that ends takes its browsers with it, at once, whatever grace its kernel has.
+        async with web.ws_connect(beside + "ws") as connection, web.ws_connect(origin + "ws") as stays:
+            began = time.monotonic()
+            await other.terminate()
+            message = await connection.receive(timeout=WAIT)
+            assert message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.ERROR)
+            assert time.monotonic() - began < 1.5
+            assert (await status(web, beside))[0] in (401, 403)
+            await stays.send_str("still")
+            assert await stays.receive_str(timeout=WAIT) == "echo 'still'"
+    await other.terminate(force=True)
+    await other.wait_ended(WAIT)
+    with pytest.raises(FailedPrecondition) as caught:
+        await other.create_port_ticket("web")
+    assert caught.value.reason == "STATE_FORBIDS"
+
+
+async def test_what_the_program_does_is_said(session: Session) -> None:
+    async with browser() as web:
+        code, page = await status(web, await opened(web, session, "closed"))
+        assert (code, "Nothing listens at port 8081" in page) == (502, True)
+        assert (await status(web, await opened(web, session, "8090")))[0] == 502
+        code, page = await status(web, await opened(web, session) + "reset")
+        assert (code, "broke off" in page) == (502, True)
+
+
+@pytest.mark.parametrize(
+    ("port", "path", "error", "field"),
+    [
+        ("", "/", InvalidRequest, "port"),
+        ("raw", "/", InvalidRequest, "port"),
+        ("web", "//evil.example", InvalidRequest, "path"),
+        ("web", "/\\evil.example", InvalidRequest, "path"),
+        ("web", "/a\nSet-Cookie: b=c", InvalidRequest, "path"),
+        ("nothing", "/", NotFound, ""),
+        ("22", "/", NotFound, ""),
+    ],
+)
+async def test_bad_tickets(session: Session, port: str, path: str, error: type[Exception], field: str) -> None:
+    with pytest.raises(error) as caught:
+        await session.create_port_ticket(port, path)
+    if isinstance(caught.value, InvalidRequest):
+        assert [violation.field for violation in caught.value.violations] == [field]
+
+
+async def test_only_ones_own_and_only_with_a_good_token(session: Session, client: Client, cluster: Cluster) -> None:
+    user = await client.users.create("http-user", projects={"default": "admin"})
+    token = await client.tokens.create(user=user.name, description="http")
+    own = None
+    try:
+        async with cluster.client(token.secret) as other, browser() as web, browser() as admin:
+            # Not even administrators of the project.
+            with pytest.raises(NotFound, match="no such session"):
+                await (await other.sessions.get(session.id)).create_port_ticket("web")
+            own = await serving(other)
+            origin = await opened(web, own)
+            await opened(admin, await client.sessions.get(own.id))
+            unused = await own.create_port_ticket("web")
+            async with web.ws_connect(origin + "ws") as connection, admin.ws_connect(origin + "ws") as stays:
+                await client.tokens.revoke(token.token.id)
+                message = await connection.receive(timeout=5)
+                assert message.type is not aiohttp.WSMsgType.TEXT
+                assert (await status(web, origin))[0] == 401
+                await status(web, unused.url)
+                assert (await status(web, origin))[0] == 401
+                # The same port in an administrator's browser is no affair of that token.
+                await stays.send_str("on")
+                assert await stays.receive_str(timeout=WAIT) == "echo 'on'"
+    finally:
+        if own is not None:
+            ending = await client.sessions.get(own.id)
+            await ending.terminate(force=True)
+            await ending.wait_ended(WAIT)
+        await client.users.delete(user.name)
+
+
+async def until_answered(web: aiohttp.ClientSession, origin: str) -> None:
+    async with asyncio.timeout(WAIT):
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                if (await status(web, origin))[0] == 200:
+                    return
+            await asyncio.sleep(0.1)
+
+
+def caddies(cluster: Cluster) -> list[int]:
+    """Processes whose parent is the manager, and which are Caddy."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == cluster.manager.pid and b"caddy" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def facts_of(pid: int) -> dict[str, str]:
+    """What the kernel says of a process; nothing when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+async def test_it_outlives_caddy_and_the_manager(session: Session, cluster: Cluster) -> None:
+    async with browser() as web:
+        origin = await opened(web, session)
+        [caddy] = caddies(cluster)
+        # Whatever a stranger made of it would have no rights here.
+        facts = facts_of(caddy)
+        assert facts["Uid"].split()[0] != "0"
+        assert int(facts["CapEff"], 16) == 0
+        assert facts["NoNewPrivs"] == "1"
+        async with web.ws_connect(origin + "ws") as connection:
+            os.kill(caddy, signal.SIGKILL)
+            assert (await connection.receive(timeout=WAIT)).type is not aiohttp.WSMsgType.TEXT
+        # The port is still listened at: nobody is refused.
+        assert (await status(web, origin))[0] == 200
+        assert caddies(cluster) not in ([], [caddy])
+        [caddy] = caddies(cluster)
+        await cluster.kill_manager()
+        async with asyncio.timeout(WAIT):
+            while facts_of(caddy).get("State", "Z")[0] != "Z":
+                await asyncio.sleep(0.05)
+        await cluster.start_manager()
+        # The cookie is as good as before.
+        await until_answered(web, origin)
+        async with web.ws_connect(origin + "ws") as connection:
+            await connection.send_str("again")
+            assert await connection.receive_str(timeout=WAIT) == "echo 'again'"

@@ -1,0 +1,33 @@
+"""What speaks HTTP as a browser does: with cookies of its own, and with every name taken for this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+
+class Loopback(AbstractResolver):
+    """Every name is this machine, as browsers take all names under `localhost`."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        return [ResolveResult(hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=0, flags=0)]
+
+    async def close(self) -> None:
+        return
+
+
+@contextlib.asynccontextmanager
+async def browser(*, trusting: bytes | None = None) -> AsyncIterator[aiohttp.ClientSession]:
+    """What keeps cookies of its own, and follows redirects; for TLS, `trusting` is a certificate in PEM."""
+    context = True if trusting is None else ssl.create_default_context(cadata=trusting.decode())
+    connector = aiohttp.TCPConnector(resolver=Loopback(), ssl=context)
+    timeout = aiohttp.ClientTimeout(total=60.0)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as made:
+        yield made
