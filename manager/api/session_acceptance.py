@@ -1,0 +1,127 @@
+"""Which of the requested sessions can be made: what they refer to has to be there, and quotas and grants have to allow them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from manager.api import errors
+from manager.api.interceptors import current_principal
+from manager.api.session_dependencies import Links
+from manager.api.session_requests import Drafted, draft_all, wrong_number
+from manager.api.template_rendering import render
+from manager.lifecycle import commands, quotas
+from manager.lifecycle.mounts import MountRoot, granted
+from manager.lifecycle.spec import MountSpec
+from manager.store import agents, groups, sessions
+from manager.store.database import Transaction
+from retinue.manager.v1 import session_pb2
+
+
+async def accept(
+    tx: Transaction, drafted: list[Drafted], messages: Sequence[session_pb2.SessionSpec], *, validate_only: bool
+) -> int:
+    """Makes what can be made, unless only to be checked, and puts an error in the place of each of the others; returns the first revision."""
+    owner = current_principal().name
+    links = Links(drafted, messages)
+    await links.resolve(tx, owner)
+    limited = await _check_references(tx, owner, drafted)
+    await _check_mounts(tx, drafted)
+    await links.refuse_taken(tx, owner)
+    if limited:
+        await _check_quotas(tx, drafted)
+    links.refuse_dependents()
+    return 0 if validate_only else await _create_all(tx, drafted)
+
+
+async def with_template(tx: Transaction, message: session_pb2.SessionSpec) -> session_pb2.SessionSpec:
+    """The whole request that is made from a template and what is given beside it. Raises ApiError."""
+    (made,) = await render(tx, [message])
+    if isinstance(made, errors.ApiError):
+        raise made
+    return made
+
+
+async def draft_with_templates(tx: Transaction, messages: Sequence[session_pb2.SessionSpec]) -> list[Drafted]:
+    """Drafts of many requests, of which some are made from templates. Raises InvalidRequest when there is too much in all."""
+    made = await render(tx, messages)
+    if violations := wrong_number([item for item in made if not isinstance(item, errors.ApiError)] or messages):
+        raise errors.InvalidRequest(violations)
+    return await asyncio.to_thread(draft_all, made, current_principal())
+
+
+async def _check_references(tx: Transaction, owner: str, drafted: list[Drafted]) -> bool:
+    """What sessions refer to must be there, and stays until the commit; an error takes the place of those that refer to nothing. Returns
+    whether there are quotas to look at.
+    """
+    specs = [item.session for item in drafted if isinstance(item, commands.Draft)]
+    projects, known, limited = await sessions.hold_references(
+        tx, owner, {item["project"] for item in specs}, {item["resource_group"] for item in specs}
+    )
+    for position, item in enumerate(drafted):
+        if not isinstance(item, commands.Draft):
+            continue
+        if item.session["project"] not in projects:
+            drafted[position] = errors.ProjectDenied(item.session["project"])
+        elif item.session["resource_group"] not in known:
+            drafted[position] = errors.InvalidRequest([("spec.resource_group", "is not the name of a resource group")])
+    await _check_agents(tx, drafted)
+    return limited
+
+
+async def _check_agents(tx: Transaction, drafted: list[Drafted]) -> None:
+    """Agents that are asked for must be in the session's group now; whether they take anything is for the scheduler to say."""
+    asking = {
+        position: item
+        for position, item in enumerate(drafted)
+        if isinstance(item, commands.Draft) and item.session["spec"]["agents"]
+    }
+    if not asking:
+        return
+    named = {agent for item in asking.values() for agent in item.session["spec"]["agents"]}
+    groups = await agents.groups_of(tx, named)
+    for position, item in asking.items():
+        group = item.session["resource_group"]
+        wrong = [
+            (f"spec.agents[{number}]", f"{agent} is not an agent of resource group {group}")
+            for number, agent in enumerate(item.session["spec"]["agents"])
+            if groups.get(agent) != group
+        ]
+        if wrong:
+            drafted[position] = errors.InvalidRequest(wrong)
+
+
+async def _check_mounts(tx: Transaction, drafted: list[Drafted]) -> None:
+    """Each mount is noted with the root that grants it; an error takes the place of sessions with one that none does."""
+    wanted = [
+        (position, item) for position, item in enumerate(drafted) if isinstance(item, commands.Draft) and item.mounts
+    ]
+    roots = await groups.read_mount_roots(tx, {item.session["resource_group"] for _, item in wanted}) if wanted else {}
+    for position, item in wanted:
+        found = granted(
+            item.mounts, map(MountRoot.from_json, roots[item.session["resource_group"]]), item.session["project"]
+        )
+        if isinstance(found, MountSpec):
+            drafted[position] = errors.MountNotAllowed(found.source, writable=found.writable)
+        else:
+            item.session["spec"]["mounts"] = [asdict(mount) for mount in found]
+
+
+async def _check_quotas(tx: Transaction, drafted: list[Drafted]) -> None:
+    """An error takes the place of those that are over a quota."""
+    positions = [position for position, item in enumerate(drafted) if isinstance(item, commands.Draft)]
+    found = await quotas.violations(tx, [item for item in drafted if isinstance(item, commands.Draft)])
+    for position, violations in zip(positions, found, strict=True):
+        if violations:
+            drafted[position] = errors.QuotaExceeded(violations)
+
+
+async def _create_all(tx: Transaction, drafted: list[Drafted]) -> int:
+    """Makes what can be made, and puts an error in the place of each of the others; returns the first revision."""
+    made, revision = await commands.create_many(tx, [item for item in drafted if isinstance(item, commands.Draft)])
+    for position, item in enumerate(drafted):
+        if isinstance(item, commands.Draft) and item.session["id"] not in made:
+            # With dependencies inside the request names were looked at before: another request was faster.
+            drafted[position] = errors.NameTaken("session", item.session["name"])
+    return revision
