@@ -13,7 +13,7 @@ from manager.api.session_convert import preview_message, spec_from_message
 from manager.fleet.output import Span
 from manager.identity.principal import Principal
 from manager.lifecycle import commands
-from manager.lifecycle.admission import MAX_CLUSTER_SIZE, admit
+from manager.lifecycle.admission import MAX_CLUSTER_SIZE, admit, wrong_name
 from manager.lifecycle.features import FEATURES
 from manager.lifecycle.preview import Preview
 from manager.lifecycle.spec import SessionSpec
@@ -24,6 +24,8 @@ MAX_SPECS = 10_000
 # A few bytes may ask for a thousand kernels.
 MAX_KERNELS = 20_000
 MAX_TAIL_LINES = 100_000
+# Ten thousand names of eight random digits would be likely to hold one twice.
+_MANY_DIGITS = 16
 
 Drafted: TypeAlias = commands.Draft | errors.ApiError
 
@@ -43,7 +45,7 @@ def admitted(
     try:
         spec = spec_from_message(
             message,
-            default_name=f"s-{secrets.token_hex(digits // 2)}",
+            default_name=_random_name(digits),
             default_project=own_projects[0] if len(own_projects) == 1 else "",
         )
     except ValueError as error:
@@ -77,18 +79,38 @@ def wrong_number(messages: Sequence[session_pb2.SessionSpec]) -> list[errors.Vio
 def draft_all(messages: Sequence[session_pb2.SessionSpec | errors.ApiError], principal: Principal) -> list[Drafted]:
     """Many requests, each by itself; errors stay as they are. Pure computation of up to a second."""
     drafted: list[Drafted] = []
+    # Most of very many differ in nothing but their names.
+    alike: dict[bytes, commands.Draft] = {}
     for message in messages:
         if isinstance(message, errors.ApiError):
             drafted.append(message)
             continue
+        key = _nameless(message)
+        if key in alike and not (message.name and wrong_name(message.name)):
+            drafted.append(commands.draft_alike(alike[key], uuid.uuid4(), message.name or _random_name(_MANY_DIGITS)))
+            continue
         try:
-            # Ten thousand names of eight digits would be likely to hold one twice.
-            spec = admitted(message, principal, digits=16)
+            spec = admitted(message, principal, digits=_MANY_DIGITS)
         except errors.ApiError as error:
             drafted.append(error)
-        else:
-            drafted.append(commands.draft(uuid.uuid4(), principal.name, spec))
+            continue
+        draft = commands.draft(uuid.uuid4(), principal.name, spec)
+        drafted.append(draft)
+        if not spec.depends_on:
+            alike[key] = draft
     return drafted
+
+
+def _nameless(message: session_pb2.SessionSpec) -> bytes:
+    """What two requests have in common that differ in nothing but their names."""
+    bare = session_pb2.SessionSpec()
+    bare.CopyFrom(message)
+    bare.ClearField("name")
+    return bare.SerializeToString(deterministic=True)
+
+
+def _random_name(digits: int) -> str:
+    return f"s-{secrets.token_hex(digits // 2)}"
 
 
 def result_message(

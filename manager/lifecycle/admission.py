@@ -47,13 +47,18 @@ _MUCH_MEMORY = "8192t"
 Violations = list[tuple[str, str]]
 
 
+def wrong_name(name: str) -> Violations:
+    """What is wrong with the name of a session."""
+    if not _NAME.fullmatch(name):
+        return [("spec.name", "must be 1-63 characters a-z, 0-9 and -, with no dash first or last")]
+    if _HOSTNAME.fullmatch(name):
+        return [("spec.name", "must not look like the hostname of a kernel")]
+    return []
+
+
 def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
     """The request with defaults filled in and amounts in canonical form, and what is wrong with it: (field path, description)."""
-    violations: Violations = []
-    if not _NAME.fullmatch(spec.name):
-        violations.append(("spec.name", "must be 1-63 characters a-z, 0-9 and -, with no dash first or last"))
-    elif _HOSTNAME.fullmatch(spec.name):
-        violations.append(("spec.name", "must not look like the hostname of a kernel"))
+    violations = wrong_name(spec.name)
     if spec.type not in (SessionType.INTERACTIVE, SessionType.BATCH):
         violations.append(("spec.type", "must be SESSION_TYPE_INTERACTIVE or SESSION_TYPE_BATCH"))
     if not 1 <= spec.cluster_size <= MAX_CLUSTER_SIZE:

@@ -10,7 +10,7 @@ from typing import Any
 
 from manager.lifecycle.graph import dependents
 from manager.lifecycle.machine import SessionMoved
-from manager.lifecycle.spec import MountSpec, SessionSpec, WebhookSpec, kernel_plans
+from manager.lifecycle.spec import MountSpec, SessionSpec, WebhookSpec, kernel_id, kernel_plans
 from manager.lifecycle.working_set import put_back, take_out
 from manager.scheduling.amounts import parse_amount
 from manager.store import dependencies, journal, sessions, webhooks
@@ -84,6 +84,25 @@ def new_rows(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> tuple[dict
 def draft(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> Draft:
     """A session that was just accepted."""
     return Draft(*new_rows(session_id, owner, spec), webhooks=spec.webhooks)
+
+
+def draft_alike(other: Draft, session_id: uuid.UUID, name: str) -> Draft:
+    """A session that was asked for as another one that depends on nothing, but for its name: what takes most of the time was done for that."""
+    session = {
+        **other.session,
+        "id": session_id,
+        "name": name,
+        "spec": {**other.session["spec"], "name": name},
+    }
+    kernels = [
+        {
+            **kernel,
+            "id": kernel_id(session_id, kernel["local_rank"], kernel["hostname"]),
+            "session_id": session_id,
+        }
+        for kernel in other.kernels
+    ]
+    return Draft(session, kernels, webhooks=other.webhooks)
 
 
 async def create(tx: Transaction, session: dict[str, Any], kernels: list[dict[str, Any]]) -> int:

@@ -261,9 +261,13 @@ def kernel_plans(session_id: uuid.UUID, layout: Sequence[tuple[str, int]]) -> li
     for role, count in layout:
         for index in range(1, count + 1):
             hostname = f"{role}{index}"
-            kernel_id = uuid.uuid5(session_id, hostname) if plans else session_id
-            plans.append(KernelPlan(kernel_id, role, index, len(plans), hostname))
+            plans.append(KernelPlan(kernel_id(session_id, len(plans), hostname), role, index, len(plans), hostname))
     return plans
+
+
+def kernel_id(session_id: uuid.UUID, local_rank: int, hostname: str) -> uuid.UUID:
+    """The main kernel's id is the session's, the others' follow from it."""
+    return uuid.uuid5(session_id, hostname) if local_rank else session_id
 
 
 def cluster_environment(session_id: uuid.UUID, spec: SessionSpec, plan: KernelPlan) -> dict[str, str]:
