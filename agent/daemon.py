@@ -145,7 +145,7 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     )
     generator = random.SystemRandom()
     fence = await asyncio.to_thread(
-        Fence, settings.state_dir / "fence.json", node.boot_id, lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+        Fence, settings.state_dir, node.boot_id, lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
     )
     reconciler: Reconciler[Network] = Reconciler(
         backend,
@@ -178,6 +178,7 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
                 group.create_task(announcer.announce_always(sync), name="announce"),
                 group.create_task(announcer.renew_always(), name="renew"),
                 group.create_task(networks.guard.watch(), name="guard"),
+                group.create_task(fence.keep_watched(), name="warden"),
             ]
             await stopping.wait()
             log.info("stopping; kernels run on")

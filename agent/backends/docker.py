@@ -31,6 +31,7 @@ from agent.backends.kernels import KernelError
 from agent.backends.processes import open_pidfd, send_signal
 from agent.backends.records import Record, Records, ended
 from agent.backends.verdict import verdict
+from agent.backends.warden import was_ended
 from agent.kernel.build import BuildError
 from agent.resources.allocation import AllocationError
 from agent.resources.holdings import Holdings
@@ -464,7 +465,8 @@ class DockerBackend:
             # What the restart of the node has ended, the engine found ended when it came up; its code means nothing.
             if not rebooted or state.end_time < await asyncio.to_thread(boot_time):
                 code = state.exit_code
-        phase, reason, message = verdict(record, code, out_of_memory, rebooted)
+        fenced = await asyncio.to_thread(was_ended, self._options.state_dir, record.id)
+        phase, reason, message = verdict(record, code, out_of_memory, rebooted, fenced)
         if failure is not None:
             phase, (reason, message) = Phase.FAILED, failure
         output = self._book.output(record.id)

@@ -24,6 +24,7 @@ from agent.backends.output import Output
 from agent.backends.processes import open_pidfd
 from agent.backends.records import Record, Records, ended
 from agent.backends.verdict import verdict
+from agent.backends.warden import was_ended
 from agent.kernel.build import ATTACH, BuildError, build
 from agent.resources.holdings import CUDA, Holdings
 
@@ -347,7 +348,8 @@ class ProcessBackend:
             # Times of files are coarse; an end never lies before its start.
             when = max(self._kernels.status_time(place), record.start_time or 0.0)
         code = None if record.start_time is None else code
-        phase, reason, message = verdict(record, code, out_of_memory, rebooted)
+        fenced = await asyncio.to_thread(was_ended, self._options.state_dir, record.id)
+        phase, reason, message = verdict(record, code, out_of_memory, rebooted, fenced)
         output = self.output(record.id)
         if phase is Phase.FAILED and (said := await asyncio.to_thread(output.tail, TAIL)):
             message = f"{message}: {said}"

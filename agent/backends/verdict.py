@@ -10,14 +10,21 @@ if TYPE_CHECKING:
     from agent.backends.records import Record
 
 
-def verdict(record: Record, exit_code: int | None, out_of_memory: bool, rebooted: bool) -> tuple[Phase, str, str]:
+KILLED = 128 + 9
+"""Exit code of what SIGKILL has ended."""
+
+
+def verdict(
+    record: Record, exit_code: int | None, out_of_memory: bool, rebooted: bool, fenced: bool
+) -> tuple[Phase, str, str]:
     """How an attempt of which nothing is left has ended: phase, reason and the same in words.
 
     `record` is the last one before the end, `exit_code` that of the command if it was let go and the code is known.
+    `fenced` says that a warden has killed it.
     """
     if rebooted and exit_code is None:
         return Phase.EXITED, "NODE_REBOOTED", "the node was restarted"
-    if record.phase is Phase.STOPPING:
+    if record.phase is Phase.STOPPING or (fenced and exit_code in {None, KILLED}):
         return Phase.EXITED, "STOPPED", "it was stopped"
     if record.start_time is None:
         interrupted = "the agent ended while it was being created"

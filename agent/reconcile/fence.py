@@ -2,15 +2,18 @@
 
 A manager that has not heard of this agent for long runs some sessions elsewhere. What it counts from is when it last heard; so what is
 counted from here is when that was sent which it is known to have heard, never when its word came. The clock goes on while the node
-sleeps. All is kept in a file: an agent that comes back after a while knows how late it is.
+sleeps. All is kept in a file: an agent that comes back after a while knows how late it is, and where none comes back, or one that is stopped,
+the warden (`agent/backends/warden.py`) goes by it.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 import logging
+import threading
 from typing import TYPE_CHECKING
 
+from agent.backends import warden
 from agent.files import replace_file
 
 if TYPE_CHECKING:
@@ -18,30 +21,40 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent.attempts import DesiredAttempt
+    from agent.backends.processes import Process
+
 
 log = logging.getLogger(__name__)
+
+WARDEN_INTERVAL = 10.0
+"""Seconds between two looks whether there is a warden."""
+
+
+class OverdueError(Exception):
+    """An attempt was without a manager for too long, and must not be let go."""
 
 
 class Fence:
     """Seconds without contact that each guarded attempt may go on for, and when there was contact last."""
 
-    def __init__(self, path: Path, boot_id: str, clock: Callable[[], float]) -> None:
-        """Reads the file, blocking. `clock` tells seconds since the node was started, its sleep included."""
-        self._path = path
+    def __init__(
+        self, state_dir: Path, boot_id: str, clock: Callable[[], float], watched: Callable[[Path], None] = warden.ensure
+    ) -> None:
+        """Reads the file, blocking. `clock` tells seconds since the node was started, its sleep included.
+
+        `watched` returns once a warden goes by what is in the directory.
+        """
+        self._directory = state_dir
+        self._path = state_dir / warden.FILE
         self._boot_id = boot_id
         self._clock = clock
-        self._limits: dict[str, float] = {}
-        self._contact = clock()
-        self._written = ""
-        try:
-            known = json.loads(path.read_text())
-            if known["boot_id"] == boot_id:
-                self._limits = {str(key): float(value) for key, value in known["limits"].items()}
-                self._contact = min(self._contact, float(known["contact"]))
-        except FileNotFoundError:
-            pass
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("%s cannot be read: %s", path, error)
+        self._watched = watched
+        self._writing, self._watching = threading.Lock(), threading.Lock()
+        self._written = b""
+        known = warden.read(self._path, boot_id) or warden.Guarded(boot_id, clock())
+        self._limits = dict(known.limits)
+        self._processes = dict(known.processes)
+        self._contact = min(clock(), known.contact)
 
     def now(self) -> float:
         """The time by the clock."""
@@ -55,13 +68,43 @@ class Fence:
         """Takes up attempts that are to be guarded, and is on disk before any of them can start."""
         limits = {attempt.spec.id: attempt.fence_after for attempt in attempts if attempt.fence_after > 0}
         if not limits.items() <= self._limits.items():
-            self._limits |= limits
+            self._limits = self._limits | limits
             self.write()
+
+    async def pin(self, attempt_id: str, process: Process | None) -> None:
+        """Returns once a warden knows the first process of an attempt that is about to be let go, if it is guarded.
+
+        Raises OverdueError, WardenError, OSError: then it must not be let go.
+        """
+        if attempt_id not in self._limits or process is None:
+            return
+        self._processes = self._processes | {attempt_id: process}
+        await asyncio.to_thread(self._have_watched)
+        # From here on the warden ends what is late; what was late before is not known to it yet.
+        if attempt_id in self.due():
+            raise OverdueError(f"attempt {attempt_id} was without a manager for too long")
+
+    async def keep_watched(self) -> None:
+        """Sees to it that there is a warden as long as there is something for it, until it is cancelled."""
+        while True:
+            if self._processes:
+                try:
+                    await asyncio.to_thread(self._have_watched)
+                except (warden.WardenError, OSError) as error:
+                    log.error("guarded attempts would go on if this agent were stopped: %s", error)
+            await asyncio.sleep(WARDEN_INTERVAL)
+
+    def _have_watched(self) -> None:
+        with self._watching:
+            self.write()
+            self._watched(self._directory)
 
     def forget(self, there: Collection[str]) -> None:
         """Attempts that are neither there nor desired need no guard."""
-        if self._limits.keys() - set(there):
-            self._limits = {key: limit for key, limit in self._limits.items() if key in there}
+        for attempt_id in self._limits.keys() - set(there):
+            self._limits = {key: limit for key, limit in self._limits.items() if key != attempt_id}
+            self._processes = {key: process for key, process in self._processes.items() if key != attempt_id}
+            warden.forget(self._directory, attempt_id)
 
     def due(self) -> frozenset[str]:
         """Guarded attempts whose time is over."""
@@ -75,9 +118,10 @@ class Fence:
 
     def write(self) -> None:
         """Keeps what is known, if it changed; blocks for a small file that need not outlive the node."""
-        if not self._limits and not self._path.exists():
-            return
-        content = json.dumps({"boot_id": self._boot_id, "contact": self._contact, "limits": self._limits})
-        if content != self._written:
-            replace_file(self._path, content.encode(), lasting=False)
-            self._written = content
+        with self._writing:
+            if not self._limits and not self._path.exists():
+                return
+            content = warden.Guarded(self._boot_id, self._contact, self._limits, self._processes).encode()
+            if content != self._written:
+                replace_file(self._path, content, lasting=False)
+                self._written = content

@@ -319,6 +319,8 @@ class Reconciler(Generic[Network]):
                         await self._ways_out.attach(attempt_id, path)
                     await self._backend.mark_attached(attempt_id)
             case Release(attempt_id):
+                if self.fence is not None:
+                    await self.fence.pin(attempt_id, self._backend.first_process(attempt_id))
                 await self._backend.release(attempt_id)
             case Stop(attempt_id, grace):
                 await self._backend.stop(attempt_id, grace)

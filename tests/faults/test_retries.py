@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import subprocess
 import uuid
 from collections.abc import AsyncIterator
@@ -77,17 +78,18 @@ async def cut_off(agent: LocalAgent) -> AsyncIterator[None]:
 
 
 def processes(marker: str) -> set[int]:
-    """Processes of kernels, on whatever node, whose arguments hold a text."""
-    found = set()
+    """Processes of kernels, on whatever node, whose arguments hold a text; not what such a one is about to make into something else."""
+    found = {}
     for place in Path("/proc").iterdir():
         if place.name.isdecimal():
             try:
                 arguments = (place / "cmdline").read_bytes().split(b"\0")
+                parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
             if arguments[0] == b"sh" and marker.encode() in b" ".join(arguments):
-                found.add(int(place.name))
-    return found
+                found[int(place.name)] = parent
+    return {number for number, parent in found.items() if parent not in found}
 
 
 async def test_a_try_on_a_node_that_is_cut_off_is_over_before_the_next_begins(client: Client, cluster: Cluster) -> None:
@@ -110,6 +112,41 @@ async def test_a_try_on_a_node_that_is_cut_off_is_over_before_the_next_begins(cl
     await session.refresh()
     assert (session.view.retries, session.kernels[0].epoch) == (1, 2)
     assert session.kernels[0].agent != agent.id
+    await session.terminate(force=True)
+    await session.wait_ended(30)
+    assert all(left.is_clean for left in (await cluster.wait_clean(30)).values())
+
+
+async def test_a_try_of_an_agent_that_stands_still_is_over_before_the_next_begins(
+    client: Client, cluster: Cluster
+) -> None:
+    marker = f"stopped-{uuid.uuid4().hex[:12]}"
+    session = await client.sessions.create(
+        type="batch", command=["sh", "-c", f"sleep 1000; : {marker}"], max_attempts=2, retry_backoff=0.0
+    )
+    await session.wait("RUNNING", timeout=30)
+    first = await asyncio.to_thread(processes, marker)
+    assert len(first) == 1
+    agent = next(agent for agent in cluster.agents if agent.id == session.kernels[0].agent)
+    seen: list[set[int]] = []
+    # Its node is whole: nothing but the agent's process stands still.
+    agent.process.signal(signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(60):
+            while not seen or seen[-1] <= first:
+                seen.append(await asyncio.to_thread(processes, marker))
+                assert len(seen[-1]) <= 1
+                await asyncio.sleep(0.05)
+    finally:
+        agent.process.signal(signal.SIGCONT)
+    assert set() in seen
+    await session.wait("RUNNING", timeout=30)
+    await session.refresh()
+    assert (session.view.retries, session.kernels[0].epoch) == (1, 2)
+    assert session.kernels[0].agent != agent.id
+    # Back again, it starts nothing of what it was told before.
+    await cluster.wait_agent(cluster.agents.index(agent))
+    assert await asyncio.to_thread(processes, marker) == seen[-1]
     await session.terminate(force=True)
     await session.wait_ended(30)
     assert all(left.is_clean for left in (await cluster.wait_clean(30)).values())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
+import json
+import signal
 import tarfile
 import time
 from contextlib import aclosing
@@ -166,6 +168,44 @@ async def test_bootstrap_and_retries_of_containers(cluster: DockerCluster) -> No
         assert (session.result, session.exit_code) == ("FAILURE", 7)
         assert [kernel.epoch for kernel in session.kernels] == [2]
         assert await printed(client, session.id, "main1") == "main1\n"
+
+
+async def test_a_container_of_an_agent_that_stands_still_is_ended_in_time(cluster: DockerCluster) -> None:
+    async with cluster.client() as client:
+        session = await client.sessions.create(
+            type="batch",
+            image=IMAGE,
+            command=["sleep", "1000"],
+            slots={"cpu": "0.5", "mem": "32m"},
+            max_attempts=2,
+            retry_backoff=0.0,
+            termination_grace=0,
+        )
+        await session.wait("RUNNING", timeout=60)
+        agent = next(agent for agent in cluster.agents if agent.id == session.kernels[0].agent)
+        file = agent.state_directory / "fence.json"
+        agent.process.signal(signal.SIGSTOP)
+        try:
+            known = json.loads(await asyncio.to_thread(file.read_text))
+            (pid, _), (attempt,) = known["processes"][f"{session.kernels[0].id}.1"], known["limits"]
+            assert known["limits"][attempt] < 60
+            # As it would be after that time; nobody else writes it now.
+            known["contact"] -= known["limits"][attempt] * 1.2
+            await asyncio.to_thread(file.with_suffix(".new").write_text, json.dumps(known))
+            await asyncio.to_thread(file.with_suffix(".new").replace, file)
+            async with asyncio.timeout(20):
+                while await asyncio.to_thread(Path(f"/proc/{pid}/cmdline").exists):
+                    await asyncio.sleep(0.05)
+        finally:
+            agent.process.signal(signal.SIGCONT)
+        # That was no failure of the command: there is another try.
+        async with asyncio.timeout(30):
+            while (await session.refresh()).kernels[0].epoch != 2 or session.state != "RUNNING":
+                await asyncio.sleep(0.1)
+        assert session.view.retries == 1
+        await session.terminate(force=True)
+        await session.wait_ended(30)
+        assert all(found.is_clean for found in (await cluster.wait_clean(20)).values())
 
 
 async def test_image_of_one_static_program(cluster: DockerCluster) -> None:

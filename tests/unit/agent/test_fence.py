@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import pytest
+
 from agent.attempts import AttemptSpec, DesiredAttempt, Goal
-from agent.reconcile.fence import Fence
+from agent.backends import warden
+from agent.backends.processes import Process
+from agent.reconcile.fence import Fence, OverdueError
 
 
 def guarded(name: str, seconds: float) -> DesiredAttempt:
@@ -14,7 +19,7 @@ def guarded(name: str, seconds: float) -> DesiredAttempt:
 
 def test_time_counts_from_what_was_heard(tmp_path: Path) -> None:
     now = 100.0
-    fence = Fence(tmp_path / "fence.json", "boot", lambda: now)
+    fence = Fence(tmp_path, "boot", lambda: now)
     fence.guard([guarded("a", 10.0), guarded("b", 0.0), guarded("c", 30.0)])
     assert (fence.due(), fence.wait()) == (frozenset(), 10.0)
     now = 108.0
@@ -31,22 +36,55 @@ def test_time_counts_from_what_was_heard(tmp_path: Path) -> None:
 def test_an_agent_that_returns_knows_how_late_it_is(tmp_path: Path) -> None:
     now = 100.0
     path = tmp_path / "fence.json"
-    fence = Fence(path, "boot", lambda: now)
+    fence = Fence(tmp_path, "boot", lambda: now)
     fence.guard([guarded("a", 10.0)])
     fence.confirm(100.0)
     fence.write()
     now = 111.0
-    assert Fence(path, "boot", lambda: now).due() == {"a.1"}
+    assert Fence(tmp_path, "boot", lambda: now).due() == {"a.1"}
     # After a restart of the node nothing of it runs.
-    assert Fence(path, "other", lambda: now).due() == frozenset()
+    assert Fence(tmp_path, "other", lambda: now).due() == frozenset()
     path.write_text("not json")
-    assert Fence(path, "boot", lambda: now).due() == frozenset()
+    assert Fence(tmp_path, "boot", lambda: now).due() == frozenset()
 
 
 def test_nothing_is_written_for_nothing(tmp_path: Path) -> None:
     path = tmp_path / "fence.json"
-    fence = Fence(path, "boot", lambda: 1.0)
+    fence = Fence(tmp_path, "boot", lambda: 1.0)
     fence.guard([guarded("b", 0.0)])
     fence.confirm(1.0)
     fence.write()
     assert not path.exists()
+
+
+def test_what_is_let_go_is_known_to_a_warden_first(tmp_path: Path) -> None:
+    now = 100.0
+    seen: list[warden.Guarded | None] = []
+    fence = Fence(
+        tmp_path, "boot", lambda: now, lambda directory: seen.append(warden.read(directory / warden.FILE, "boot"))
+    )
+    fence.guard([guarded("a", 10.0), guarded("b", 0.0)])
+    asyncio.run(fence.pin("a.1", Process(5, 6)))
+    assert seen == [warden.Guarded("boot", 100.0, {"a.1": 10.0}, {"a.1": Process(5, 6)})]
+    # What is not guarded needs none.
+    asyncio.run(fence.pin("b.1", Process(7, 8)))
+    assert len(seen) == 1
+    now = 110.0
+    with pytest.raises(OverdueError):
+        asyncio.run(fence.pin("a.1", Process(5, 6)))
+    (tmp_path / warden.MARKS).mkdir()
+    (tmp_path / warden.MARKS / "a.1").touch()
+    fence.forget({"b.1"})
+    fence.write()
+    assert warden.read(tmp_path / warden.FILE, "boot") == warden.Guarded("boot", 100.0)
+    assert not warden.was_ended(tmp_path, "a.1")
+
+
+@pytest.mark.parametrize(
+    ("now", "overdue"), [(110.9, set()), (111.1, {"a.1"}), (132.9, {"a.1"}), (133.1, {"a.1", "b.1"})]
+)
+def test_a_warden_gives_the_agent_a_little_time(now: float, overdue: set[str]) -> None:
+    processes = {name: Process(number, 1) for number, name in enumerate(("a.1", "b.1", "c.1"))}
+    known = warden.Guarded("boot", 100.0, {"a.1": 10.0, "b.1": 30.0, "d.1": 1.0}, processes)
+    assert known.overdue(now).keys() == overdue
+    assert known.pause() == 1.0 / warden.LOOKS

@@ -24,6 +24,7 @@ from agent.enrollment import endpoint, normal_fingerprint, split_address
 from agent.resources.discovery import Node, capacity, discover
 
 RECORD = Record("k.1", "s", "k", "boot", networked=True, monitor=Process(5, 77), init=Process(6, 78))
+RUNNING = replace(RECORD, phase=Phase.RUNNING, start_time=1.0)
 
 
 @pytest.mark.parametrize(
@@ -136,24 +137,34 @@ async def test_output_that_is_being_removed_is_not_taken_for_empty(
 
 
 @pytest.mark.parametrize(
-    ("record", "exit_code", "out_of_memory", "rebooted", "expected"),
+    ("record", "exit_code", "out_of_memory", "rebooted", "fenced", "expected"),
     [
-        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), 0, False, False, (Phase.EXITED, "EXITED")),
-        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), 0, True, False, (Phase.EXITED, "EXITED")),
-        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), 137, True, False, (Phase.EXITED, "OOM_KILLED")),
-        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), None, False, False, (Phase.EXITED, "KILLED")),
-        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), None, False, True, (Phase.EXITED, "NODE_REBOOTED")),
-        (replace(RECORD, phase=Phase.RUNNING, start_time=1.0), 7, False, True, (Phase.EXITED, "EXITED")),
-        (replace(RECORD, phase=Phase.STOPPING, start_time=1.0), 143, False, False, (Phase.EXITED, "STOPPED")),
-        (replace(RECORD, phase=Phase.CREATED), None, False, False, (Phase.FAILED, "START_FAILED")),
-        (replace(RECORD, phase=Phase.CREATING), None, False, False, (Phase.FAILED, "START_FAILED")),
-        (replace(RECORD, phase=Phase.CREATING), None, False, True, (Phase.EXITED, "NODE_REBOOTED")),
+        (RUNNING, 0, False, False, False, (Phase.EXITED, "EXITED")),
+        (RUNNING, 0, True, False, False, (Phase.EXITED, "EXITED")),
+        (RUNNING, 137, True, False, False, (Phase.EXITED, "OOM_KILLED")),
+        (RUNNING, 137, False, False, False, (Phase.EXITED, "EXITED")),
+        (RUNNING, 137, False, False, True, (Phase.EXITED, "STOPPED")),
+        (RUNNING, None, False, False, True, (Phase.EXITED, "STOPPED")),
+        # It was over by itself before it could be killed.
+        (RUNNING, 0, False, False, True, (Phase.EXITED, "EXITED")),
+        (RUNNING, None, False, False, False, (Phase.EXITED, "KILLED")),
+        (RUNNING, None, False, True, False, (Phase.EXITED, "NODE_REBOOTED")),
+        (RUNNING, 7, False, True, False, (Phase.EXITED, "EXITED")),
+        (replace(RECORD, phase=Phase.STOPPING, start_time=1.0), 143, False, False, False, (Phase.EXITED, "STOPPED")),
+        (replace(RECORD, phase=Phase.CREATED), None, False, False, False, (Phase.FAILED, "START_FAILED")),
+        (replace(RECORD, phase=Phase.CREATING), None, False, False, False, (Phase.FAILED, "START_FAILED")),
+        (replace(RECORD, phase=Phase.CREATING), None, False, True, False, (Phase.EXITED, "NODE_REBOOTED")),
     ],
 )
 def test_verdict(
-    record: Record, exit_code: int | None, out_of_memory: bool, rebooted: bool, expected: tuple[Phase, str]
+    record: Record,
+    exit_code: int | None,
+    out_of_memory: bool,
+    rebooted: bool,
+    fenced: bool,
+    expected: tuple[Phase, str],
 ) -> None:
-    phase, reason, message = verdict(record, exit_code, out_of_memory, rebooted)
+    phase, reason, message = verdict(record, exit_code, out_of_memory, rebooted, fenced)
     assert (phase, reason) == expected
     assert message
     assert ended(record, phase, reason, message, 1.0).phase.ended
