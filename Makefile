@@ -3,6 +3,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STUBS := gen/.stamp
 INSTALLED := $(VENV)/.installed
+# Tests that start nothing and wait for nothing, which all cores can share.
+PURE := tests/unit tests/property tests/vectors
 
 .DEFAULT_GOAL := help
 .PHONY: help install proto docs check format programs test demo bench clean
@@ -42,7 +44,8 @@ programs: $(STUBS) ## what is put inside kernels, built once: ssh for every imag
 	$(PY) -m agent.kernel
 
 test: programs ## all tests; needs root
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest -n auto $(PURE)
+	$(VENV)/bin/pytest $(foreach part,$(PURE),--ignore=$(part))
 
 demo: $(STUBS) ## the main job on two nodes of this machine; needs root
 	$(PY) -m demo

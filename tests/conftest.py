@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import hypothesis
 import pytest_asyncio
 
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster, ClusterOptions
+
+# How long an example takes says something about the machine and who else uses it.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
