@@ -66,13 +66,21 @@ class Book:
         """To be held by whoever changes the attempt."""
         return self._locks.setdefault(attempt_id, asyncio.Lock())
 
-    async def add(self, record: Record) -> bool:
-        """Makes a first record that outlives a crash of the node; False when there is one already. Raises OSError."""
+    async def add(self, record: Record, *, lasting: bool = True) -> bool:
+        """Makes a first record; False when there is one already. Raises OSError.
+
+        With `lasting` it outlives a crash of the node when this returns, else from `make_lasting` on.
+        """
         if record.id in self._records or not await asyncio.to_thread(self._store.add, record):
             return False
-        await asyncio.to_thread(self._store.make_lasting, record.id)
+        if lasting:
+            await self.make_lasting(record.id)
         self.show(record)
         return True
+
+    async def make_lasting(self, attempt_id: str) -> None:
+        """Has a record outlive a crash of the node. Raises OSError."""
+        await asyncio.to_thread(self._store.make_lasting, attempt_id)
 
     async def write(self, record: Record) -> None:
         """Replaces a record. Raises OSError, and then the former one stands."""

@@ -209,8 +209,10 @@ class DockerBackend:
                 if (record := self._book.record(spec.id)).phase is not Phase.WAITING:
                     return
                 self._book.show(replace(record, phase=Phase.PULLING))
-            elif not await self._book.add(replace(Record.of(spec, self._options.boot_id), phase=Phase.PULLING)):
-                return
+            else:
+                record = replace(Record.of(spec, self._options.boot_id), phase=Phase.PULLING)
+                if not await self._book.add(record, lasting=image is None):
+                    return
             if image is not None:
                 await self._start(spec, hosts, image)
                 return
@@ -259,7 +261,13 @@ class DockerBackend:
             await self._book.write(record)
             async with self._starts:
                 place = self._book.place(spec.id)
-                init = await self._run(lambda: kernels.start(spec, hosts, image, holding, place))
+                # The disk takes its time while the engine works: nothing is let go before, and after a crash of the node the container's
+                # own name and labels say that it was there.
+                lasting = asyncio.ensure_future(self._book.make_lasting(spec.id))
+                try:
+                    init = await self._run(lambda: kernels.start(spec, hosts, image, holding, place))
+                finally:
+                    await lasting
             record = replace(record, phase=Phase.CREATED, init=init, memory_group=str(memory_group(init.pid) or ""))
             # What is not recorded, a later agent could not reach.
             await self._book.write(record)

@@ -26,9 +26,9 @@ from agent.reconcile.plan import (
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from agent.attempts import DesiredAttempt, ObservedAttempt
+    from agent.attempts import AttemptSpec, DesiredAttempt, ObservedAttempt
     from agent.backends.backend import Backend
     from agent.reconcile.fence import Fence
     from agent.reconcile.plan import Action
@@ -312,11 +312,7 @@ class Reconciler(Generic[Network]):
                     await self._backend.decline(wanted.spec, Phase.EXITED, "STOPPED", message)
             case Attach(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
-                    path = self._backend.namespace_path(attempt_id)
-                    if wanted.spec.networked:
-                        await self._links.attach(self._networks[wanted.spec.session_id], wanted.spec.kernel_id, path)
-                    if wanted.spec.egress:
-                        await self._ways_out.attach(attempt_id, path)
+                    await self._attach(wanted.spec, self._backend.namespace_path(attempt_id))
                     await self._backend.mark_attached(attempt_id)
             case Release(attempt_id):
                 if self.fence is not None:
@@ -328,6 +324,18 @@ class Reconciler(Generic[Network]):
                 await self._backend.kill(attempt_id)
             case Remove(attempt_id):
                 await self._backend.remove(attempt_id)
+
+    async def _attach(self, spec: AttemptSpec, path: str) -> None:
+        """Joins a kernel to its session and to the outside, both at once: they have nothing in common."""
+        steps: list[Awaitable[object]] = []
+        if spec.networked:
+            steps.append(self._links.attach(self._networks[spec.session_id], spec.kernel_id, path))
+        if spec.egress:
+            steps.append(self._ways_out.attach(spec.id, path))
+        # None goes on while the attempt is tried again, or ended.
+        for outcome in await asyncio.gather(*steps, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     def _hosts_of(self, wanted: DesiredAttempt) -> str:
         if wanted.spec.networked:

@@ -67,6 +67,9 @@ GOALS: dict[str, Goal] = {
     "submit-single-p50": Goal("ratio at most 2.5", _ratio_at_most(2.5)),
     "code-round-trip": Goal("ratio at most 1.3", _ratio_at_most(1.3)),
     "docker-start-20-parallel": Goal("ratio at most 1.05", _ratio_at_most(1.05)),
+    "docker-cluster-4-nodes-all-pairs": Goal("ratio at most 0.5", _ratio_at_most(0.5)),
+    "vxlan_tcp_throughput_by_hand": Goal("ratio at least 0.98", _ratio_at_least(0.98)),
+    "vxlan_tcp_throughput_docker_overlay": Goal("ratio at least 0.97", _ratio_at_least(0.97)),
     "docker-start": Goal("ratio at most 1.10", _ratio_at_most(1.10)),
     "noop-sessions": Goal("ratio at least 4 and 2,000 sessions/s", _both(4, 2000)),
 }

@@ -142,12 +142,13 @@ def by_hand(node: str, session: str, kernel: str, own: str, other: str, vni: int
 
 
 def throughput(client: str, server: str, address: str, seconds: int) -> float:
-    """Gbit/s of one TCP stream from client to server."""
-    serve = ["ip", "netns", "exec", server, "iperf3", "-s", "-1", "-B", address]
+    """Gbit/s of one TCP stream from client to server, which are names or paths of namespaces."""
+    serve = ["nsenter", f"--net={namespaces.DIRECTORY / server}", "iperf3", "-s", "-1", "-B", address]
     with subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as listening:
         try:
             for _ in range(TRIES):
-                command = ["ip", "netns", "exec", client, "iperf3", "-J", "-c", address, "-t", str(seconds)]
+                target = ["-c", address, "-t", str(seconds)]
+                command = ["nsenter", f"--net={namespaces.DIRECTORY / client}", "iperf3", "-J", *target]
                 done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=seconds + 20)
                 end = json.loads(done.stdout).get("end", {})
                 # It says so, and exits with 0, when the server was not there yet.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from agent.backends.backend import BackendError
 from agent.backends.dispatch import Dispatch
 from agent.backends.docker_engine import Engine, EngineUnavailableError, find_host
 from agent.backends.process import ProcessBackend
+from agent.backends.records import Records
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.conftest import HOSTS, Contract, Kind
 from tests.integration.docker.engine import IMAGE, TestEngine
@@ -184,6 +186,25 @@ async def test_lost_answers_start_nothing_twice(
     monkeypatch.setattr(docker_kernels, "TRY_PAUSE", 0.01)
     observed, output = await contract.ran(contract.spec("k", "echo", "once"))
     assert (observed.exit_code, output) == (0, "once\n")
+    assert not contract.left()
+
+
+async def test_nothing_is_let_go_that_a_crash_would_forget(
+    contract: Contract, engine: TestEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record goes to the disk while the engine starts the container; if it cannot, the container does not stay."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    monkeypatch.setattr(Records, "make_lasting", full)
+    backend = await contract.open()
+    await backend.create(contract.spec("k", "true"), HOSTS)
+    observed = backend.observed()["k.1"]
+    assert (observed.phase, observed.reason) == (Phase.FAILED, "START_FAILED")
+    assert "the disk is full" in observed.message
+    assert not inspected(engine, "retinue-k.1")["State"]["Running"]
+    await backend.remove("k.1")
     assert not contract.left()
 
 
