@@ -48,7 +48,7 @@ def installed() -> dict[str, dict[str, Any]]:
                 spec = json.loads(file.read_text())
             except (OSError, ValueError):
                 continue
-            if isinstance(spec, dict) and isinstance(spec.get("argv"), list):
+            if isinstance(spec, dict) and isinstance(spec.get("argv"), list) and spec["argv"]:
                 spec["resource_dir"] = str(file.parent)
                 found.setdefault(file.parent.name.lower(), spec)
     return found
@@ -69,6 +69,14 @@ def choose(language: str) -> dict[str, Any] | None:
     return next((spec for spec in specs.values() if str(spec.get("language", "")).lower() == wanted), None)
 
 
+def interpreter(word: str, resource_dir: str) -> str:
+    """The program that a Jupyter kernel begins with: `python` is that of the environment it was installed in, as for Jupyter."""
+    # PREFIX/share/jupyter/kernels/NAME
+    places = Path(resource_dir).parents
+    beside = places[3] / "bin" / word if len(places) > 3 else Path(word)  # noqa: PLR2004  # as above
+    return str(beside) if word in {"python", "python3"} and os.access(beside, os.X_OK) else word
+
+
 def start(language: str, key: str) -> dict[str, Any]:
     """Starts it, and returns once its sockets are there."""
     spec = choose(language)
@@ -85,6 +93,7 @@ def start(language: str, key: str) -> dict[str, Any]:
         str(word).replace("{connection_file}", str(connection)).replace("{resource_dir}", spec.get("resource_dir", ""))
         for word in spec["argv"]
     ]
+    argv[0] = interpreter(argv[0], spec.get("resource_dir", ""))
     environment = {**os.environ, **{str(name): str(value) for name, value in (spec.get("env") or {}).items()}}
     log = directory / "log"
     with log.open("wb") as output:

@@ -22,6 +22,8 @@ from retinue.manager.v1 import code_pb2
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WAIT = 60.0
+# By scripts/install, where native processes see it.
+INSTALLED = "/var/cache/retinue/jupyterlab/share/jupyter"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,9 +32,12 @@ def runtime() -> Path:
 
 
 @contextlib.asynccontextmanager
-async def interactive(client: Client) -> AsyncIterator[Session]:
+async def interactive(client: Client, **environment: str) -> AsyncIterator[Session]:
     session = await client.sessions.create(
-        type="interactive", slots={"cpu": "1", "mem": "512m"}, environment={"GREETING": "hello"}, termination_grace=0
+        type="interactive",
+        slots={"cpu": "1", "mem": "512m"},
+        environment={"GREETING": "hello", **environment},
+        termination_grace=0,
     )
     try:
         await session.wait("RUNNING", timeout=WAIT)
@@ -214,6 +219,32 @@ async def test_any_installed_kernel_is_a_language(session: Session) -> None:
         for language in ("shell", "bash"):
             async with session.code(language) as shell:
                 assert (await shell.execute("echo $((6 * 7)); hostname")).stdout == "42\nmain1\n"
+
+
+async def test_bash_as_it_is_installed(client: Client) -> None:
+    """By bash_kernel from PyPI, which scripts/install puts beside JupyterLab: state, streams, completion, interrupts, exit codes."""
+    async with (
+        interactive(client, JUPYTER_PATH=INSTALLED) as session,
+        asyncio.timeout(WAIT),
+        session.code("bash") as bash,
+    ):
+        assert (await bash.execute('answer=42; twice() { echo "$1$1"; }; cd /usr')).status == "OK"
+        result = await bash.execute('twice "$answer"; pwd; hostname')
+        assert result.stdout.split() == ["4242", "/usr", "main1"]
+        failed = await bash.execute("(exit 3)")
+        assert (failed.status, failed.error_value) == ("ERROR", "3")
+        run_id = str(uuid.uuid4())
+        # The first line comes while it still runs.
+        async for event in bash.run("echo on; sleep 1000", run_id=run_id):
+            last = event
+            if "on" in event.stdout:
+                await bash.interrupt(run_id)
+        assert last.finished.status == code_pb2.CODE_STATUS_INTERRUPTED
+        assert (await bash.execute('echo "$answer"')).stdout.strip() == "42"
+        assert "twice" in (await bash.complete("twi")).matches
+        # Beside it, and in the same files, there is Python.
+        async with session.code() as python:
+            assert (await python.execute("6 * 7")).value == "42"
 
 
 async def test_refusals(cluster: Cluster, client: Client, session: Session) -> None:
