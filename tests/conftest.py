@@ -1,4 +1,6 @@
-"""A cluster of two agents on nodes of their own, started as a user would start it, and shared by the tests that need one."""
+"""What tests share: one real PostgreSQL for those that need a database of their own, and a cluster of two agents on nodes of
+their own, started as a user would start it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,11 @@ from collections.abc import AsyncIterator
 import hypothesis
 import pytest_asyncio
 
+from manager.store.embedded import EmbeddedServer
+from manager.store.migrations import migrate
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster, ClusterOptions
+from tests.integration.databases import TEMPLATE, Postgres, passable_directory
 
 # How long an example takes says something about the machine and who else uses it.
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -39,3 +44,16 @@ async def cluster() -> AsyncIterator[Cluster]:
 async def client(cluster: Cluster) -> AsyncIterator[Client]:
     async with cluster.client() as client:
         yield client
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def postgres() -> AsyncIterator[Postgres]:
+    with passable_directory() as directory:
+        server = EmbeddedServer(directory / "postgres", durable=False)
+        try:
+            found = Postgres(await server.start())
+            await found.execute(f"CREATE DATABASE {TEMPLATE}")
+            await migrate(found.url_of(TEMPLATE))
+            yield found
+        finally:
+            await server.stop()

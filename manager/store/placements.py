@@ -77,8 +77,13 @@ async def hold(
     the sessions that still wait, and the agents of which amounts are `wanted`, by agent and slot; an agent that nothing is wanted of is
     named with the empty slot and 0. Raises NotLeader.
     """
-    leading, _, quotas, lost, short = await tx.together(
-        leadership.checking(term), UNMARKED, _holding_quotas(subjects), _holding_waiting(ids), _holding_agents(*wanted)
+    leading, _, quotas, lost, _, short = await tx.together(
+        leadership.checking(term),
+        UNMARKED,
+        _holding_quotas(subjects),
+        _holding_waiting(ids),
+        _holding_agents(wanted[0]),
+        _missing(*wanted),
     )
     leadership.checked(leading, term)
     return Held(quotas, {row["id"] for row in lost}, {(row["agent_id"], row["slot"]): row["free"] for row in short})
@@ -120,12 +125,20 @@ def _holding_waiting(ids: Collection[uuid.UUID]) -> Statement:
     )
 
 
-def _holding_agents(agents: Sequence[str], slots: Sequence[str], amounts: Sequence[int]) -> Statement:
+def _holding_agents(agents: Sequence[str]) -> Statement:
+    return Statement(
+        "SELECT FROM agent WHERE id = ANY(:agents) ORDER BY id FOR NO KEY UPDATE", {"agents": sorted(set(agents))}
+    )
+
+
+def _missing(agents: Sequence[str], slots: Sequence[str], amounts: Sequence[int]) -> Statement:
+    """What there is not enough of on agents that are locked. Apart from their locking: a statement that waited for a lock would not see
+    the claims for which it had to wait.
+    """
     return Statement(
         """
             WITH held AS (
-                SELECT id, capacity, state = 'ALIVE' AND NOT drained AND NOT revoked AS takes FROM agent
-                WHERE id = ANY(:agents) ORDER BY id FOR NO KEY UPDATE
+                SELECT id, capacity, state = 'ALIVE' AND NOT drained AND NOT revoked AS takes FROM agent WHERE id = ANY(:agents)
             ), wanted AS (
                 SELECT r.agent_id, r.slot, r.amount,
                     CASE WHEN held.takes THEN coalesce((held.capacity->>r.slot)::bigint, 0) - (

@@ -19,9 +19,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     directory = config.getoption("vectors", default=None)
     if not directory:
         return
-    from tests.vectors.test_vectors import exception_of, read_vectors  # noqa: PLC0415  # only for this
+    from tests.vectors.exceptions import exception_of  # noqa: PLC0415  # only for this
+    from tests.vectors.test_vectors import read_vectors  # noqa: PLC0415  # only for this
 
-    left_out = [(vector["id"], why) for vector in read_vectors(Path(directory)) if (why := exception_of(vector))]
-    terminalreporter.section(f"{len(left_out)} vectors left out on purpose")
+    try:
+        vectors = list(read_vectors(Path(directory)))
+    except ValueError as error:
+        terminalreporter.section(str(error))
+        return
+    left_out = [(vector["id"], why) for vector in vectors if (why := exception_of(vector))]
+    terminalreporter.section(f"{len(left_out)} of {len(vectors)} vectors left out on purpose")
     for name, why in left_out:
         terminalreporter.line(f"{name}: {why}")

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from manager.scheduling.columns import Policy, Tier, Verdict
+from manager.scheduling.columns import UNPLACED, Policy, Tier, Verdict
 from manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
-from manager.scheduling.reasons import ARCHITECTURE_MISSING
+from manager.scheduling.kinds import KERNEL
+from manager.scheduling.reasons import ARCHITECTURE_MISSING, KERNELS
 from manager.scheduling.strategies import MAX_KERNELS_PER_AGENT, MAX_TRIES_BEFORE_SKIP, SLOT_PRIORITY
 from tests.vectors.scene import Amounts, Outcome, Scene, exact
 from tests.vectors.share_vectors import in_order, share
@@ -111,6 +112,7 @@ def pick_and_place(vector: Vector) -> None:
     assert outcome.order[0] == expected["picked"]
     agents = outcome.agents[expected["picked"]]
     assert set(agents) == {expected["agent"]}
+    assert expected.get("all_kernels_on_same_agent", True)
     kernels = next(session for session in given["pending"] if session["id"] == expected["picked"]).get("kernels", [{}])
     assert len(agents) == len(kernels)
 
@@ -174,7 +176,15 @@ def round_robin(vector: Vector) -> None:
 def agent_pick(vector: Vector) -> None:
     given = vector["input"]
     scene = scene_with(given["agents"])
-    scene.add_session("s", "owner", [given["request"]], architecture=given.get("architecture", ""))
+    scene.add_session(
+        "s",
+        "owner",
+        [given["request"]],
+        architecture=given.get("architecture", ""),
+        designated=given.get("designated", ()),
+        strict=given.get("designation_policy") == "strict",
+        avoided=given.get("failed_for_session", ()),
+    )
     assert_agent(scene.run(policy_of(given)), vector["expected"])
 
 
@@ -209,13 +219,18 @@ def shortfall_report(vector: Vector) -> None:
     explanation = outcome.decisions.explain(outcome.rows["s"])
     assert explanation is not None
     if "missing" in expected:
-        missing = {lack.slot: Fraction(lack.short, outcome.scale) for lack in explanation.shortfalls[0].lacks}
+        lacks = [lack for lack in explanation.shortfalls[0].lacks if lack.slot != KERNELS]
+        missing = {lack.slot: Fraction(lack.short, outcome.scale) for lack in lacks}
         assert missing == {slot: exact(amount) for slot, amount in expected["missing"].items()}
+    if "missing_containers" in expected:
+        lacks = [lack for shortfall in explanation.shortfalls for lack in shortfall.lacks if lack.slot == KERNELS]
+        assert sum(lack.short for lack in lacks) // KERNEL == int(expected["missing_containers"] or 0)
     if "failed_kernel_indices" in expected:
         failed = [shortfall.kernel for shortfall in explanation.shortfalls]
         assert failed == expected["failed_kernel_indices"]
         assert set(range(len(kernels))) - set(failed) == set(expected["placeable_kernel_indices"])
     assert not outcome.order
+    assert_unchanged(outcome, expected)
 
 
 def failed_agent_avoidance(vector: Vector) -> None:
@@ -259,12 +274,20 @@ def assert_refused(outcome: Outcome, expected: Vector) -> None:
     decisions = outcome.decisions
     assert not outcome.order
     assert not decisions.held.any()
+    assert_unchanged(outcome, expected)
     explanation = decisions.explain(outcome.rows["s"])
     assert explanation is not None
     compatible = {"no-fit": True, "no-compatible-agent": False}[expected["error"]]
     assert (decisions.verdicts[outcome.rows["s"]] == Verdict.NO_ROOM) == compatible
     if expected.get("failed_filter") == "architecture":
         assert (explanation.tier, explanation.code) == (Tier.CONFIGURATION, ARCHITECTURE_MISSING)
+
+
+def assert_unchanged(outcome: Outcome, expected: Vector) -> None:
+    """Whether anybody holds more than before is what it is expected to be, if that is said."""
+    if "accounting_unchanged" in expected:
+        unchanged = (outcome.decisions.kernel_agents == UNPLACED).all() and not outcome.decisions.held.any()
+        assert unchanged == expected["accounting_unchanged"]
 
 
 def scheduling_pass(vector: Vector) -> None:
@@ -274,7 +297,7 @@ def scheduling_pass(vector: Vector) -> None:
         add_pending(scene, session)
     outcome = scene.run(policy_of(given, given["scheduler"]))
     verdicts = {name: Verdict(outcome.decisions.verdicts[row]) for name, row in outcome.rows.items()}
-    failures = {Verdict.NO_ROOM, Verdict.NO_AGENT, Verdict.HELD_BACK}
+    failures = {Verdict.NO_ROOM, Verdict.NO_AGENT, Verdict.HELD_BACK, Verdict.OVER_QUOTA}
     assert outcome.order == expected["scheduled"]
     assert {name for name, verdict in verdicts.items() if verdict in failures} == set(expected["failed"])
     assert {name for name, verdict in verdicts.items() if verdict == Verdict.BEHIND} == set(expected.get("skipped", []))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -110,6 +110,12 @@ def divisible(vector: Vector) -> None:
     _, tasks, _ = fill({**vector, "on_no_fit": "stop"}, PIECES)
     for name, wanted in (expected.get("tasks") or expected["drf_divisible_tasks"]).items():
         assert abs(Fraction(tasks[name], PIECES) - exact(wanted)) <= Fraction(2, PIECES)
+    for user in vector["users"]:
+        got = {slot: exact(amount) * tasks[user["name"]] / PIECES for slot, amount in user["demand"].items()}
+        piece = share({slot: exact(amount) / PIECES for slot, amount in user["demand"].items()}, vector["capacity"])
+        if "dominant_share" in expected:
+            wanted = exact(expected["dominant_share"][user["name"]])
+            assert abs(share(got, vector["capacity"]) - wanted) <= 2 * piece
 
 
 def gang_fill(vector: Vector) -> None:
@@ -126,6 +132,9 @@ def gang_fill(vector: Vector) -> None:
     assert set(outcome.rows) - set(outcome.order) == set(expected["unscheduled"])
     placed = sum(len(agents) for agents in outcome.agents.values())
     assert (outcome.decisions.kernel_agents != UNPLACED).sum() == placed
+    if "held_by_unscheduled" in expected:
+        # All that is held is that of those that were placed.
+        assert not any(exact(amount) for amount in expected["held_by_unscheduled"].values())
     if "placement" in expected:
         assert {name: sorted(agents) for name, agents in outcome.agents.items()} == {
             name: sorted(agents) for name, agents in expected["placement"].items()
@@ -198,6 +207,79 @@ def fifo_hol_pick(vector: Vector) -> None:
     assert picked == ([] if vector["expected_pick"] is None else [vector["expected_pick"]])
 
 
+def sorter_steps(vector: Vector) -> None:
+    """Clients in order of their shares. Ties are by row here, and so they come in the order expected."""
+    total: Amounts = {}
+    weights: dict[str, Fraction] = {}
+    held: dict[str, dict[str, Fraction]] = {}
+    active: set[str] = set()
+    for step in vector["steps"]:
+        match step["op"]:
+            case "set_total":
+                total = step["res"]
+            case "weight":
+                weights[step["path"]] = exact(step["value"])
+            case "add":
+                held.setdefault(step["client"], {})
+                active.add(step["client"])
+            case "activate":
+                active.add(step["client"])
+            case "deactivate":
+                active.discard(step["client"])
+            case "remove":
+                del held[step["client"]]
+                active.discard(step["client"])
+            case "allocate" | "unallocate":
+                sign = 1 if step["op"] == "allocate" else -1
+                for slot, amount in step["res"].items():
+                    of_client = held[step["client"]]
+                    of_client[slot] = of_client.get(slot, Fraction(0)) + sign * exact(amount)
+            case "update":
+                held[step["client"]] = {slot: exact(amount) for slot, amount in step["res"].items()}
+            case "expect_order":
+                order = step["order"]
+                assert set(order) == active
+                whole = whole_weights([str(weights.get(client, 1)) for client in order])
+                by_client = dict(zip(order, whole, strict=True))
+                pending = [(client, client) for client in order]
+                assert not order or in_order(total, dict(held), pending, by_client) == order
+            case other:
+                raise AssertionError(f"nothing runs steps {other!r}")
+
+
+def one_slot_fill(total: str | float, weights: Mapping[str, str | float], wanted: Mapping[str, int]) -> dict[str, int]:
+    """How many units of one slot each owner gets that asks for so many, one by one."""
+    scene = Scene()
+    scene.add_agent("pool", {"units": total})
+    for name, weight in zip(weights, whole_weights(list(weights.values())), strict=True):
+        scene.add_owner(name, weight)
+        for number in range(wanted[name]):
+            scene.add_session(f"{name}/{number}", name, [{"units": 1}])
+    order = scene.run(Policy("drf", "concentrated")).order
+    picks = [name.rsplit("/", 1)[0] for name in order]
+    return {name: picks.count(name) for name in weights}
+
+
+def max_min(vector: Vector) -> None:
+    """Pools without bounds of their own, each of which wants everything."""
+    total = int(vector["total"])
+    pools = {str(number): pool.get("weight", 1) for number, pool in enumerate(vector["pools"])}
+    got = one_slot_fill(total, pools, dict.fromkeys(pools, total))
+    assert list(got.values()) == vector["expected"]
+
+
+def demand_capped_share(vector: Vector) -> None:
+    """Shares of what there is, by weight alone when everybody wants everything, and with what they do want."""
+    capacity, queues, expected = int(vector["capacity"]), vector["queues"], vector["expected"]
+    weights = {name: queue["weight"] for name, queue in queues.items()}
+    demands = {name: min(int(queue["demand"]), capacity) for name, queue in queues.items()}
+    for wanted, result in ((dict.fromkeys(queues, capacity), "fair_share"), (demands, "demand_capped")):
+        got = one_slot_fill(capacity, weights, wanted)
+        for name, part in expected[result].items():
+            # Units are not divided.
+            assert abs(got[name] - exact(part) * capacity) < 1, (result, name)
+
+
 def decay(vector: Vector) -> None:
     for case in vector["cases"]:
         got = decayed_usage([(case["days"], case["usage"])], case["half_life"])
@@ -222,6 +304,9 @@ RUNNERS: dict[str, Callable[[Vector], None]] = {
     "session_pick": session_pick,
     "equal_agents": equal_agents,
     "fifo_hol_pick": fifo_hol_pick,
+    "sorter_steps": sorter_steps,
+    "max_min": max_min,
+    "demand_capped_share": demand_capped_share,
     "decay": decay,
     "factor": usage_factor,
 }

@@ -2,7 +2,8 @@
 
 `pytest tests/vectors --vectors DIR` runs the files of the same format in another directory. Vectors that concern other parts of the
 system, or rules that we differ from on purpose, are named with their reason in exceptions.json: by kind, by id, or by what their input says.
-They are no cases here, and the report counts them by reason. A kind that nobody has heard of is a case that fails.
+They are no cases here, and the report names them with the reason. A kind that nobody has heard of is a case that fails, and so is
+an expectation that nothing looks at.
 """
 
 from __future__ import annotations
@@ -10,68 +11,121 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.vectors import device_vectors, placement_vectors, policy_vectors, share_vectors
+from tests.integration.databases import Postgres, fresh_database
+from tests.vectors import device_vectors, placement_vectors, policy_vectors, share_vectors, store_vectors
+from tests.vectors.exceptions import EXCEPTIONS, HERE, Expectations, Vector, case_exception, exception_of, kind_of
 
-HERE = Path(__file__).parent
-EXCEPTIONS: dict[str, Any] = json.loads((HERE / "exceptions.json").read_text())
 RUNNERS = {**device_vectors.RUNNERS, **share_vectors.RUNNERS, **placement_vectors.RUNNERS, **policy_vectors.RUNNERS}
-Vector = dict[str, Any]
-
-
-def kind_of(vector: Vector) -> str:
-    """What a vector is about."""
-    return str(vector.get("kind") or vector["category"])
+# Those that need a database.
+STORE_RUNNERS = store_vectors.RUNNERS
 
 
 def read_vectors(directory: Path) -> Iterator[Vector]:
     """All vectors of the files in a directory. Raises ValueError when there are none, or a file holds something else."""
     paths = [path for path in sorted(directory.glob("*.json")) if path.name != "exceptions.json"]
     if not paths:
-        raise ValueError(f"no vectors in {directory}")
+        raise ValueError(f"there are no vectors in {directory}")
     for path in paths:
-        content = json.loads(path.read_text())
+        try:
+            content = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON: {error}") from error
         vectors = content if isinstance(content, list) else content.get("vectors")
-        if not vectors:
-            raise ValueError(f"{path} holds no vectors")
-        yield from vectors
-
-
-def exception_of(vector: Vector) -> str | None:
-    """Why a vector is no case here: by its kind, by its id, or by what its input says; None when it is one."""
-    kind, given = kind_of(vector), vector.get("input", vector)
-    reason = EXCEPTIONS["kinds"].get(kind) or EXCEPTIONS["ids"].get(vector["id"])
-    for condition in EXCEPTIONS["conditions"]:
-        if condition["kind"] == kind and all(given.get(key) == value for key, value in condition["where"].items()):
-            reason = condition["reason"]
-    return reason
+        if not vectors or not all(isinstance(vector, dict) for vector in vectors):
+            raise ValueError(
+                f"{path} holds no vectors: it must be a list of objects, or an object with such a list as `vectors`"
+            )
+        for number, vector in enumerate(vectors):
+            yield {"id": f"{path.stem}-{number}", **vector}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One case for each vector."""
-    if "vector" in metafunc.fixturenames:
-        directory = Path(metafunc.config.getoption("vectors", default=None) or HERE)
+    if "vector" not in metafunc.fixturenames:
+        return
+    directory = Path(metafunc.config.getoption("vectors", default=None) or HERE)
+    try:
         cases = [vector for vector in read_vectors(directory) if exception_of(vector) is None]
-        metafunc.parametrize("vector", cases, ids=[vector["id"] for vector in cases])
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+    stored = "postgres" in metafunc.fixturenames
+    cases = [vector for vector in cases if (kind_of(vector) in STORE_RUNNERS) == stored]
+    metafunc.parametrize("vector", cases, ids=[vector["id"] for vector in cases])
 
 
 def test_vector(vector: Vector) -> None:
-    assert kind_of(vector) in RUNNERS, f"nothing runs vectors of kind {kind_of(vector)}"
-    RUNNERS[kind_of(vector)](vector)
+    kind = kind_of(vector)
+    assert kind in RUNNERS, (
+        f"nothing runs vectors of kind {kind!r}; known are: {', '.join(sorted({*RUNNERS, *STORE_RUNNERS}))}"
+    )
+    vector = observed(vector)
+    RUNNERS[kind](vector)
+    assert_all_read(vector)
+
+
+async def test_vector_of_the_store(vector: Vector, postgres: Postgres) -> None:
+    vector = observed(vector)
+    async with fresh_database(postgres) as url:
+        await STORE_RUNNERS[kind_of(vector)](vector, url)
+    assert_all_read(vector)
+
+
+def observed(vector: Vector) -> Vector:
+    """The vector, with a record of what is read of its expectations."""
+    expected = vector.get("expected")
+    return {**vector, "expected": Expectations(expected)} if isinstance(expected, dict) else vector
+
+
+def assert_all_read(vector: Vector) -> None:
+    """Fails for a vector of which a part was not looked at."""
+    expected = vector.get("expected")
+    unread = sorted(expected.unread) if isinstance(expected, Expectations) else []
+    assert not unread, f"nothing looks at what it expects of {', '.join(unread)}"
 
 
 def test_exceptions_name_what_exists_and_nothing_else_is_left_out() -> None:
     vectors = list(read_vectors(HERE))
     kinds = {kind_of(vector) for vector in vectors}
     ids = [vector["id"] for vector in vectors]
+    runners = {*RUNNERS, *STORE_RUNNERS}
     assert len(set(ids)) == len(ids) == 128
     assert set(EXCEPTIONS["kinds"]) <= kinds
     assert set(EXCEPTIONS["ids"]) <= set(ids)
-    assert not set(EXCEPTIONS["kinds"]) & set(RUNNERS)
-    assert {condition["kind"] for condition in EXCEPTIONS["conditions"]} <= set(RUNNERS)
-    assert {kind_of(vector) for vector in vectors if exception_of(vector) is None} <= set(RUNNERS)
-    reasons = [*EXCEPTIONS["kinds"].values(), *EXCEPTIONS["ids"].values()]
-    assert all(len(reason) > 20 for reason in [*reasons, *(item["reason"] for item in EXCEPTIONS["conditions"])])
+    assert not set(EXCEPTIONS["kinds"]) & runners
+    assert {rule["kind"] for rule in EXCEPTIONS["conditions"] + EXCEPTIONS["cases"]} <= runners
+    assert {kind_of(vector) for vector in vectors if exception_of(vector) is None} <= runners
+    expected = {key for vector in vectors if isinstance(vector.get("expected"), dict) for key in vector["expected"]}
+    assert set(EXCEPTIONS["expected"]) <= expected
+    cases = [(kind_of(vector), case) for vector in vectors for case in vector.get("input", vector).get("cases", ())]
+    assert {case_exception(kind, case) for kind, case in cases} >= {rule["reason"] for rule in EXCEPTIONS["cases"]}
+    named = [reason for part in ("kinds", "ids", "expected") for reason in EXCEPTIONS[part].values()]
+    ruled = [rule["reason"] for rule in EXCEPTIONS["conditions"] + EXCEPTIONS["cases"]]
+    assert all(len(reason) > 20 for reason in [*named, *ruled])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there are no vectors in"),
+        ("{", "is not JSON"),
+        ("[1]", "holds no vectors"),
+        ('{"vectors": []}', "holds no vectors"),
+    ],
+)
+def test_a_directory_that_holds_something_else(tmp_path: Path, text: str | None, said: str) -> None:
+    if text is not None:
+        (tmp_path / "more.json").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        list(read_vectors(tmp_path))
+
+
+def test_an_unknown_kind_and_an_expectation_that_nothing_looks_at_fail() -> None:
+    with pytest.raises(AssertionError, match="nothing runs vectors of kind 'new'"):
+        test_vector({"id": "x", "kind": "new"})
+    vector = {"id": "x", "category": "priority_order"}
+    given = {"scheduler": "fifo", "pending_priorities_in_arrival_order": [1]}
+    with pytest.raises(AssertionError, match="nothing looks at what it expects of colour"):
+        test_vector({**vector, "input": given, "expected": {"order_by_index": [0], "colour": "red"}})
