@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import uuid
 
-from sqlmodel.ext.asyncio.session import AsyncSession
-
 from manager.api import errors
 from manager.api.interceptors import current_principal
 from manager.lifecycle import entrances
 from manager.lifecycle.entrances import Entrance, Way
 from manager.store import sessions
+from manager.store.database import Transaction
 
 
 def sight(*, owner_only: bool = False) -> sessions.Sight:
@@ -20,7 +19,7 @@ def sight(*, owner_only: bool = False) -> sessions.Sight:
     return sessions.Sight(principal.is_admin, principal.name, administered)
 
 
-async def find_session(tx: AsyncSession, reference: str, *, owner_only: bool = False) -> uuid.UUID:
+async def find_session(tx: Transaction, reference: str, *, owner_only: bool = False) -> uuid.UUID:
     """The session of a reference: id, prefix of it, or name. Raises NotFound for none, and for one the caller may not see."""
     found = await sessions.find(tx, reference, sight(owner_only=owner_only), current_principal().name)
     if found is None:
@@ -29,7 +28,7 @@ async def find_session(tx: AsyncSession, reference: str, *, owner_only: bool = F
 
 
 async def note_entrance(
-    tx: AsyncSession, session_id: uuid.UUID, way: Way, hostname: str, *, port: int = 0, service: str = ""
+    tx: Transaction, session_id: uuid.UUID, way: Way, hostname: str, *, port: int = 0, service: str = ""
 ) -> None:
     """Keeps in the session's journal that the caller enters a kernel; last in the transaction that found the kernel."""
     caller = current_principal()

@@ -6,9 +6,8 @@ import uuid
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlmodel.ext.asyncio.session import AsyncSession
-
 from manager.store import entrances
+from manager.store.database import Transaction
 
 AGAIN_SECONDS = 600.0
 """Connections and copies come by the hundred: of those by one token to one place, one in so many seconds is kept."""
@@ -42,7 +41,7 @@ class Entrance:
     service: str = ""
 
 
-async def record(tx: AsyncSession, session_id: uuid.UUID, entrance: Entrance) -> None:
+async def record(tx: Transaction, session_id: uuid.UUID, entrance: Entrance) -> None:
     """Keeps an entrance into a kernel of a session that is there; last in the transaction."""
     payload = {
         "way": str(entrance.way),

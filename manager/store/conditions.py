@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 
 from sqlalchemy import text
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store import journal, sessions
+from manager.store.database import Transaction
 
 AGENT_LOST = "AGENT_LOST"
 
 
-async def set_agent_lost(tx: AsyncSession, agent_id: str, *, lost: bool) -> None:
+async def set_agent_lost(tx: Transaction, agent_id: str, *, lost: bool) -> None:
     """Puts the condition AGENT_LOST on the live sessions with a live attempt on an agent, or takes it off them."""
     rows = await tx.execute(
         text("""

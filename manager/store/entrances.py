@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import text
-from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store import journal
+from manager.store.database import Transaction
 
 KIND = "ENTERED"
 
 
-async def record(tx: AsyncSession, session_id: uuid.UUID, payload: Mapping[str, Any], within: float | None) -> bool:
+async def record(tx: Transaction, session_id: uuid.UUID, payload: Mapping[str, Any], within: float | None) -> bool:
     """Appends an entrance to the journal, unless the same one was appended in the last `within` seconds; returns whether it was.
 
     With None every one is appended. The session is there.

@@ -19,8 +19,8 @@ import psycopg
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.database import APPENDED, Database, StoreUnavailable
-from manager.store.recordset import recordset
+from manager.store.database import APPENDED, Database, Statement, StoreUnavailable, Transaction
+from manager.store.recordset import Row, recordset
 
 _log = logging.getLogger(__name__)
 
@@ -90,44 +90,74 @@ class Page:
     oldest: int
 
 
-async def append(tx: AsyncSession, entries: Sequence[Entry]) -> int:
+async def append(tx: Transaction, entries: Sequence[Entry]) -> int:
     """Records entries with consecutive revisions; returns the first, or the next one when there are no entries."""
     if not entries:
         newest, _ = await head(tx)
         return newest + 1
-    result = await tx.execute(
-        text("""
-            WITH counted AS (
-                UPDATE journal_head SET revision = revision + :number WHERE id = 1
-                RETURNING revision - :number AS before, clock_timestamp() AS at
+    (numbered,) = await tx.together(
+        Statement(
+            """
+                WITH counted AS (
+                    UPDATE journal_head SET revision = revision + :number WHERE id = 1
+                    RETURNING revision - :number AS before, clock_timestamp() AS at
+                ), recorded AS (
+                    INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
+                    SELECT before + position, at, session_id, owner, project, kind, payload
+                    FROM counted, ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (session_id uuid, owner text, project text, kind text,
+                        payload jsonb)) WITH ORDINALITY AS entry(session_id, owner, project, kind, payload, position)
+                )
+                SELECT before + 1 AS first, at FROM counted
+            """,
+            {"number": len(entries), "rows": _rows(entries)},
+        )
+    )
+    return appended(tx, entries, numbered)
+
+
+def appending_made(entries: Sequence[Entry]) -> Statement:
+    """`append` as a statement among others, for `appended`, of those entries whose session is there by then."""
+    return Statement(
+        """
+            WITH entry AS MATERIALIZED (
+                SELECT *, row_number() OVER (ORDER BY position) AS number
+                FROM ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (session_id uuid, owner text, project text, kind text,
+                    payload jsonb)) WITH ORDINALITY AS r(session_id, owner, project, kind, payload, position)
+                WHERE EXISTS (SELECT FROM session WHERE session.id = r.session_id)
+            ), counted AS (
+                UPDATE journal_head SET revision = revision + (SELECT count(*) FROM entry) WHERE id = 1
+                RETURNING revision - (SELECT count(*) FROM entry) AS before, clock_timestamp() AS at
             ), recorded AS (
                 INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
-                SELECT before + position, at, session_id, owner, project, kind, payload
-                FROM counted, ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (session_id uuid, owner text, project text, kind text,
-                    payload jsonb)) WITH ORDINALITY AS entry(session_id, owner, project, kind, payload, position)
+                SELECT before + number, at, session_id, owner, project, kind, payload FROM counted, entry
             )
-            SELECT before + 1, at FROM counted
-        """),
-        {
-            "number": len(entries),
-            "rows": recordset(
-                {
-                    "session_id": entry.session_id,
-                    "owner": entry.owner,
-                    "project": entry.project,
-                    "kind": entry.kind,
-                    "payload": entry.payload,
-                }
-                for entry in entries
-            ),
-        },
+            SELECT before + 1 AS first, at FROM counted
+        """,
+        {"rows": _rows(entries)},
     )
-    first, at = result.one()
+
+
+def appended(tx: AsyncSession, entries: Sequence[Entry], numbered: Sequence[Row]) -> int:
+    """Takes note of entries that were appended, by what the statement found; returns the first revision."""
+    first, at = int(numbered[0]["first"]), numbered[0]["at"]
     tx.info.setdefault(APPENDED, []).extend(
         Event(first + number, at, entry.session_id, entry.owner, entry.project, entry.kind, entry.payload)
         for number, entry in enumerate(entries)
     )
-    return int(first)
+    return first
+
+
+def _rows(entries: Sequence[Entry]) -> str:
+    return recordset(
+        {
+            "session_id": entry.session_id,
+            "owner": entry.owner,
+            "project": entry.project,
+            "kind": entry.kind,
+            "payload": entry.payload,
+        }
+        for entry in entries
+    )
 
 
 def appended_unseen(tx: AsyncSession) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
-from sqlalchemy import text
-from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store.database import Statement, Transaction
 
 
 class RequestIdReused(Exception):  # noqa: N818  # an answer to a caller, not a mistake
@@ -26,14 +26,14 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 async def once(  # noqa: PLR0917  # in the order they are thought of
-    tx: AsyncSession,
+    tx: Transaction,
     principal: str,
     method: str,
     request: Repeatable,
     answer_type: type[Answer],
     effect: Callable[[], Awaitable[Answer]],
 ) -> Answer:
-    """The answer of `effect`, which takes place at most once for a principal, a method and a request_id.
+    """The answer of `effect`, which takes place at most once for a principal, a method and a request_id. Ends the transaction.
 
     The answer is kept in the transaction of the effect: both are there or neither. A repetition that comes while the first is
     under way waits for its end. Raises RequestIdReused, and ValueError when `request_id` is no UUID.
@@ -42,25 +42,21 @@ async def once(  # noqa: PLR0917  # in the order they are thought of
         return await effect()
     key = {"principal": principal, "method": method, "id": uuid.UUID(request.request_id)}
     body_hash = _hash(request)
-    claimed = await tx.execute(
-        text("""
-            INSERT INTO request (principal, method, request_id, body_hash, answer) VALUES (:principal, :method, :id, :hash, '')
-            ON CONFLICT DO NOTHING RETURNING TRUE
-        """),
-        {**key, "hash": body_hash},
-    )
+    claim = """
+        INSERT INTO request (principal, method, request_id, body_hash, answer) VALUES (:principal, :method, :id, :hash, '')
+        ON CONFLICT DO NOTHING RETURNING TRUE
+    """
+    (claimed,) = await tx.together(Statement(claim, {**key, "hash": body_hash}))
     condition = "WHERE principal = :principal AND method = :method AND request_id = :id"
-    if claimed.scalar_one_or_none():
+    if claimed:
         answer = await effect()
-        await tx.execute(
-            text(f"UPDATE request SET answer = :answer {condition}"),  # noqa: S608  # the condition is ours
-            {**key, "answer": answer.SerializeToString()},
-        )
+        keep = f"UPDATE request SET answer = :answer {condition}"  # noqa: S608  # the condition is ours
+        await tx.together(Statement(keep, {**key, "answer": answer.SerializeToString()}), commit=True)
         return answer
-    kept = (await tx.execute(text(f"SELECT body_hash, answer FROM request {condition}"), key)).one()  # noqa: S608
-    if bytes(kept.body_hash) != body_hash:
+    ((kept,),) = await tx.together(Statement(f"SELECT body_hash, answer FROM request {condition}", key))  # noqa: S608
+    if bytes(kept["body_hash"]) != body_hash:
         raise RequestIdReused(f"request_id {request.request_id} was used with another body")
-    return answer_type.FromString(bytes(kept.answer))
+    return answer_type.FromString(bytes(kept["answer"]))
 
 
 def _hash(request: Repeatable) -> bytes:

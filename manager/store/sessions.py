@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.store.database import Statement, Transaction
 from manager.store.recordset import Row, fetched, recordset
 
 _SESSION_COLUMNS = """
@@ -51,14 +51,12 @@ class Sight:
         return self.everything or owner == self.owner or project in self.administered
 
 
-async def insert(
-    tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]
-) -> dict[uuid.UUID, dt.datetime]:
-    """New sessions with their kernels, in order of arrival; returns the ids of those made, with the time. One whose name a live session of
+def inserting(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> Statement:
+    """New sessions with their kernels, in order of arrival; finds the `id` of those made, with `create_time`. One whose name a live session of
     the owner has, or an earlier one of these, is left out with its kernels.
     """
-    inserted = await tx.execute(
-        text("""
+    return Statement(
+        """
             WITH made AS (
                 INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint,
                     explanation, conditions, failed_agents, last_failure, state, result, reason, message, network, tries, failed_starts, force,
@@ -80,10 +78,9 @@ async def insert(
                 JOIN made ON made.id = r.session_id
             )
             SELECT id, create_time FROM made
-        """),
+        """,
         {"sessions": recordset(sessions), "kernels": recordset(kernels)},
     )
-    return {session_id: create_time for session_id, create_time in inserted}  # noqa: C416  # rows are no pairs to the type checker
 
 
 async def remove(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> None:
@@ -105,22 +102,23 @@ async def names_taken(tx: AsyncSession, owner: str, names: Collection[tuple[str,
 
 
 async def hold_references(
-    tx: AsyncSession, owner: str, projects: Collection[str], groups: Collection[str]
+    tx: Transaction, owner: str, projects: Collection[str], groups: Collection[str]
 ) -> tuple[set[str], set[str], bool]:
     """Those of an owner's projects and of the groups that are there, none of the projects without the owner; what is there cannot be
     deleted before the commit. And whether there are quotas, of anybody.
     """
-    found = await tx.execute(
-        text("""
+    hold = Statement(
+        """
             WITH u AS (SELECT name FROM user_account WHERE name = :owner FOR KEY SHARE),
                 p AS (SELECT name FROM project WHERE name = ANY(:projects) ORDER BY name FOR KEY SHARE),
                 g AS (SELECT name FROM resource_group WHERE name = ANY(:groups) ORDER BY name FOR KEY SHARE)
-            SELECT ARRAY(SELECT name FROM p WHERE EXISTS (SELECT FROM u)), ARRAY(SELECT name FROM g), EXISTS (SELECT FROM quota)
-        """),
+            SELECT ARRAY(SELECT name FROM p WHERE EXISTS (SELECT FROM u)) AS projects, ARRAY(SELECT name FROM g) AS groups,
+                EXISTS (SELECT FROM quota) AS quotas
+        """,
         {"owner": owner, "projects": list(projects), "groups": list(groups)},
     )
-    known_projects, known_groups, quotas = found.one()
-    return set(known_projects), set(known_groups), bool(quotas)
+    ((found,),) = await tx.together(hold)
+    return set(found["projects"]), set(found["groups"]), found["quotas"]
 
 
 async def find(tx: AsyncSession, reference: str, sight: Sight, caller: str) -> uuid.UUID | None:
