@@ -165,6 +165,13 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         del context
         return agent_service_pb2.StartServiceResponse(status=await self._services.start(request))
 
+    async def StopService(
+        self, request: agent_service_pb2.StopServiceRequest, context: Any
+    ) -> agent_service_pb2.StopServiceResponse:
+        """Ends such a program."""
+        del context
+        return agent_service_pb2.StopServiceResponse(status=await self._services.stop(request))
+
     async def GetService(
         self, request: agent_service_pb2.GetServiceRequest, context: Any
     ) -> agent_service_pb2.GetServiceResponse:

@@ -1,10 +1,11 @@
-"""StartService and GetService: programs inside kernels that go on by themselves, and answer at a port."""
+"""StartService, StopService and GetService: programs inside kernels that go on by themselves, and answer at a port."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
 import re
+import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -15,6 +16,7 @@ from agent.api.errors import ApiError, invalid
 from agent.backends import service_log
 from agent.backends.attachment import Attachment, AttachmentLostError, NotRunningError
 from agent.backends.backend import BackendError, UnknownAttemptError
+from agent.backends.processes import Process, send_signal
 from agent.kernel.frames import Start
 from agent.network.errors import NetworkError
 from agent.network.sockets import LOOPBACK, PortClosedError, connect
@@ -22,7 +24,6 @@ from retinue.agent.v1 import agent_service_pb2 as pb
 
 if TYPE_CHECKING:
     from agent.backends.backend import Backend
-    from agent.backends.processes import Process
 
 START_TIMEOUT = 8.0
 """Seconds that it may take to be started."""
@@ -32,6 +33,10 @@ ANSWER_TIMEOUT = 2.0
 """Seconds that a program that listens may take to take a connection."""
 SHOWN = 1000
 """Bytes of output in an error."""
+MOST_GRACE = 20.0
+"""Seconds that a program may be given to end by itself."""
+KILL_TIMEOUT = 5.0
+"""Seconds that a program may take to be gone once it is killed."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 _PORTS = range(1, 65_536)
 
@@ -64,6 +69,23 @@ class Services:
                 raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "SERVICE_FAILED", message)
             await asyncio.sleep(LOOK_INTERVAL)
             status = await self._look(place, init)
+        return status
+
+    async def stop(self, request: pb.StopServiceRequest) -> pb.ServiceStatus:
+        """Asks it to end, and kills what is left of it after the grace."""
+        place = _checked(request.place)
+        clock = asyncio.get_running_loop().time
+        kill_at = clock() + min(MOST_GRACE, request.grace.seconds + request.grace.nanos / 1e9)
+        end_at = kill_at + KILL_TIMEOUT
+        init, asked = self._init(place), set[Process]()
+        while (status := await self._look(place, init)).runs and clock() < end_at:
+            there = set(await asyncio.to_thread(service_log.writers, init, place.name))
+            number = signal.SIGTERM if clock() < kill_at else signal.SIGKILL
+            # What it has started goes on being found until it is gone; each is asked once, and killed as often as it takes.
+            for process in there if number is signal.SIGKILL else there - asked:
+                send_signal(process, number)
+            asked |= there
+            await asyncio.sleep(LOOK_INTERVAL)
         return status
 
     async def status(self, place: pb.ServicePlace) -> pb.ServiceStatus:

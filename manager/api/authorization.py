@@ -48,6 +48,7 @@ METHODS: Mapping[str, Access] = {
             "ListFiles": Access.USER,
             "StartService": Access.USER,
             "GetService": Access.USER,
+            "StopService": Access.USER,
         },
     ),
     **_methods(

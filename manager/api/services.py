@@ -1,4 +1,4 @@
-"""StartService and GetService: finds the definition, checks what is added to it, and asks the agent that has the kernel."""
+"""StartService, StopService and GetService: finds the definition, checks what is added to it, and asks the agent that has the kernel."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ _log = logging.getLogger(__name__)
 
 # Less than any unary call may take.
 MAX_WAIT_SECONDS = 20
+DEFAULT_GRACE_SECONDS = 10
 
 
 async def start_service(database: Database, forwarder: Forwarder, request: pb.StartServiceRequest) -> pb.ServiceStatus:
     """Starts it, unless it runs."""
-    wait = _wait(request)
+    wait = _seconds(request.wait if request.HasField("wait") else None, "wait", MAX_WAIT_SECONDS)
     violations = [
         *wrong_command(request.arguments, "arguments"),
         *wrong_environment(request.environment, "environment"),
@@ -52,6 +53,16 @@ async def start_service(database: Database, forwarder: Forwarder, request: pb.St
         wait=wait,
     )
     answer = await forwarder.call(kernel.place, lambda stub: stub.StartService, asked)
+    return _status(answer.status, place.port)
+
+
+async def stop_service(database: Database, forwarder: Forwarder, request: pb.StopServiceRequest) -> pb.ServiceStatus:
+    """Ends it, if it runs."""
+    grace = _seconds(request.grace if request.HasField("grace") else None, "grace", DEFAULT_GRACE_SECONDS)
+    kernel, service, place = await _find(database, request.session, request.service)
+    _log.info("%s stops service %s of attempt %s", current_principal().name, service.name, place.attempt_id)
+    asked = agent_pb.StopServiceRequest(place=place, grace=grace)
+    answer = await forwarder.call(kernel.place, lambda stub: stub.StopService, asked)
     return _status(answer.status, place.port)
 
 
@@ -79,16 +90,16 @@ def _there_is(names: Sequence[str]) -> str:
     return f"there is {', '.join(names)}" if names else "the session defines none"
 
 
-def _wait(request: pb.StartServiceRequest) -> Duration:
-    if not request.HasField("wait"):
-        return Duration(seconds=MAX_WAIT_SECONDS)
+def _seconds(value: Duration | None, field: str, default: int) -> Duration:
+    if value is None:
+        return Duration(seconds=default)
     try:
-        request.wait.ToJsonString()
+        value.ToJsonString()
     except ValueError:
-        raise errors.InvalidRequest([("wait", "is not a valid duration")]) from None
-    if not 0 <= request.wait.seconds + request.wait.nanos / 1e9 <= MAX_WAIT_SECONDS:
-        raise errors.InvalidRequest([("wait", f"must be from 0 to {MAX_WAIT_SECONDS} s")])
-    return request.wait
+        raise errors.InvalidRequest([(field, "is not a valid duration")]) from None
+    if not 0 <= value.seconds + value.nanos / 1e9 <= MAX_WAIT_SECONDS:
+        raise errors.InvalidRequest([(field, f"must be from 0 to {MAX_WAIT_SECONDS} s")])
+    return value
 
 
 def _status(status: agent_pb.ServiceStatus, port: int) -> pb.ServiceStatus:

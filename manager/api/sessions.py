@@ -20,7 +20,7 @@ from manager.api.filters import parse_filter
 from manager.api.interceptors import current_principal
 from manager.api.open_port import serve_open_port
 from manager.api.port_tickets import create_port_ticket
-from manager.api.services import get_service, start_service
+from manager.api.services import get_service, start_service, stop_service
 from manager.api.session_acceptance import accept, draft_with_templates, with_template
 from manager.api.session_convert import (
     explanation_message,
@@ -311,6 +311,12 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> pb.GetServiceResponse:
         """See the proto."""
         return pb.GetServiceResponse(status=await get_service(self._database, self._forwarder, request))
+
+    async def StopService(
+        self, request: pb.StopServiceRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.StopServiceResponse:
+        """See the proto."""
+        return pb.StopServiceResponse(status=await stop_service(self._database, self._forwarder, request))
 
 
 async def _shown(tx: Transaction, session_id: uuid.UUID) -> session_pb2.Session:

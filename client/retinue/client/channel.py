@@ -43,6 +43,7 @@ RETRIED_METHODS = {
         "ListFiles",
         "StartService",
         "GetService",
+        "StopService",
     ),
     "retinue.manager.v1.TemplateService": (
         "CreateTemplate",

@@ -168,6 +168,10 @@ class Session:
         """Whether the program of a service runs, and what it printed last."""
         return await self._sessions.service(self.id, service)
 
+    async def stop_service(self, service: str, *, grace: float | None = None) -> session_service_pb2.ServiceStatus:
+        """Ends the program of a service; see `Sessions.stop_service`."""
+        return await self._sessions.stop_service(self.id, service, grace=grace)
+
     async def terminate(self, *, force: bool = False) -> Session:
         """Ends it; returns itself as last seen, before it is over. `force` kills without grace."""
         # The answer has no revision: what was last seen stays what events are folded into.

@@ -238,6 +238,15 @@ class Sessions:
         request = session_service_pb2.GetServiceRequest(session=session, service=service)
         return (await call(self._stub.GetService, request)).status
 
+    async def stop_service(
+        self, session: str, service: str, *, grace: float | None = None
+    ) -> session_service_pb2.ServiceStatus:
+        """Ends the program of a service, if it runs: asks it to, and kills it after `grace` seconds, by default 10. May be repeated."""
+        request = session_service_pb2.StopServiceRequest(session=session, service=service)
+        if grace is not None:
+            request.grace.FromMilliseconds(round(1000 * grace))
+        return (await call(self._stub.StopService, request)).status
+
     async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:
         """A session after each of its events, with the event's revision, until it is over.
 

@@ -18,9 +18,10 @@ import pytest
 from agent.kernel.places import FILES
 from agent.kernel.python_runtime import build_runtime
 from agent.kernel.ssh import HOST_KEY
+from retinue.client.errors import CallError, FailedPrecondition, InvalidRequest, NotFound
 from retinue.client.local.leftovers import network_namespaces
 from retinue.client.local.nodes import links_of_kind
-from retinue.manager.v1 import fleet_service_pb2, session_pb2
+from retinue.manager.v1 import fleet_service_pb2, session_pb2, session_service_pb2
 from tests.integration.docker.engine import BUSYBOX, IMAGE, TestEngine, install
 from tests.integration.docker.registry import Registry, make_image
 from tests.integration.inside.keys import Keys, host_keys
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from retinue.client import Client, Session
+    from retinue.client.port import PortConnection
     from tests.integration.docker.cluster import DockerCluster
 
 NAMES = ("main1", "sub1", "sub2")
@@ -379,6 +381,87 @@ async def test_images_of_a_session(cluster: DockerCluster, registries: Registry)
         assert [kernel.epoch for kernel in missing.kernels] == [1]
         left = await cluster.wait_clean(20)
         assert all(found.is_clean for found in left.values()), left
+
+
+async def test_ports_programs_and_files_of_a_container(cluster: DockerCluster, tmp_path: Path) -> None:
+    image = "retinue-test/web:1"
+    first, *others = cluster.engines.values()
+    await asyncio.to_thread(make_image, first, image, labels={"retinue.service-ports": "web:http:8081"})
+    for other in others:
+        await asyncio.to_thread(other.take_image, first, image)
+    page, back = tmp_path / "page.html", tmp_path / "back.html"
+    page.write_bytes(b"served from a container\n" * 100_000)
+
+    async def served(session: Session, port: str = "web") -> bytes:
+        async with session.open_port(port) as connection:
+            await connection.write(b"GET /page.html HTTP/1.0\r\n\r\n")
+            answer = b"".join([data async for data in connection])
+        return answer.partition(b"\r\n\r\n")[2]
+
+    async with cluster.client() as client:
+        session = await client.sessions.create(
+            type="interactive",
+            image=image,
+            slots={"cpu": "0.5", "mem": "64m"},
+            termination_grace=0,
+            services=[
+                session_pb2.ServiceDefinition(
+                    name="web",
+                    command=["httpd", "-f", "-p", "127.0.0.1:{port}", "-h", "/home/work"],
+                    allowed_arguments=["-v"],
+                )
+            ],
+        )
+        await session.wait("RUNNING", timeout=60)
+        assert [(port.name, list(port.ports)) for port in session.kernels[0].service_ports] == [("web", [8081])]
+        with pytest.raises(FailedPrecondition) as closed:
+            await served(session)
+        assert closed.value.reason == "PORT_CLOSED"
+        await session.files().upload(page, "page.html")
+        with pytest.raises(InvalidRequest):
+            await session.start_service("web", ["-c", "/etc/httpd.conf"])
+        started = await session.start_service("web", ["-v"])
+        assert (started.state, started.port) == (session_service_pb2.SERVICE_STATE_RUNNING, 8081)
+        for port in ("web", "8081"):
+            assert await served(session, port) == page.read_bytes()
+        await session.files().download("page.html", back)
+        assert back.read_bytes() == page.read_bytes()
+        for undeclared in ("8082", "22", "2200", "docker"):
+            with pytest.raises(NotFound, match="there is web"):
+                await served(session, undeclared)
+        user = await client.users.create("container-user", projects={"default": "admin"})
+        token = await client.tokens.create(user=user.name, description="ports of containers")
+        async with cluster.client(token.secret) as stranger:
+            seen = await stranger.sessions.get(session.id)
+            for refused in (served(seen), seen.start_service("web"), seen.files().list(), _code_of(seen)):
+                with pytest.raises(NotFound, match="no such session"):
+                    await refused
+        await client.users.delete(user.name)
+        assert (await session.stop_service("web")).state == session_service_pb2.SERVICE_STATE_STOPPED
+        with pytest.raises(FailedPrecondition):
+            await served(session)
+        await session.start_service("web")
+        async with session.open_port("web") as connection:
+            await session.terminate(force=True)
+            with pytest.raises(CallError) as ended:
+                await _broken(connection)
+            assert ended.value.reason in {"STATE_FORBIDS", "CONNECTION_RESET"}
+        await session.wait_ended(60)
+        with pytest.raises(FailedPrecondition):
+            await served(session)
+    assert all(found.is_clean for found in (await cluster.wait_clean(20)).values())
+
+
+async def _broken(connection: PortConnection) -> None:
+    """What came may look like the end of all; that the kernel has ended is told after it."""
+    async with asyncio.timeout(60):
+        while True:
+            await connection._receive()  # noqa: SLF001
+
+
+async def _code_of(session: Session) -> None:
+    async with session.code() as code:
+        await code.execute("1")
 
 
 async def test_code_in_a_container_whose_image_has_no_python(cluster: DockerCluster) -> None:

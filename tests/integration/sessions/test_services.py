@@ -27,6 +27,14 @@ while True:
     with listening.accept()[0] as connection:
         connection.sendall(b"%d" % os.getpid())
 """
+STUBBORN = """
+import os, signal, socket, sys, time
+signal.signal(signal.SIGTERM, lambda *_: print("no", flush=True))
+if os.fork():
+    listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    time.sleep(1)
+"""
 SERVICES = [
     session_pb2.ServiceDefinition(
         name="web",
@@ -39,8 +47,15 @@ SERVICES = [
     session_pb2.ServiceDefinition(name="broken", command=["sh", "-c", "echo this is why; exit 3"]),
     session_pb2.ServiceDefinition(name="missing", command=["/no/such/program"]),
     session_pb2.ServiceDefinition(name="slow", command=["sleep", "1000"]),
+    session_pb2.ServiceDefinition(name="stubborn", command=["python3", "-c", STUBBORN, "{port}"]),
 ]
-PORTS = [("web", "http", 7001), ("broken", "tcp", 7002), ("missing", "tcp", 7003), ("slow", "tcp", 7004)]
+PORTS = [
+    ("web", "http", 7001),
+    ("broken", "tcp", 7002),
+    ("missing", "tcp", 7003),
+    ("slow", "tcp", 7004),
+    ("stubborn", "tcp", 7005),
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -87,6 +102,34 @@ async def test_started_once_and_over_the_restart_of_its_agent(session: Session, 
     assert await answer(session) == number
 
 
+async def test_stopped_and_started_again(session: Session) -> None:
+    first = await session.start_service("web")
+    assert first.state == pb.SERVICE_STATE_RUNNING
+    number = await answer(session)
+    # Whoever reads the log, or has it open, is not the program.
+    async with session.attach(["tail", "-n", "+1", "-f", "/tmp/.retinue-web.log"]) as reader:  # noqa: S108  # in the kernel
+        pieces = aiter(reader)
+        assert (await anext(pieces)).data
+        for _ in range(2):
+            assert (await session.stop_service("web")).state == pb.SERVICE_STATE_STOPPED
+        assert (await session.service("web")).state == pb.SERVICE_STATE_STOPPED
+        with pytest.raises(FailedPrecondition) as closed:
+            await answer(session)
+        assert closed.value.reason == "PORT_CLOSED"
+        assert (await session.start_service("web")).state == pb.SERVICE_STATE_RUNNING
+        assert await answer(session) != number
+        # It reads on.
+        assert (await anext(pieces)).data
+    # What does not want to is killed, with what it has started.
+    assert (await session.start_service("stubborn")).state == pb.SERVICE_STATE_RUNNING
+    stopped = await session.stop_service("stubborn", grace=0.5)
+    assert (stopped.state, stopped.log) == (pb.SERVICE_STATE_STOPPED, b"no\nno\n")
+    for grace in (-1.0, 20.1):
+        with pytest.raises(InvalidRequest) as wrong:
+            await session.stop_service("web", grace=grace)
+        assert [violation.field for violation in wrong.value.violations] == ["grace"]
+
+
 async def test_what_does_not_start(session: Session) -> None:
     with pytest.raises(FailedPrecondition, match="ended before it answered at port 7002: this is why") as caught:
         await session.start_service("broken")
@@ -130,14 +173,14 @@ async def test_only_what_the_definition_allows(
 
 
 async def test_only_ones_own_and_only_what_is_defined(session: Session, client: Client, cluster: Cluster) -> None:
-    for call in (session.start_service, session.service):
+    for call in (session.start_service, session.service, session.stop_service):
         with pytest.raises(NotFound, match="no such service: there is web, broken"):
             await call("other")
     user = await client.users.create("service-user", projects={"default": "admin"})
     try:
         token = await client.tokens.create(user=user.name, description="services")
         async with cluster.client(token.secret) as other:
-            for forbidden in (other.sessions.start_service, other.sessions.service):
+            for forbidden in (other.sessions.start_service, other.sessions.service, other.sessions.stop_service):
                 with pytest.raises(NotFound, match="no such session"):
                     await forbidden(session.id, "web")
     finally:

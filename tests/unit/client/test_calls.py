@@ -154,7 +154,15 @@ def test_only_calls_that_may_be_repeated_are() -> None:
     }
     retried = {f"{service}/{method}" for service, names in RETRIED_METHODS.items() for method in names}
     assert retried <= methods.keys()
-    idempotent = {"TerminateSession", "StartService", "DrainAgent", "UndrainAgent", "SetMembership", "RevokeToken"}
+    idempotent = {
+        "TerminateSession",
+        "StartService",
+        "StopService",
+        "DrainAgent",
+        "UndrainAgent",
+        "SetMembership",
+        "RevokeToken",
+    }
     expected = {
         name
         for name, method in methods.items()

@@ -49,6 +49,22 @@ async def start(
     return ExitCode.OK
 
 
+@app_command.command("stop")
+@click.option("--grace", type=click.FloatRange(0, 20), metavar="SECONDS", help="Time to end by itself.  [default: 10]")
+@click.argument("session")
+@click.argument("name")
+@pass_connection
+@asynchronous
+async def stop(connection: Connection, *, grace: float | None, session: str, name: str) -> int:
+    """Ends NAME in main1 of SESSION, if it runs; it may be started again."""
+    async with connection.client() as client:
+        status = await client.sessions.stop_service(session, name, grace=grace)
+    if status.state == pb.SERVICE_STATE_STOPPED:
+        return ExitCode.OK
+    click.echo(f"{safe(name)} is still {words.word(_STATE, status.state).lower()}", err=True)
+    return ExitCode.FAILURE
+
+
 @app_command.command("status")
 @click.argument("session")
 @click.argument("name")
