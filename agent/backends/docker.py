@@ -26,7 +26,14 @@ from agent.backends.cgroups import memory_group, out_of_memory_kills
 from agent.backends.docker_engine import Engine, EngineError
 from agent.backends.docker_fit import fitted
 from agent.backends.docker_images import ImageError, Images
-from agent.backends.docker_kernels import DockerKernels, DockerOptions, boot_time, open_gate, start_server
+from agent.backends.docker_kernels import (
+    DockerKernels,
+    DockerOptions,
+    boot_time,
+    memory_was_used_up,
+    open_gate,
+    start_server,
+)
 from agent.backends.kernels import KernelError
 from agent.backends.processes import open_pidfd, send_signal
 from agent.backends.records import Record, Records, ended
@@ -470,6 +477,7 @@ class DockerBackend:
         if state is not None and state.end_time is not None and record.start_time is not None:
             when = max(state.end_time, record.start_time)
             out_of_memory = state.out_of_memory or record.out_of_memory
+            out_of_memory = out_of_memory or await asyncio.to_thread(memory_was_used_up, self._book.place(record.id))
             # What the restart of the node has ended, the engine found ended when it came up; its code means nothing.
             if not rebooted or state.end_time < await asyncio.to_thread(boot_time):
                 code = state.exit_code

@@ -175,15 +175,15 @@ def devices(holding: Holding) -> dict[str, Any]:
 
 
 def mounts(files: Files) -> list[dict[str, Any]]:
-    """Files of the node in the container; only its output and its home can be written."""
+    """Files of the node in the container; only its gate, its output and its home can be written."""
     read_only = {
         f"{INSIDE}/init": files.init,
         f"{INSIDE}/attach": files.attach,
-        f"{INSIDE}/gate": files.gate,
         "/etc/hosts": files.hosts,
         "/etc/resolv.conf": files.resolver,
     }
-    writable = {f"{INSIDE}/output": files.output, HOME: files.home}
+    # The gate's mode is all there is to write of it.
+    writable = {f"{INSIDE}/gate": files.gate, f"{INSIDE}/output": files.output, HOME: files.home}
     return [
         {
             "Type": "bind",

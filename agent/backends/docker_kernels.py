@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +118,7 @@ class DockerKernels:
                 raise KernelError(f"there is a container {name} already")
             _persist(lambda: self._engine.start(name))
             init = self._wait_ready(name, place)
-            self._furnish(init, ssh, spec)
+            self._furnish(init, ssh, spec, place)
             return init
         except MountRefusedError as error:
             raise KernelError(str(error), MOUNT_REFUSED) from error
@@ -130,11 +131,12 @@ class DockerKernels:
         labels = (self._options.agent_id, attempt_id)
         return there is not None and there.fresh and (there.agent_id, there.attempt_id) == labels
 
-    def _furnish(self, init: Process, ssh: Ssh | None, spec: AttemptSpec) -> None:
+    def _furnish(self, init: Process, ssh: Ssh | None, spec: AttemptSpec, place: Path) -> None:
         uid, gid = owner_of(init)
         # Only now is the number known that goes with the name of an image's user.
         home = self.work(spec.id)
         os.chown(home, uid, gid)
+        os.chown(place / GATE, uid, gid)
         home.chmod(0o700)
         forbidden = (self._options.state_dir, self._options.scratch_dir)
         furnish(init.pid, Furniture(uid, gid, ssh, spec.mounts, forbidden))
@@ -228,6 +230,14 @@ def _gate(place: Path) -> Iterator[int | None]:
             os.close(descriptor)
 
 
+def memory_was_used_up(place: Path) -> bool:
+    """Whether the first process said so before its end: the engine, should it have been away, does not know, and the group may be gone."""
+    try:
+        return stat.S_IMODE((place / GATE).stat().st_mode) == 0
+    except OSError:
+        return False
+
+
 def start_server(place: Path) -> None:
     """Has the server beside the command started, if there is one: the network is there. A second time does no harm."""
     _tell(place, b"s")
@@ -241,7 +251,9 @@ def open_gate(place: Path) -> None:
 def _tell(place: Path, byte: bytes) -> None:
     with _gate(place) as gate:
         if gate is not None:
-            os.write(gate, byte)
+            # One that is full was filled by the command, which was let go then.
+            with contextlib.suppress(BlockingIOError):
+                os.write(gate, byte)
 
 
 def _persist(action: Callable[[], Result]) -> Result:

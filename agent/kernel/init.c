@@ -10,6 +10,9 @@
  * waiting for a signal. Signals are passed on to the command, orphans are reaped, and when the command has ended, so does
  * this process, and with it all that is left in the container. Exit code: the command's, 128 + n after signal n, 127 when
  * it is not found, 126 when it cannot be run.
+ *
+ * When Linux has ended something in here because the memory was used up, GATE has no mode left at the end, if it belongs to this process' user:
+ * whoever watches over the container may be away for a while, and nothing else tells it afterwards. Nobody can fill a disk with that.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,6 +24,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,6 +109,27 @@ static int reap(pid_t command)
 	return code;
 }
 
+/* How many processes in here were ended because the memory was used up, as the control group says; version 1 and 2. */
+static long killed_for_memory(void)
+{
+	const char *files[] = {"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"};
+	long killed = 0;
+	char line[128];
+	unsigned int i;
+
+	for (i = 0; i < sizeof files / sizeof *files; i++) {
+		FILE *file = fopen(files[i], "re");
+
+		if (file == NULL)
+			continue;
+		while (fgets(line, sizeof line, file) != NULL)
+			if (sscanf(line, "oom_kill %ld", &killed) == 1)
+				break;
+		fclose(file);
+	}
+	return killed;
+}
+
 /* Starts the server; without it, the command runs all the same. */
 static void serve(char **arguments, int words, const sigset_t *mask)
 {
@@ -156,8 +181,11 @@ int main(int count, char **arguments)
 		number = take_signal(signals);
 		if (number == SIGCHLD) {
 			code = reap(command);
-			if (code >= 0)
+			if (code >= 0) {
+				if (code > 0 && killed_for_memory() > 0)
+					chmod(arguments[1], 0);
 				return code;
+			}
 		} else if (command > 0) {
 			kill(command, number);
 		} else if (ends(number)) {

@@ -111,7 +111,7 @@ async def test_hardened(contract: Contract, engine: TestEngine) -> None:
     assert mounts == {
         "/run/kernel/init": ("bind", False, "rprivate"),
         "/run/kernel/attach": ("bind", False, "rprivate"),
-        "/run/kernel/gate": ("bind", False, "rprivate"),
+        "/run/kernel/gate": ("bind", True, "rprivate"),
         "/run/kernel/output": ("bind", True, "rprivate"),
         "/etc/hosts": ("bind", False, "rprivate"),
         "/etc/resolv.conf": ("bind", False, "rprivate"),
@@ -276,6 +276,22 @@ async def test_engine_that_comes_later(own_contract: Contract, own_engine: TestE
     assert backend.observed()["other.1"].phase is Phase.CREATED
     await backend.kill("other.1")
     await own_contract.until("other.1", Phase.FAILED)
+
+
+async def test_a_gate_that_its_command_has_filled_keeps_no_agent_from_starting(contract: Contract) -> None:
+    fill = "exec 3<>/run/kernel/gate; head -c 65536 /dev/zero >&3; echo full; exec sleep 1000"
+    backend = await contract.held(contract.spec("k", "sh", "-c", fill))
+    await backend.release("k.1")
+    await eventually(lambda: contract.printed("k.1") == "full\n")
+    await backend.close()
+    # It is let go once more, in case a former agent did not come to that.
+    backend = await contract.open()
+    assert backend.observed()["k.1"].phase is Phase.RUNNING
+    await backend.stop("k.1", 0)
+    await backend.kill("k.1")
+    await contract.until("k.1", Phase.EXITED)
+    await backend.remove("k.1")
+    assert not contract.left()
 
 
 def test_where_an_engine_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: TestEngine) -> None:
