@@ -44,9 +44,9 @@ def test_users_environment_wins() -> None:
     assert made(environment={"HOME": "/x"})["Env"] == ["HOME=/x"]
 
 
-def test_only_output_and_home_can_be_written() -> None:
+def test_only_gate_output_and_home_can_be_written() -> None:
     writable = {mount["Target"] for mount in made()["HostConfig"]["Mounts"] if not mount["ReadOnly"]}
-    assert writable == {"/run/kernel/output", "/home/work"}
+    assert writable == {"/run/kernel/gate", "/run/kernel/output", "/home/work"}
 
 
 @pytest.mark.parametrize("allowed", [1024, 20_000, 65_536, 1 << 20])
