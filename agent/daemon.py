@@ -42,12 +42,14 @@ from agent.reconcile.fence import Fence
 from agent.reconcile.loop import PARALLEL_CREATES, Reconciler
 from agent.resources.discovery import capacity, discover
 from agent.resources.holdings import Holdings
+from agent.resources.sampler import Sampler
 from agent.resources.topology import cores_by_node, find_gpus
 from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from agent.backends.backend import Backend
     from agent.network.observed import Uplink
     from agent.network.topology import Network
     from agent.resources.discovery import Node
@@ -161,7 +163,13 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     instance = secrets.token_hex(8)
     terms = await asyncio.to_thread(Terms, settings.state_dir / "term")
     welcome = functools.partial(_welcome, settings, node, uplink, instance)
-    sync = SyncService(reconciler, terms, lambda: welcome(backend.names), networks.protect)
+    sync = SyncService(
+        reconciler,
+        terms,
+        lambda: welcome(backend.names),
+        networks.protect,
+        Sampler(functools.partial(_first_pid, backend)),
+    )
     workspaces = Workspaces(backend, settings.state_dir / "code", CACHE)
     server = Server(sync, backend, workspaces, identities.current)
     try:
@@ -190,6 +198,11 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         await server.stop()
         await networks.close()
         await backend.close()
+
+
+def _first_pid(backend: Backend, attempt_id: str) -> int | None:
+    process = backend.first_process(attempt_id)
+    return None if process is None else process.pid
 
 
 def _holdings(settings: Settings) -> Holdings:

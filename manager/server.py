@@ -30,6 +30,7 @@ from manager.fleet.forwarding import Forwarder
 from manager.fleet.protected import control_plane_hosts, resolve
 from manager.gateway.serving import Gateway
 from manager.identity.authority import Authority
+from manager.lifecycle.interactions import Interactions
 from manager.lifecycle.leader import Leader
 from manager.lifecycle.secrets import SessionSecrets
 from manager.settings import Settings
@@ -136,10 +137,14 @@ async def _run(  # noqa: PLR0917  # what serve has made
     dialer = Dialer(client_credentials(authority))
     secrets = SessionSecrets(authority.derive_key("sessions"))
     leading = Leading(database, tail, dialer, settings, secrets)
+    interactions = Interactions(database)
     authenticator = Authenticator(database, monotonic=time.monotonic, clock=_now)
     gateway = None if settings.gateway is None else await asyncio.to_thread(Gateway, settings.gateway, authority)
     async with asyncio.TaskGroup() as group:
-        background = [group.create_task(tail.run(), name="journal tail")]
+        background = [
+            group.create_task(tail.run(), name="journal tail"),
+            group.create_task(interactions.run(), name="interactions"),
+        ]
         if embedded is not None:
             background.append(group.create_task(embedded.keep(), name="embedded database"))
         try:
@@ -150,6 +155,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
                     authority=authority,
                     authenticator=authenticator,
                     dialer=dialer,
+                    interactions=interactions,
                     moved=leading.retarget,
                     listen=settings.listen,
                     agent_listen=settings.agent_listen,
@@ -162,7 +168,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
                 if gateway is not None:
                     directory = settings.data_directory
                     await stack.enter_async_context(
-                        gateway.serving(group, database, tail, Forwarder(dialer), directory)
+                        gateway.serving(group, database, tail, Forwarder(dialer, interactions), directory)
                     )
                 background.append(group.create_task(leading.run(), name="leadership"))
                 background.append(group.create_task(_tell_health(database, ports), name="health"))

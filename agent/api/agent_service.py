@@ -12,7 +12,6 @@ from agent.api.convert import attempt_stats
 from agent.api.errors import ApiError, invalid
 from agent.backends.backend import UnknownAttemptError
 from agent.backends.output import OffsetPastEndError
-from agent.resources.sampler import Sampler
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from agent.api.sync import SyncService
     from agent.backends.backend import Backend
     from agent.backends.output import Output
+    from agent.resources.sampler import Sampler
 
 
 MOST_ATTEMPTS = 10_000
@@ -44,6 +44,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         files: FileService,
         services: Services,
         backend: Backend,
+        sampler: Sampler,
     ) -> None:
         """Serves what these do."""
         self._sync = sync
@@ -53,11 +54,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         self._code = code
         self._services = services
         self._backend = backend
-        self._sampler = Sampler(self._first_pid)
-
-    def _first_pid(self, attempt_id: str) -> int | None:
-        process = self._backend.first_process(attempt_id)
-        return None if process is None else process.pid
+        self._sampler = sampler
 
     async def Sync(self, request_iterator: Any, context: Any) -> AsyncGenerator[agent_service_pb2.SyncResponse, None]:
         """Keeps what runs on the node as the manager wants it."""

@@ -142,6 +142,19 @@ def attempt_stats(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptS
     )
 
 
+def attempt_usage(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptUsage:
+    """The same in short, by a clock for rates."""
+    clock = duration_pb2.Duration()
+    clock.FromNanoseconds(round(sample.monotonic * 1e9))
+    cpu = None
+    if sample.usage.cpu is not None:
+        cpu = duration_pb2.Duration()
+        cpu.FromNanoseconds(sample.usage.cpu)
+    return agent_service_pb2.AttemptUsage(
+        attempt_id=attempt_id, clock=clock, cpu_time=cpu, memory_bytes=sample.usage.memory
+    )
+
+
 def _timestamp(seconds: float | None) -> timestamp_pb2.Timestamp | None:
     if seconds is None:
         return None

@@ -69,6 +69,7 @@ class Server:
                 files=FileService(backend),
                 services=Services(backend),
                 backend=backend,
+                sampler=sync.sampler,
             ),
             self._server,
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from agent.api.convert import attempt_status, desired_attempt, same_but_size
+from agent.api.convert import attempt_status, attempt_usage, desired_attempt, same_but_size
 from agent.api.errors import ApiError, internal, invalid
 from agent.api.terms import StaleTermError
 from agent.network.convert import network_from_message
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agent.attempts import ObservedAttempt
     from agent.network.topology import Network
     from agent.reconcile.loop import Reconciler
+    from agent.resources.sampler import Sampler
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ HELLO_TIMEOUT = 10.0
 """Seconds to wait for the first step."""
 MOST_STATUSES = 500
 """Attempts in one report: what a manager commits at once."""
+SHORTEST_USAGE_INTERVAL = 0.1
+"""Seconds between two looks at what attempts use, at the least."""
 PATIENCE = 0.25
 """Seconds that a report waits for the ack of the one before, so that a busy manager gets fewer and larger ones."""
 
@@ -51,6 +54,7 @@ class SyncService:
         terms: Terms,
         welcome: Callable[[], agent_service_pb2.Welcome],
         protect: Callable[[frozenset[str]], None],
+        sampler: Sampler,
     ) -> None:
         """`welcome` gives a Welcome with all that is known of the node, less attempts and networks.
 
@@ -60,6 +64,7 @@ class SyncService:
         self.terms = terms
         self.welcome = welcome
         self.protect = protect
+        self.sampler = sampler
         self._current: _Stream | None = None
         self._stopping = False
         self._idle = asyncio.Event()
@@ -132,6 +137,9 @@ class _Stream:
         self._beat = 0
         self._protected: frozenset[str] = frozenset()
         self._backends: list[str] = []
+        # Seconds between two tellings of what attempts use, 0 for none, and when the next one is due.
+        self._usage_interval = 0.0
+        self._usage_due = 0.0
 
     def cut(self, error: ApiError) -> None:
         """Ends the stream; whatever the manager still says on it is not heard."""
@@ -159,10 +167,20 @@ class _Stream:
                     yield self._heartbeat()
                     spoke = clock()
                     continue
+                if self._usage_interval and now >= self._usage_due:
+                    self._usage_due = now + self._usage_interval
+                    for usage in await self._usage():
+                        yield usage
+                        spoke = clock()
+                    continue
                 if list(self._service.welcome().backends) != self._backends:
                     # A Docker engine that came up after the agent: only a welcome tells, and a new stream begins with one.
                     raise ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "what this agent can run has changed")
-                until = min(spoke + self._interval, reported + PATIENCE if waits else math.inf)
+                until = min(
+                    spoke + self._interval,
+                    reported + PATIENCE if waits else math.inf,
+                    self._usage_due if self._usage_interval else math.inf,
+                )
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(until):
                         await self._wake.wait()
@@ -221,8 +239,27 @@ class _Stream:
             self._acknowledge(request.ack.sequence)
         elif step == "heartbeat":
             self._confirm_heartbeat(request.heartbeat.number)
+        elif step == "watch_usage":
+            self._watch_usage(request.watch_usage.interval.ToNanoseconds() / 1e9)
         else:
             raise invalid("step", f"{step} is out of place here")
+
+    def _watch_usage(self, seconds: float) -> None:
+        self._usage_interval = max(SHORTEST_USAGE_INTERVAL, seconds) if seconds > 0 else 0.0
+        self._usage_due = asyncio.get_running_loop().time()
+        self._wake.set()
+
+    async def _usage(self) -> list[agent_service_pb2.SyncResponse]:
+        """What attempts have used, in portions; none when nothing runs."""
+        samples = list((await self._service.sampler.sample(self._reconciler.attempts())).items())
+        return [
+            agent_service_pb2.SyncResponse(
+                usage=agent_service_pb2.Usage(
+                    attempts=[attempt_usage(key, sample) for key, sample in samples[first : first + MOST_STATUSES]]
+                )
+            )
+            for first in range(0, len(samples), MOST_STATUSES)
+        ]
 
     def _protect(self, added: frozenset[str], removed: frozenset[str]) -> None:
         for address in added:

@@ -1,4 +1,4 @@
-"""The AccountService: projects, users, memberships, tokens and quotas."""
+"""The AccountService: projects, users, memberships, tokens, quotas and idle overrides."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from manager.api.authentication import Authenticator
 from manager.api.errors import InUse, InvalidRequest, MethodDenied, NameTaken, NotFound
 from manager.api.etags import check_etag
 from manager.api.fields import Violations
+from manager.api.idle_convert import checked_override, override_message
 from manager.api.interceptors import current_principal
 from manager.api.pages import open_page
 from manager.api.quota_convert import KINDS, checked_limits, is_unlimited, quota_message
 from manager.api.times import timestamp
 from manager.identity.principal import ADMIN, USER, Principal
 from manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
-from manager.store import accounts, groups, quotas, requests
+from manager.store import accounts, groups, idle, quotas, requests
 from manager.store.database import Database
-from manager.store.tables import Membership, Project, Quota, Token, UserAccount
+from manager.store.tables import IdleOverride, Membership, Project, Quota, Token, UserAccount
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import account_service_pb2_grpc
 
@@ -247,6 +248,45 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         return pb.GetQuotasResponse(
             quotas=messages,
             next_page_token=page.token_after([shown[-1].kind, shown[-1].name]) if len(found) > page.size else "",
+        )
+
+    async def SetIdleOverride(
+        self, request: pb.SetIdleOverrideRequest, context: _Context
+    ) -> pb.SetIdleOverrideResponse:
+        """See the proto."""
+        wanted = request.override
+        policy = checked_override(wanted).to_json()
+        async with self._database.transaction() as tx:
+            await _existing_user(tx, wanted.user, lock=True)
+            kept = await idle.get_override(tx, wanted.user, lock=True)
+            version = 0 if kept is None else kept.version
+            check_etag(wanted.etag, version)
+            if request.validate_only or not policy:
+                version = version if request.validate_only else 0
+                shown = IdleOverride(user_name=wanted.user, policy=policy, version=version)
+                if not request.validate_only:
+                    await idle.remove_override(tx, wanted.user)
+            else:
+                shown = await idle.put_override(tx, wanted.user, policy)
+            return pb.SetIdleOverrideResponse(override=override_message(shown))
+
+    async def ListIdleOverrides(
+        self, request: pb.ListIdleOverridesRequest, context: _Context
+    ) -> pb.ListIdleOverridesResponse:
+        """See the proto."""
+        caller = current_principal()
+        page = open_page(request.page_size, request.page_token, ["idle overrides"])
+        async with self._database.transaction() as tx:
+            found = await idle.list_overrides(
+                tx,
+                only=None if caller.is_admin else caller.name,
+                after=page.after[0] if page.after else "",
+                limit=page.size + 1,
+            )
+        shown = found[: page.size]
+        return pb.ListIdleOverridesResponse(
+            overrides=[override_message(override) for override in shown],
+            next_page_token=page.token_after([shown[-1].user_name]) if len(found) > page.size else "",
         )
 
 

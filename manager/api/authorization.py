@@ -35,6 +35,7 @@ METHODS: Mapping[str, Access] = {
             "ListSessions": Access.USER,
             "GetSessionGraph": Access.USER,
             "TerminateSession": Access.USER,
+            "ExtendSession": Access.USER,
             "WatchSessions": Access.USER,
             "ExplainSession": Access.USER,
             "StreamLogs": Access.USER,
@@ -95,6 +96,8 @@ METHODS: Mapping[str, Access] = {
             "RevokeToken": Access.USER,
             "SetQuota": Access.ADMIN,
             "GetQuotas": Access.USER,
+            "SetIdleOverride": Access.ADMIN,
+            "ListIdleOverrides": Access.USER,
         },
     ),
     **_methods(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractContextManager, ExitStack, aclosing
 
 from manager.api import errors
 from manager.api.interceptors import current_principal
@@ -53,15 +53,55 @@ async def serve_code(
     # What it runs is not told: code holds secrets.
     _log.info("%s runs code in session %s", current_principal().name, session_id)
     steps = _steps(agent_pb.CodeOpen(attempt_id=place.attempt_id, language=language), requests)
+    running = _Running(lambda: forwarder.hold(place))
     async with aclosing(forwarder.exchange(place, lambda stub: stub.ExecuteCode, steps)) as responses:
-        async for response in responses:
-            match response.WhichOneof("step"):
-                case "opened":
-                    yield pb.ExecuteCodeResponse(opened=pb.CodeOpened(language=language))
-                case "events":
-                    yield pb.ExecuteCodeResponse(events=response.events)
-                case "completions":
-                    yield pb.ExecuteCodeResponse(completions=response.completions)
+        with running:
+            async for response in responses:
+                match response.WhichOneof("step"):
+                    case "opened":
+                        running.opened()
+                        yield pb.ExecuteCodeResponse(opened=pb.CodeOpened(language=language))
+                    case "events":
+                        running.note(response.events)
+                        yield pb.ExecuteCodeResponse(events=response.events)
+                    case "completions":
+                        yield pb.ExecuteCodeResponse(completions=response.completions)
+
+
+class _Running:
+    """Runs that a stream was told of and that are not over: while there are any, or the stream is being opened, the session is in use, also
+    when nothing is printed.
+    """
+
+    def __init__(self, hold: Callable[[], AbstractContextManager[None]]) -> None:
+        self._hold = hold
+        # The empty id is that of the opening.
+        self._runs = {""}
+        self._held = ExitStack()
+
+    def opened(self) -> None:
+        self._runs.discard("")
+        self._let_go()
+
+    def note(self, events: code_pb2.CodeEvents) -> None:
+        for event in events.events:
+            if event.HasField("finished"):
+                self._runs.discard(event.run_id)
+            else:
+                if not self._runs:
+                    self._held.enter_context(self._hold())
+                self._runs.add(event.run_id)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if not self._runs:
+            self._held.close()
+
+    def __enter__(self) -> None:
+        self._held.enter_context(self._hold())
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
 
 async def _first(requests: AsyncIterator[pb.ExecuteCodeRequest]) -> pb.CodeOpen:

@@ -267,6 +267,15 @@ class GatewayOff(_Precondition):
         super().__init__("the manager has no gateway for HTTP: use a local port instead", "gateway")
 
 
+class ExtensionRefused(_Precondition):
+    """The idle policy does not let a session be kept that long."""
+
+    reason = "EXTENSION_REFUSED"
+
+    def __init__(self, message: str, subject: str, most: float) -> None:
+        super().__init__(message, subject, {"most": f"{most:.0f}"})
+
+
 class FeatureUnavailable(_Precondition):
     """A session of this type does not have the feature."""
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from google.protobuf.duration_pb2 import Duration
 
 from manager.api.etags import etag
+from manager.api.idle_convert import policy_message
 from manager.api.times import timestamp
+from manager.lifecycle.idle import stored_policy
 from manager.scheduling.amounts import format_amount
 from manager.store.agents import Load
 from manager.store.ledger import Mismatch
@@ -48,6 +50,7 @@ def group_message(group: ResourceGroup) -> pb.ResourceGroup:
         egress=pb.EgressPolicy.Value(f"EGRESS_POLICY_{group.egress}"),
         create_time=timestamp(group.create_time),
         mount_roots=[pb.MountRoot(**root) for root in group.mount_roots],
+        idle_policy=policy_message(stored_policy(group.idle_policy)),
     )
 
 

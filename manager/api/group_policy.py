@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from manager.api.fields import Violations
+from manager.api.idle_convert import checked_policy
 from manager.lifecycle.mounts import MountRoot, check_roots
 from manager.scheduling.columns import Policy
 from manager.scheduling.strategies import PolicyError, agent_strategies, session_strategies, validate_policy
@@ -19,7 +20,16 @@ DEFAULT_SESSION_STRATEGY, DEFAULT_AGENT_STRATEGY = "drf", "concentrated"
 DEFAULT_START_TIMEOUT = dt.timedelta(minutes=10)
 SHORTEST_START_TIMEOUT, LONGEST_START_TIMEOUT = dt.timedelta(seconds=1), dt.timedelta(days=1)
 MAX_OPTIONS, MAX_WEIGHTS, MAX_WEIGHT = 32, 10_000, 1_000_000
-MUTABLE = ("session_strategy", "agent_strategy", "options", "owner_weights", "start_timeout", "egress", "mount_roots")
+MUTABLE = (
+    "session_strategy",
+    "agent_strategy",
+    "options",
+    "owner_weights",
+    "start_timeout",
+    "egress",
+    "mount_roots",
+    "idle_policy",
+)
 _EGRESS_PREFIX = "EGRESS_POLICY_"
 
 
@@ -33,6 +43,7 @@ def new_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, A
         "start_timeout_seconds": _start_timeout(message, violations),
         "egress": _egress(message, violations),
         "mount_roots": _mount_roots(message, violations),
+        "idle_policy": _idle_policy(message, violations),
     }
     _check(policy, violations)
     return policy
@@ -61,6 +72,8 @@ def changed_policy(
                 policy[path] = _egress(message, violations)
             case "mount_roots":
                 policy[path] = _mount_roots(message, violations)
+            case "idle_policy":
+                policy[path] = _idle_policy(message, violations)
             case "options":
                 policy[path] = dict(message.options)
             case "owner_weights":
@@ -97,6 +110,11 @@ def _mount_roots(message: pb.ResourceGroup, violations: Violations) -> list[dict
     for path, description in found:
         violations.add(path, description)
     return [root.to_json() for root in roots]
+
+
+def _idle_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, Any]:
+    path = "resource_group.idle_policy"
+    return checked_policy(message.idle_policy, path, violations, partial=False).to_json()
 
 
 def _check(policy: Mapping[str, Any], violations: Violations) -> None:

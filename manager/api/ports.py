@@ -22,7 +22,7 @@ from manager.api.interceptors import CallInterceptor
 from manager.api.sessions import SessionServicer
 from manager.api.templates import TemplateServicer
 from manager.fleet.dialer import Dialer
-from manager.fleet.forwarding import Forwarder
+from manager.fleet.forwarding import Forwarder, Hearer
 from manager.gateway.rules import Address
 from manager.identity.authority import Authority
 from manager.store.database import Database
@@ -90,6 +90,7 @@ async def serving(
     authority: Authority,
     authenticator: Authenticator,
     dialer: Dialer,
+    interactions: Hearer | None = None,
     moved: Callable[[], None],
     listen: str,
     agent_listen: str,
@@ -99,9 +100,9 @@ async def serving(
 ) -> AsyncIterator[Ports]:
     """Serves for as long as the block lasts; health says NOT_SERVING until it is told otherwise.
 
-    `moved` is called when an agent listens somewhere else. `gateway` is where users reach ports of sessions
-    over HTTP. At the end, streams end first, and calls under way get
-    `grace_seconds`. Raises OSError when a port cannot be had.
+    `interactions` is told what is exchanged with sessions, and `moved` is called when an agent listens somewhere else. `gateway` is where users
+    reach ports of sessions over HTTP. At the end, streams end first, and calls under way get `grace_seconds`. Raises OSError when a port cannot
+    be had.
     """
     stopping = asyncio.Event()
     server = grpc.aio.server(interceptors=[CallInterceptor(authenticator, stopping)], options=SERVER_OPTIONS)
@@ -117,7 +118,7 @@ async def serving(
     # An empty host says: the one that was dialled.
     for_agents = f":{agent_port}" if _host(agent_listen) in _ANY_HOST else ports.agent_endpoint
     session_service_pb2_grpc.add_SessionServiceServicer_to_server(
-        SessionServicer(database, tail, Forwarder(dialer), gateway), server
+        SessionServicer(database, tail, Forwarder(dialer, interactions), gateway), server
     )
     template_service_pb2_grpc.add_TemplateServiceServicer_to_server(TemplateServicer(database), server)
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority, tail.wake), server)

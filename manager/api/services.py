@@ -70,7 +70,7 @@ async def get_service(database: Database, forwarder: Forwarder, request: pb.GetS
     """How it is."""
     kernel, _, place = await _find(database, request.session, request.service)
     asked = agent_pb.GetServiceRequest(place=place)
-    answer = await forwarder.call(kernel.place, lambda stub: stub.GetService, asked)
+    answer = await forwarder.unheard.call(kernel.place, lambda stub: stub.GetService, asked)
     return _status(answer.status, place.port)
 
 

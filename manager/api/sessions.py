@@ -17,6 +17,7 @@ from manager.api.code import serve_code
 from manager.api.etags import check_etag
 from manager.api.files import serve_download, serve_list, serve_upload
 from manager.api.filters import parse_filter
+from manager.api.idle import extend_session, show_checks
 from manager.api.interceptors import current_principal
 from manager.api.open_port import serve_open_port
 from manager.api.port_tickets import create_port_ticket
@@ -142,6 +143,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             revision, _ = await journal.head(tx)
             session_id = await find_session(tx, request.session)
             shown = await _shown(tx, session_id)
+            await show_checks(tx, shown)
         return pb.GetSessionResponse(session=shown, revision=revision)
 
     async def ListSessions(
@@ -199,6 +201,16 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self._tail.wake()
         return pb.TerminateSessionResponse(session=shown)
 
+    async def ExtendSession(
+        self, request: pb.ExtendSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ExtendSessionResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            shown = await _shown(tx, await extend_session(tx, request))
+            await show_checks(tx, shown)
+        self._tail.wake()
+        return pb.ExtendSessionResponse(session=shown)
+
     async def WatchSessions(
         self, request: pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.WatchSessionsResponse]:
@@ -234,7 +246,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self, request: pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.StreamLogsResponse]:
         """See the proto."""
-        async with aclosing(serve_logs(self._database, self._forwarder, request)) as responses:
+        async with aclosing(serve_logs(self._database, self._forwarder.unheard, request)) as responses:
             async for response in responses:
                 yield response
 

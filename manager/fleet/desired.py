@@ -181,6 +181,16 @@ class AttemptReport:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptUsage:
+    """What an agent says an attempt has used: `clock` and `cpu` in seconds, `memory` in bytes; None is missing."""
+
+    attempt_id: str
+    clock: float
+    cpu: float | None
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What an agent says of itself when a stream opens, with all it observes."""
 

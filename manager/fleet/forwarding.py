@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
@@ -54,11 +55,35 @@ class Place:
     attempt_id: str
 
 
+class Hearer(Protocol):
+    """Is told that somebody exchanges something with an attempt."""
+
+    def heard(self, attempt_id: str) -> None:
+        """Something was exchanged."""
+
+    def hold(self, attempt_id: str) -> AbstractContextManager[None]:
+        """Something goes on for as long as the block lasts, whether it is heard or not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Forwarder:
-    """Opens streams to agents."""
+    """Opens streams to agents. `hearer` is told of all that is passed on; without one it is nobody's use of the session."""
 
     dialer: Dialer
+    hearer: Hearer | None = None
+
+    @property
+    def unheard(self) -> Forwarder:
+        """The same for looking at a session, which is no use of it."""
+        return Forwarder(self.dialer)
+
+    def hold(self, place: Place) -> AbstractContextManager[None]:
+        """Something goes on in an attempt for as long as the block lasts, also when nothing is passed on."""
+        return contextlib.nullcontext() if self.hearer is None else self.hearer.hold(place.attempt_id)
+
+    def _hear(self, place: Place) -> None:
+        if self.hearer is not None:
+            self.hearer.heard(place.attempt_id)
 
     async def stream(self, place: Place, method: Method, request: Any) -> AsyncGenerator[Any, None]:
         """The responses to one request. Raises AgentUnavailableError, AgentRefusedError.
@@ -68,12 +93,14 @@ class Forwarder:
         with _told(place.agent_id):
             async with self._stub(place) as stub:
                 async for response in method(stub)(request):
+                    self._hear(place)
                     yield response
 
     async def call(self, place: Place, method: Method, request: Any) -> Any:
         """The response to one request. Raises AgentUnavailableError, AgentRefusedError."""
         with _told(place.agent_id):
             async with self._stub(place) as stub:
+                self._hear(place)
                 return await method(stub)(request)
 
     async def exchange(
@@ -90,7 +117,9 @@ class Forwarder:
         with _told(place.agent_id):
             async with self._stub(place) as stub:
                 call = method(stub)()
-                writing = asyncio.create_task(_write(call, requests), name=f"requests to {place.agent_id}")
+                writing = asyncio.create_task(
+                    _write(call, requests, lambda: self._hear(place)), name=f"requests to {place.agent_id}"
+                )
                 # Whoever reads the responses then learns at once that there will be no more.
                 writing.add_done_callback(lambda task: _failed(task) and call.cancel())
                 try:
@@ -106,6 +135,7 @@ class Forwarder:
                             writing.result()
                         if response is grpc.aio.EOF:
                             return
+                        self._hear(place)
                         yield response
                 finally:
                     call.cancel()
@@ -147,8 +177,9 @@ async def _outcome(call: Any, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcErr
     return error
 
 
-async def _write(call: Any, requests: AsyncIterator[Any]) -> None:
+async def _write(call: Any, requests: AsyncIterator[Any], hear: Callable[[], None]) -> None:
     async for request in requests:
+        hear()
         try:
             await call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):

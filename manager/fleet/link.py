@@ -6,14 +6,14 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Protocol
 
 import grpc
 import grpc.aio
 
 from manager.fleet import messages
-from manager.fleet.desired import Desired, ListenerBrokenError, NodeFacts, NodeReport, Told
+from manager.fleet.desired import AttemptUsage, Desired, ListenerBrokenError, NodeFacts, NodeReport, Told
 from manager.fleet.dialer import Dialer
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
@@ -55,8 +55,12 @@ class AgentLink:
         listener: Listener,
         clock: Callable[[], float],
         null_kernels: bool = False,
+        usage_interval: Callable[[], float] = lambda: 0.0,
+        used: Callable[[Iterable[AttemptUsage]], None] = lambda _: None,
     ) -> None:
-        """Unless `null_kernels` are wanted, an agent whose kernels do nothing is refused."""
+        """Unless `null_kernels` are wanted, an agent whose kernels do nothing is refused. `used` is told what attempts use, every so many seconds as
+        `usage_interval` says at the time; 0 is never.
+        """
         self.agent_id = agent_id
         self.address = address
         # When the agent was last heard on this link, by the clock; None before the first time.
@@ -70,6 +74,8 @@ class AgentLink:
         self._listener = listener
         self._clock = clock
         self._null_kernels = null_kernels
+        self._usage_interval = usage_interval
+        self._used = used
         self._wanted = asyncio.Event()
         # Sessions of which the agent may not have been told the newest; None means any.
         self._changed: set[uuid.UUID] | None = set()
@@ -156,6 +162,8 @@ class AgentLink:
                 await self._listener.reported(messages.node_report(self.agent_id, message.report))
                 async with writing:
                     await call.write(messages.ack(message.report.sequence))
+            elif message.HasField("usage"):
+                self._used(messages.usage(message.usage))
             elif message.HasField("heartbeat"):
                 # The agent goes by this, and not by what it hears: it says that the other direction works too.
                 async with writing:
@@ -164,7 +172,11 @@ class AgentLink:
     async def _tell(
         self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], writing: asyncio.Lock, told: Told
     ) -> None:
+        interval = 0.0
         while True:
+            if interval != (interval := self._usage_interval()):
+                async with writing:
+                    await call.write(messages.watch_usage(interval))
             try:
                 async with asyncio.timeout(self._heartbeat):
                     await self._wanted.wait()

@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from manager.fleet.desired import (
     AttemptReport,
+    AttemptUsage,
     Desired,
     DesiredAttempt,
     DesiredNetwork,
@@ -67,6 +68,26 @@ def ack(sequence: int) -> pb.SyncRequest:
 def heartbeat(number: int = 0) -> pb.SyncRequest:
     """The manager is there, and has heard the agent's heartbeat of that number."""
     return pb.SyncRequest(heartbeat=pb.Heartbeat(number=number))
+
+
+def watch_usage(seconds: float) -> pb.SyncRequest:
+    """Tell what attempts use, every so many seconds; 0 is never."""
+    interval = Duration()
+    interval.FromTimedelta(dt.timedelta(seconds=seconds))
+    return pb.SyncRequest(watch_usage=pb.WatchUsage(interval=interval))
+
+
+def usage(message: pb.Usage) -> list[AttemptUsage]:
+    """What attempts have used."""
+    return [
+        AttemptUsage(
+            item.attempt_id,
+            item.clock.seconds + item.clock.nanos / 1e9,
+            item.cpu_time.seconds + item.cpu_time.nanos / 1e9 if item.HasField("cpu_time") else None,
+            item.memory_bytes if item.HasField("memory_bytes") else None,
+        )
+        for item in message.attempts
+    ]
 
 
 def node_facts(message: pb.Welcome) -> NodeFacts:

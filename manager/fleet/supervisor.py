@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from manager.fleet.desired import AttemptUsage
 from manager.fleet.dialer import Dialer
 from manager.fleet.link import AgentLink, Listener, ReadDesired
 from manager.fleet.protected import node_addresses
@@ -70,9 +72,10 @@ class Supervisor:
         clock: Callable[[], float],
         null_kernels: bool = False,
         control_plane: frozenset[str] = frozenset(),
+        used: Callable[[Iterable[AttemptUsage]], None] = lambda _: None,
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the addresses of
-        managers and database, which kernels are kept from like those of nodes.
+        managers and database, which kernels are kept from like those of nodes. `used` is told what `watch_usage` asks for.
         """
         self._term = term
         self._dialer = dialer
@@ -87,6 +90,15 @@ class Supervisor:
         self._control_plane = control_plane
         self._protected = control_plane
         self._changed = asyncio.Event()
+        self._used = used
+        self._usage_intervals: Mapping[str, float] = {}
+
+    def watch_usage(self, intervals: Mapping[str, float]) -> None:
+        """From the next heartbeat on, these agents tell what their attempts use, every so many seconds; all others do not."""
+        self._usage_intervals = intervals
+
+    def _usage_interval(self, agent_id: str) -> float:
+        return self._usage_intervals.get(agent_id, 0.0)
 
     def wake(self, concerned: Mapping[str, Collection[uuid.UUID] | None]) -> None:
         """What is wanted of these agents may have changed, for these sessions; None means for any."""
@@ -148,6 +160,8 @@ class Supervisor:
                     listener=self._listener,
                     clock=self._clock,
                     null_kernels=self._null_kernels,
+                    usage_interval=functools.partial(self._usage_interval, agent_id),
+                    used=self._used,
                 )
                 self._links[agent_id] = (link, group.create_task(link.run(), name=f"link {agent_id}"))
 

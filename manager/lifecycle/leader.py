@@ -15,6 +15,7 @@ from manager.fleet.forwarding import Forwarder
 from manager.fleet.supervisor import Supervisor, Target, Timers
 from manager.lifecycle import deadlines, dependencies
 from manager.lifecycle.desires import Concerned, read_desired
+from manager.lifecycle.idle_keeper import IdleKeeper
 from manager.lifecycle.outputs import OutputCollector
 from manager.lifecycle.persistence import persist
 from manager.lifecycle.reports import Reports
@@ -63,6 +64,7 @@ class Leader:
         self._scheduler = Scheduler(database, term, self._placed)
         self._ended = asyncio.Event()
         self._courier = Courier(database, term, webhook_addresses)
+        self._idle = IdleKeeper(database, term, self._committed, self._watch_usage)
         self._supervisor = Supervisor(
             term=term,
             dialer=dialer,
@@ -73,6 +75,7 @@ class Leader:
             clock=time.monotonic,
             null_kernels=null_kernels,
             control_plane=control_plane,
+            used=self._idle.used,
         )
 
     async def run(self) -> None:
@@ -90,10 +93,14 @@ class Leader:
             group.create_task(persist("outputs", self._outputs.run), name="outputs")
             group.create_task(persist("scheduler", self._scheduler.run), name="scheduler")
             group.create_task(persist("deadlines", self._enforce), name="deadlines")
+            group.create_task(persist("idle", self._idle.run), name="idle")
             group.create_task(persist("dependencies", self._settle), name="dependencies")
             group.create_task(persist("webhooks", self._courier.run), name="webhooks")
             group.create_task(persist("journal", self._follow), name="journal")
             group.create_task(persist("house", self._keep_house), name="house")
+
+    def _watch_usage(self, intervals: Mapping[str, float]) -> None:
+        self._supervisor.watch_usage(intervals)
 
     def retarget(self) -> None:
         """Agents may have come, moved or gone."""

@@ -163,12 +163,16 @@ class SessionMachine:
 
     def exceed_time_limit(self) -> None:
         """Ends a running session whose time is over; a batch session has failed."""
+        self.end_by_policy("TIME_LIMIT_EXCEEDED", "it ran as long as its time limit allows")
+
+    def end_by_policy(self, reason: str, message: str) -> None:
+        """Ends a running session that may run no longer; a batch session has failed."""
         session = self.session
         if session.state is not SessionState.RUNNING:
             return
         if session.type is SessionType.BATCH:
             session.result = Result.FAILURE
-        self._stop("TIME_LIMIT_EXCEEDED", "it ran as long as its time limit allows")
+        self._stop(reason, message)
 
     def preempt(self, winner: str, *, requeue: bool) -> None:
         """Makes a placed session give way to `winner`: ends it, or with `requeue` puts it back into the queue, to run again from its

@@ -106,7 +106,7 @@ SESSION_OWNERS: Mapping[SessionState, tuple[str, str]] = {
     _S.PREPARING: ("deadlines", "the resource group's start_timeout, then it is rolled back"),
     _S.RUNNING: (
         "reports",
-        "its time limit, if it has one, kept by deadlines; else it ends with its command, or by its owner",
+        "its time limit, if it has one, kept by deadlines, and the idle policy of its group; else it ends with its command, or by its owner",
     ),
     _S.TERMINATING: ("deadlines", "an agent's confirmation, or the loss of the agent"),
 }

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
+from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import text
 
 from manager.store import journal, sessions
 from manager.store.database import Transaction
+from manager.store.recordset import Row, fetched
 
 AGENT_LOST = "AGENT_LOST"
 
@@ -24,8 +28,8 @@ async def set_agent_lost(tx: Transaction, agent_id: str, *, lost: bool) -> None:
         """),
         {"agent": agent_id, "lost": lost, "mark": f'[{{"agent": "{agent_id}"}}]'},
     )
-    changed, entries = [], []
-    for row in rows.mappings():
+    changed: dict[uuid.UUID, tuple[Row, list[dict[str, Any]]]] = {}
+    for row in fetched(rows):
         others = [condition for condition in row["conditions"] if condition.get("agent") != agent_id]
         now: dt.datetime = row["now"]
         mine = {
@@ -36,13 +40,45 @@ async def set_agent_lost(tx: Transaction, agent_id: str, *, lost: bool) -> None:
         }
         conditions = [*others, mine] if lost else others
         if conditions != row["conditions"]:
-            changed.append({"id": row["id"], "conditions": conditions})
-            payload = {"reason": row["reason"], "message": row["message"], "conditions": conditions}
-            entries.append(
-                journal.Entry(
-                    session_id=row["id"], owner=row["owner"], project=row["project"], kind="NOTED", payload=payload
-                )
+            changed[row["id"]] = (row, conditions)
+    await _write(tx, changed)
+
+
+async def set_texts(tx: Transaction, texts: Mapping[uuid.UUID, Mapping[str, str]]) -> None:
+    """Puts conditions on running sessions by type and text, or with an empty text takes them off."""
+    rows = await tx.execute(
+        text("""
+            SELECT s.id, s.owner, s.project, s.reason, s.message, s.conditions, now() AS now FROM session s
+            WHERE s.id = ANY(:ids) AND s.state = 'RUNNING' ORDER BY s.id FOR UPDATE
+        """),
+        {"ids": list(texts)},
+    )
+    changed: dict[uuid.UUID, tuple[Row, list[dict[str, Any]]]] = {}
+    for row in fetched(rows):
+        wanted, since = texts[row["id"]], row["now"].isoformat()
+        others = [condition for condition in row["conditions"] if condition["type"] not in wanted]
+        new = [{"type": kind, "message": message, "since": since} for kind, message in wanted.items() if message]
+        if others + new != row["conditions"]:
+            changed[row["id"]] = (row, others + new)
+    await _write(tx, changed)
+
+
+async def _write(tx: Transaction, changed: Mapping[uuid.UUID, tuple[Row, list[dict[str, Any]]]]) -> None:
+    if not changed:
+        return
+    await sessions.set_conditions(
+        tx, [{"id": session_id, "conditions": conditions} for session_id, (_, conditions) in changed.items()]
+    )
+    await journal.append(
+        tx,
+        [
+            journal.Entry(
+                session_id=session_id,
+                owner=row["owner"],
+                project=row["project"],
+                kind="NOTED",
+                payload={"reason": row["reason"], "message": row["message"], "conditions": conditions},
             )
-    if changed:
-        await sessions.set_conditions(tx, changed)
-        await journal.append(tx, entries)
+            for session_id, (row, conditions) in changed.items()
+        ],
+    )

@@ -28,7 +28,7 @@ async def list_page(tx: AsyncSession, *, after: str, limit: int) -> Sequence[Res
 async def create(tx: AsyncSession, name: str, policy: Mapping[str, Any]) -> ResourceGroup | None:
     """A new group; None when the name is taken.
 
-    `policy` holds session_strategy, agent_strategy, options, owner_weights, start_timeout_seconds, egress and mount_roots.
+    `policy` holds session_strategy, agent_strategy, options, owner_weights, start_timeout_seconds, egress, mount_roots and idle_policy.
     """
     made = insert(ResourceGroup).values(name=name, version=1, **policy).on_conflict_do_nothing()
     if (await tx.exec(made.returning(col(ResourceGroup.name)))).first() is None:

@@ -136,6 +136,8 @@ class ResourceGroup(SQLModel, table=True):
     egress: str = Field(default="ALLOW", sa_column_kwargs={"server_default": text("'ALLOW'")})
     # What sessions may mount: path, writable, projects.
     mount_roots: list[dict[str, Any]] = _json("[]")
+    # When running sessions are ended that nobody needs; empty: never.
+    idle_policy: dict[str, Any] = _json()
     # The agent that `round-robin` chose last.
     rotation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
     # What exists: the sums over agents that were heard of, are not lost and not revoked; written by triggers of `agent`.
@@ -245,6 +247,45 @@ class Session(SQLModel, table=True):
     end_time: dt.datetime | None = _time()
     # When its time limit ends it; only while it runs.
     expire_time: dt.datetime | None = _time()
+
+
+class SessionIdle(SQLModel, table=True):
+    """What is known of the use of a session, for the idle policy; no row: nothing yet."""
+
+    __tablename__ = "session_idle"
+
+    session_id: uuid.UUID = Field(primary_key=True, foreign_key="session.id", ondelete="CASCADE")
+    # When something was last exchanged with it, to some seconds.
+    interaction_time: dt.datetime | None = _time()
+    # Seconds since then, or since its start, in which nobody could have been heard; and until when that was counted.
+    paused_seconds: float = Field(default=0.0, sa_column_kwargs={"server_default": text("0")})
+    pause_time: dt.datetime | None = _time()
+    # Kept by its owner until then.
+    extended_until: dt.datetime | None = _time()
+    # When each checker warned of the end, in seconds since 1970.
+    warned: dict[str, float] = _json()
+    # What it used, and what that came to when it was last written.
+    window: dict[str, Any] = _json()
+    reading: dict[str, Any] = _json()
+
+
+class IdleOverride(SQLModel, table=True):
+    """How the idle policies of resource groups differ for the sessions of a user."""
+
+    __tablename__ = "idle_override"
+
+    user_name: str = Field(primary_key=True, foreign_key="user_account.name", ondelete="CASCADE")
+    policy: dict[str, Any] = _json()
+    version: int = 1
+
+
+class IdleLook(SQLModel, table=True):
+    """The one row that says when a leader last looked at idle sessions: what came after is not known."""
+
+    __tablename__ = "idle_look"
+
+    id: int = Field(default=1, sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
+    time: dt.datetime | None = _time()
 
 
 class Template(SQLModel, table=True):

@@ -15,10 +15,16 @@ from pathlib import Path
 import pytest
 
 from tests.integration.databases import Postgres, fresh_database
-from tests.vectors import device_vectors, placement_vectors, policy_vectors, share_vectors, store_vectors
+from tests.vectors import device_vectors, idle_vectors, placement_vectors, policy_vectors, share_vectors, store_vectors
 from tests.vectors.exceptions import EXCEPTIONS, HERE, Expectations, Vector, case_exception, exception_of, kind_of
 
-RUNNERS = {**device_vectors.RUNNERS, **share_vectors.RUNNERS, **placement_vectors.RUNNERS, **policy_vectors.RUNNERS}
+RUNNERS = {
+    **device_vectors.RUNNERS,
+    **idle_vectors.RUNNERS,
+    **share_vectors.RUNNERS,
+    **placement_vectors.RUNNERS,
+    **policy_vectors.RUNNERS,
+}
 # Those that need a database.
 STORE_RUNNERS = store_vectors.RUNNERS
 

@@ -72,6 +72,7 @@ RETRIED_METHODS = {
         "ListTokens",
         "RevokeToken",
         "GetQuotas",
+        "ListIdleOverrides",
     ),
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from retinue.client.accounts import Projects, Tokens, Users
 from retinue.client.channel import open_channel
 from retinue.client.fleet import Agents, ResourceGroups
+from retinue.client.idle_overrides import IdleOverrides
 from retinue.client.quotas import Quotas
 from retinue.client.sessions import Sessions
 from retinue.client.settings import Settings, read_ca, resolve
@@ -42,6 +43,7 @@ class Client:
         self.users = Users(channel)
         self.tokens = Tokens(channel)
         self.quotas = Quotas(channel)
+        self.idle_overrides = IdleOverrides(channel)
 
     @classmethod
     def connect(

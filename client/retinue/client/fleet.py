@@ -10,7 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from retinue.client.calls import call
 from retinue.client.pages import paged
 from retinue.manager.v1 import fleet_service_pb2 as pb
-from retinue.manager.v1 import fleet_service_pb2_grpc
+from retinue.manager.v1 import fleet_service_pb2_grpc, idle_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -29,6 +29,7 @@ class GroupPolicy(TypedDict, total=False):
     start_timeout: timedelta
     mount_roots: Sequence[pb.MountRoot]
     egress: str
+    idle_policy: idle_pb2.IdlePolicy
 
 
 class Agents:
@@ -137,6 +138,7 @@ def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
         options=policy.get("options", {}),
         owner_weights=policy.get("owner_weights", {}),
         mount_roots=policy.get("mount_roots", ()),
+        idle_policy=policy.get("idle_policy"),
     )
     if egress := policy.get("egress"):
         group.egress = pb.EgressPolicy.Value(f"EGRESS_POLICY_{egress.upper()}")

@@ -178,6 +178,11 @@ class Session:
         await self._sessions.terminate(self.id, force=force)
         return self
 
+    async def extend(self, duration: dt.timedelta | None = None) -> Session:
+        """Says that it is still needed; with `duration`, that no idle check ends it before then. Returns itself as last seen."""
+        await self._sessions.extend(self.id, duration)
+        return self
+
     async def explain(self) -> session_service_pb2.ExplainSessionResponse:
         """Why it waits."""
         return await self._sessions.explain(self.id)

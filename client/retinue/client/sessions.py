@@ -121,6 +121,13 @@ class Sessions:
         response = await call(self._stub.TerminateSession, request)
         return Session(self, response.session, None)
 
+    async def extend(self, session: str, duration: dt.timedelta | None = None) -> session_pb2.Session:
+        """Says that a session is still needed; with `duration`, that no idle check ends it before then."""
+        request = session_service_pb2.ExtendSessionRequest(session=session)
+        if duration is not None:
+            request.duration.FromTimedelta(duration)
+        return (await call(self._stub.ExtendSession, request)).session
+
     async def explain(self, session: str) -> session_service_pb2.ExplainSessionResponse:
         """Why a session waits."""
         return await call(self._stub.ExplainSession, session_service_pb2.ExplainSessionRequest(session=session))

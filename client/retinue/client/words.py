@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from retinue.client.errors import UsageError
-from retinue.manager.v1 import account_service_pb2, fleet_service_pb2, session_pb2, session_service_pb2
+from retinue.manager.v1 import account_service_pb2, fleet_service_pb2, idle_pb2, session_pb2, session_service_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import EnumDescriptor
@@ -51,6 +51,8 @@ QUOTA_KIND = account_service_pb2.QuotaKind.DESCRIPTOR
 LEDGER_KIND = fleet_service_pb2.LedgerKind.DESCRIPTOR
 USER_ROLE = account_service_pb2.UserRole.DESCRIPTOR
 PROJECT_ROLE = account_service_pb2.ProjectRole.DESCRIPTOR
+IDLE_CHECKER = idle_pb2.IdleChecker.DESCRIPTOR
+IDLE_STATUS = idle_pb2.IdleStatus.DESCRIPTOR
 
 ENDED_STATES = frozenset({session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_STATE_CANCELLED})
 """States that a session never leaves."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.client.command import options
+from retinue.client.command import idle, options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.output import Column, output_option, print_list, print_one
 from retinue.client.command.text import amounts, or_dash, safe, since, span
@@ -53,6 +53,13 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="PATH[:rw][@PROJECT,…]",
                 help="What sessions may mount; all of them at once.",
             ),
+            click.option(
+                "--idle",
+                multiple=True,
+                callback=idle.policy,
+                metavar=idle.FORM,
+                help=f"When unused sessions end; all of it at once, or none. {idle.HELP}",
+            ),
             click.option("--start-timeout", callback=options.span, metavar="TIME", help="From placement to running."),
         )
     ):
@@ -77,6 +84,8 @@ def _policy(given: dict[str, Any]) -> GroupPolicy:
         policy["egress"] = given["egress"]
     if given["mount_root"]:
         policy["mount_roots"] = given["mount_root"]
+    if given["idle"] is not None:
+        policy["idle_policy"] = idle.exempt_refused("--idle", given["idle"])
     if given["start_timeout"] is not None:
         policy["start_timeout"] = dt.timedelta(seconds=given["start_timeout"])
     return policy
@@ -91,6 +100,7 @@ def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
         Column("WEIGHTS", _weights, wide=True),
         Column("EGRESS", _egress, wide=True),
         Column("MOUNT ROOTS", lambda group: or_dash(" ".join(map(_mount_root, group.mount_roots))), wide=True),
+        Column("IDLE", lambda group: idle.policy_text(group.idle_policy), wide=True),
         Column("START TIMEOUT", lambda group: span(group.start_timeout.seconds), wide=True),
         Column("AGE", lambda group: since(group, "create_time", now)),
     )

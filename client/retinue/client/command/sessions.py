@@ -13,6 +13,7 @@ from retinue.client.command import options
 from retinue.client.command.complaint import print_error
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode, of_error
+from retinue.client.command.idle import check_facts
 from retinue.client.command.output import (
     Column,
     output_option,
@@ -157,6 +158,7 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
         ("age", since(session, "create_time", now)),
         ("ran", "" if started is None else span((ended or now) - started)),
         *((safe(condition.type), safe(condition.message)) for condition in session.conditions),
+        *check_facts(session),
     ]
 
 

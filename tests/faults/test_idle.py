@@ -1,0 +1,93 @@
+"""What is not known does not count as idle: managers and agents are killed while sessions are unused for longer than their policy allows."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from google.protobuf.duration_pb2 import Duration
+
+from retinue.client import Client
+from retinue.client.local.cluster import Cluster
+from retinue.client.session import Session
+from retinue.manager.v1 import fleet_service_pb2
+from retinue.manager.v1 import idle_pb2 as pb
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECONDS = 60.0
+
+
+def seconds(number: float) -> Duration:
+    duration = Duration()
+    duration.FromTimedelta(dt.timedelta(seconds=number))
+    return duration
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def agent(client: Client, cluster: Cluster) -> AsyncIterator[int]:
+    """The agent of the sessions; it runs afterwards, and its group has no policy."""
+    yield 1
+    await cluster.start_manager()
+    await cluster.start_agent(1)
+    await client.resource_groups.update("default", idle_policy=pb.IdlePolicy())
+    async for session in client.sessions.list():
+        await session.terminate(force=True)
+        await session.wait_ended(SECONDS)
+
+
+async def checks(session: Session) -> dict[int, pb.IdleCheck]:
+    return {check.checker: check for check in (await session.refresh()).view.idle_checks}
+
+
+async def left(session: Session) -> float:
+    return (await checks(session))[pb.IDLE_CHECKER_INTERACTION].remaining.ToNanoseconds() / 1e9
+
+
+async def test_what_is_not_known_is_not_idle(client: Client, cluster: Cluster, agent: int) -> None:
+    policy = pb.IdlePolicy(interaction_timeout=seconds(60), warning=seconds(1))
+    await client.resource_groups.update("default", idle_policy=policy)
+    place = cluster.agents[agent].id
+    unused, quiet = [
+        await client.sessions.create(
+            type=kind, command=["sleep", "1000"], slots={"cpu": "0.5", "mem": "64m"}, agents=[place],
+            agent_choice="strict", termination_grace=0,
+        )
+        for kind in ("interactive", "batch")
+    ]  # fmt: skip
+    await asyncio.gather(*(session.wait("RUNNING", timeout=SECONDS) for session in (unused, quiet)))
+    # While no manager serves, nobody can use it.
+    before, began = await left(unused), time.monotonic()
+    await cluster.kill_manager()
+    down = time.monotonic()
+    await cluster.start_manager()
+    down = time.monotonic() - down
+    assert down > 1.5, "too short to be told from the noise"
+    async with asyncio.timeout(SECONDS):
+        while await left(unused) < before - (time.monotonic() - began) + down - 1:
+            await asyncio.sleep(0.1)
+    await cluster.wait_agent(agent)
+    # While its agent is out of reach, neither can anybody, and nothing is known of its use.
+    policy = pb.IdlePolicy(
+        interaction_timeout=seconds(5),
+        warning=seconds(1),
+        utilization=pb.UtilizationPolicy(window=seconds(5), thresholds={"cpu": 50}),
+    )
+    await client.sessions.extend(unused.id)
+    await cluster.kill_agent(agent)
+    await client.resource_groups.update("default", idle_policy=policy)
+    async with asyncio.timeout(SECONDS):
+        while (await client.agents.get(place)).state != fleet_service_pb2.AGENT_STATE_LOST:
+            await asyncio.sleep(0.1)
+    for session in (unused, quiet):
+        assert {check.status for check in (await checks(session)).values()} == {pb.IDLE_STATUS_NO_DATA}
+        assert session.state == "RUNNING"
+    # Back again, both have the rest of their time, and then their end.
+    await cluster.start_agent(agent)
+    for session, reason in ((unused, "IDLE_UTILIZATION IDLE_TIMEOUT"), (quiet, "IDLE_UTILIZATION")):
+        await session.wait_ended(SECONDS)
+        assert session.view.reason in reason.split()

@@ -1,0 +1,213 @@
+"""Sessions that nobody needs are warned and ended, and those that are used are not; on real nodes, with short times."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+
+import pytest
+import pytest_asyncio
+from google.protobuf.duration_pb2 import Duration
+
+from retinue.client import Client, Session
+from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
+from retinue.client.local.cluster import Cluster
+from retinue.manager.v1 import idle_pb2 as pb
+from retinue.manager.v1 import session_pb2
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECONDS = 60.0
+SLOTS = {"cpu": "0.5", "mem": "64m"}
+
+
+def seconds(number: float) -> Duration:
+    duration = Duration()
+    duration.FromTimedelta(dt.timedelta(seconds=number))
+    return duration
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def group(client: Client) -> AsyncIterator[str]:
+    """The group whose policy a test sets; it has none afterwards."""
+    yield "default"
+    await client.resource_groups.update("default", idle_policy=pb.IdlePolicy())
+    async for session in client.sessions.list():
+        await session.terminate(force=True)
+        await session.wait_ended(SECONDS)
+
+
+async def start(client: Client, *command: str, kind: str = "interactive") -> Session:
+    session = await client.sessions.create(type=kind, command=command, slots=SLOTS, termination_grace=0)
+    return await session.wait("RUNNING", timeout=SECONDS)
+
+
+async def story(client: Client, session: Session) -> list[str]:
+    """What its journal tells of warnings, and its end."""
+    told, known = [], set[str]()
+    async with (
+        asyncio.timeout(SECONDS),
+        aclosing(
+            client.sessions.watch(after_revision=session.revision, session_id=session.id, until_ended=True)
+        ) as events,
+    ):
+        async for event in events:
+            if event.HasField("noted"):
+                now = {condition.type for condition in event.noted.conditions}
+                told += [f"+{name}" for name in now - known] + [f"-{name}" for name in known - now]
+                known = now
+            elif event.HasField("session_moved"):
+                told.append(event.session_moved.reason)
+    return [entry for entry in told if entry]
+
+
+def check_of(session: session_pb2.Session, checker: pb.IdleChecker.ValueType) -> pb.IdleCheck:
+    return next(check for check in session.idle_checks if check.checker == checker)
+
+
+async def run(session: Session, command: Iterable[str]) -> None:
+    async with session.attach(list(command)) as attachment:
+        async for _ in attachment:
+            pass
+
+
+async def test_the_used_stay_and_the_unused_go_after_a_warning(client: Client, group: str) -> None:
+    await client.resource_groups.update(
+        group, idle_policy=pb.IdlePolicy(interaction_timeout=seconds(6), warning=seconds(3), max_extension=seconds(60))
+    )
+    serve = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000, bind='127.0.0.1')"
+    unused, attended, tunnelled, coded, batch, kept = await asyncio.gather(
+        start(client, "sleep", "1000"),
+        start(client, "sleep", "1000"),
+        client.sessions.create(
+            type="interactive", command=["python3", "-c", serve], slots=SLOTS, ports=[("web", "tcp", 8000)],
+            termination_grace=0,
+        ),
+        start(client),
+        start(client, "sleep", "1000", kind="batch"),
+        start(client, "sleep", "1000"),
+    )  # fmt: skip
+    await tunnelled.wait("RUNNING", timeout=SECONDS)
+    shown = (await client.sessions.get(unused.id)).view
+    assert check_of(shown, pb.IDLE_CHECKER_INTERACTION).limit.seconds == 6
+    assert (await client.sessions.get(batch.id)).view.idle_checks == []
+    extended = await client.sessions.extend(kept.id, dt.timedelta(seconds=60))
+    assert check_of(extended, pb.IDLE_CHECKER_INTERACTION).remaining.seconds >= 50
+    assert extended.HasField("extended_until")
+    with pytest.raises(FailedPrecondition, match="at most 1 min from now") as refused:
+        await client.sessions.extend(kept.id, dt.timedelta(seconds=61))
+    assert (refused.value.reason, refused.value.metadata["most"]) == ("EXTENSION_REFUSED", "60")
+    with pytest.raises(FailedPrecondition):
+        await client.sessions.extend(batch.id)
+
+    async def fetch() -> None:
+        async with tunnelled.open_port("web") as connection:
+            await connection.write(b"GET / HTTP/1.0\r\n\r\n")
+            await connection.end_data()
+            async for _ in connection:
+                pass
+
+    async def compute() -> None:
+        # One run that says nothing for longer than the timeout: it is in use while it goes on.
+        async with coded.code() as code:
+            async for _ in code.run("import time; time.sleep(8)"):
+                pass
+
+    using = asyncio.create_task(compute())
+    ending = asyncio.create_task(story(client, unused))
+    asked = False
+    while not (ending.done() and using.done()):
+        await asyncio.gather(run(attended, ["true"]), fetch())
+        warned = (await unused.refresh()).view
+        if warned.conditions and not asked:
+            assert check_of(warned, pb.IDLE_CHECKER_INTERACTION).status == pb.IDLE_STATUS_WARNED
+            await client.sessions.extend(unused.id)
+            assert (await unused.refresh()).view.conditions == []
+            asked = True
+        await asyncio.wait((ending, using), timeout=0.5)
+    await using
+    warning = "INTERACTION_WARNING"
+    assert await ending == [f"+{warning}", f"-{warning}", f"+{warning}", "IDLE_TIMEOUT", "IDLE_TIMEOUT"]
+    await unused.refresh()
+    assert unused.view.message.startswith("nobody has used it for ")
+    for session in (attended, tunnelled, coded, batch, kept):
+        assert (await session.refresh()).state == "RUNNING"
+
+
+async def test_use_under_thresholds_lifetime_and_overrides(client: Client, cluster: Cluster, group: str) -> None:
+    user = await client.users.create("idle-user", projects={"default": "member"})
+    token = await client.tokens.create(user=user.name, description="idle")
+    policy = pb.IdlePolicy(
+        warning=seconds(1),
+        utilization=pb.UtilizationPolicy(window=seconds(3), thresholds={"cpu": 20.0, "mem": 90.0}),
+        max_lifetime=seconds(10),
+    )
+    await client.resource_groups.update(group, idle_policy=policy)
+    await client.idle_overrides.set(user.name, exempt=["lifetime", "utilization"])
+    busy_command = ("sh", "-c", "while :; do :; done")
+    try:
+        async with cluster.client(token.secret) as other:
+            assert [override.user async for override in other.idle_overrides.list()] == [user.name]
+            quiet, busy, exempt = await asyncio.gather(
+                start(client, "sleep", "1000", kind="batch"),
+                start(client, *busy_command),
+                start(other, "sleep", "1000"),
+            )
+            with pytest.raises(NotFound):
+                await other.sessions.extend(quiet.id)
+            assert (await story(client, quiet))[-1] == "IDLE_UTILIZATION"
+            await quiet.refresh()
+            assert quiet.view.message.startswith("it used cpu ")
+            assert "(threshold 20 %), mem " in quiet.view.message
+            assert quiet.result == "FAILURE"
+            assert (await busy.refresh()).state == "RUNNING"
+            use = check_of(busy.view, pb.IDLE_CHECKER_UTILIZATION)
+            assert use.status == pb.IDLE_STATUS_COUNTING, use
+            assert (await story(client, busy))[-1] == "IDLE_LIFETIME"
+            assert (await exempt.refresh()).state == "RUNNING"
+            assert exempt.view.idle_checks == []
+            await exempt.terminate(force=True)
+            await exempt.wait_ended(SECONDS)
+    finally:
+        await client.users.delete(user.name)
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        (pb.IdlePolicy(interaction_timeout=seconds(1)), "interaction_timeout"),
+        (pb.IdlePolicy(interaction_timeout=seconds(366 * 86400)), "interaction_timeout"),
+        (pb.IdlePolicy(grace_period=seconds(-1)), "grace_period"),
+        (pb.IdlePolicy(warning=Duration(seconds=1, nanos=2_000_000_000)), "warning"),
+        (pb.IdlePolicy(max_extension=seconds(-1)), "max_extension"),
+        (pb.IdlePolicy(max_lifetime=seconds(0.5)), "max_lifetime"),
+        (pb.IdlePolicy(utilization=pb.UtilizationPolicy(thresholds={"cpu": 5})), "utilization.window"),
+        (pb.IdlePolicy(utilization=pb.UtilizationPolicy(window=seconds(5))), "utilization.thresholds"),
+        (pb.IdlePolicy(utilization=pb.UtilizationPolicy(window=seconds(5), thresholds={"x": 5})), "utilization.thresholds['x']"),
+        (pb.IdlePolicy(utilization=pb.UtilizationPolicy(window=seconds(5), thresholds={"cpu": 0})), "utilization.thresholds['cpu']"),
+        (pb.IdlePolicy(utilization=pb.UtilizationPolicy(window=seconds(5), thresholds={"cpu": float("nan")})), "utilization.thresholds['cpu']"),
+        (pb.IdlePolicy(utilization=pb.UtilizationPolicy(window=seconds(5), thresholds={"cpu": 101})), "utilization.thresholds['cpu']"),
+        (pb.IdlePolicy(utilization=pb.UtilizationPolicy(window=seconds(5), thresholds={"cpu": 5}, operator=9)), "utilization.operator"),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+async def test_a_wrong_policy_is_refused(client: Client, policy: pb.IdlePolicy, field: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        await client.resource_groups.update("default", idle_policy=policy)
+    assert [violation.field for violation in raised.value.violations] == [f"resource_group.idle_policy.{field}"]
+
+
+async def test_a_wrong_extension_is_refused(client: Client) -> None:
+    for duration in (dt.timedelta(0), dt.timedelta(days=366), dt.timedelta(seconds=-1)):
+        with pytest.raises(InvalidRequest) as raised:
+            await client.sessions.extend("nobody", duration)
+        assert [violation.field for violation in raised.value.violations] == ["duration"]
+    with pytest.raises(NotFound):
+        await client.sessions.extend("nobody")
+    waiting = await client.sessions.create(type="batch", command=["true"], slots={"cpu": "64"})
+    with pytest.raises(FailedPrecondition) as refused:
+        await client.sessions.extend(waiting.id)
+    assert (refused.value.reason, refused.value.metadata["state"]) == ("STATE_FORBIDS", "PENDING")
+    await waiting.terminate()
