@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable
@@ -15,7 +16,7 @@ from manager.lifecycle import presence
 from manager.lifecycle.persistence import persist
 from manager.store import port_access
 from manager.store.database import Database, StoreUnavailable
-from manager.store.journal import JournalTail
+from manager.store.journal import JournalTail, RevisionCompacted, RevisionInFuture
 from manager.store.recordset import Row
 
 _log = logging.getLogger(__name__)
@@ -132,10 +133,16 @@ class AccessBook:
 
     async def _follow(self) -> None:
         """The end of a session is the end of all access to it, at once."""
-        async for batch in self._tail.follow(await self._tail.newest()):
-            self._end_sessions(
-                {event.session_id for event in batch if event.kind == "SESSION_MOVED" and event.payload["to"] in OVER}
-            )
+        # What is missed while the journal cannot be followed, the next look at the rows finds.
+        with contextlib.suppress(RevisionCompacted, RevisionInFuture):
+            async for batch in self._tail.follow(await self._tail.newest()):
+                self._end_sessions(
+                    {
+                        event.session_id
+                        for event in batch
+                        if event.kind == "SESSION_MOVED" and event.payload["to"] in OVER
+                    }
+                )
 
     def _end_sessions(self, session_ids: Collection[uuid.UUID]) -> None:
         for key in [key for key, known in self._known.items() if known.access.target.session_id in session_ids]:

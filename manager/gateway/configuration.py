@@ -50,7 +50,7 @@ def configuration(
         }
     return {
         "admin": {"disabled": True, "config": {"persist": False}},
-        "logging": {"logs": {"default": {"level": "WARN", "encoder": _without_secrets()}}},
+        "logging": {"logs": {"default": {"level": "WARN", "exclude": ["admin"], "encoder": _without_secrets()}}},
         "apps": applications,
     }
 
@@ -133,6 +133,6 @@ def _without_secrets() -> Mapping[str, Any]:
     hidden = ("request>uri", "request>headers", "resp_headers", "uri", "headers")
     return {
         "format": "filter",
-        "wrap": {"format": "console"},
+        "wrap": {"format": "console", "level_format": "upper"},
         "fields": {name: {"filter": "delete"} for name in hidden},
     }

@@ -97,7 +97,11 @@ class Gateway:
             await asyncio.gather(*tasks, return_exceptions=True)
             await relay.stop()
             await runner.cleanup()
-            self._listening.close()
+            self.close()
+
+    def close(self) -> None:
+        """Gives the port back."""
+        self._listening.close()
 
     def _read_certificate(self) -> tuple[bytes, bytes] | None:
         """Chain and key; None without TLS. Raises OSError, of which ssl.SSLError is one."""

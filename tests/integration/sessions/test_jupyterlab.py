@@ -1,4 +1,4 @@
-"""JupyterLab in a session, used in a browser through a local port: a cell is typed and run, and its output shown."""
+"""JupyterLab in a session, used in a browser through a local port and through the gateway: a cell is typed and run, and its output shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from retinue.client import Client
 from retinue.client.port import LocalPort
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as service_pb
-from tests.integration.sessions.browser import page
+from tests.integration.sessions.browser import Page, page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,11 +24,28 @@ LAB = session_pb2.ServiceDefinition(
         "--port={port}",
         "--ServerApp.port_retries=0",
         "--IdentityProvider.token={session}",
+        # The gateway's host names are no local ones.
+        "--ServerApp.allow_remote_access=True",
         "--LabApp.expose_app_in_browser=True",
         "--LabApp.news_url=",
     ],
 )
 OUTPUT = "document.querySelector('.jp-OutputArea-output')?.innerText?.trim()"
+
+
+async def run_a_cell(browser: Page, url: str) -> str:
+    """Opens a new notebook at an address, runs a cell in it, and returns its output."""
+    await browser.send("Page.navigate", url=url)
+    await browser.until("window.jupyterapp?.restored && document.querySelector('.jp-Launcher') !== null", WAIT)
+    create = "window.jupyterapp.commands.execute('notebook:create-new', {kernelName: 'python3'})"
+    await browser.evaluate(f"{create}.then(panel => panel.sessionContext.ready).then(() => true)")
+    await browser.until("document.querySelector('.jp-Notebook .cm-content') !== null", WAIT)
+    await browser.evaluate("document.querySelector('.jp-Notebook .cm-content').focus()")
+    await browser.send("Input.insertText", text="import os; print(os.environ['BACKENDAI_CLUSTER_HOST'], 6 * 7)")
+    key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "modifiers": 8}
+    await browser.send("Input.dispatchKeyEvent", type="rawKeyDown", **key)
+    await browser.send("Input.dispatchKeyEvent", type="keyUp", **key)
+    return str(await browser.until(OUTPUT, WAIT))
 
 
 async def test_a_cell_is_run(client: Client) -> None:
@@ -45,17 +62,18 @@ async def test_a_cell_is_run(client: Client) -> None:
             pass
         async with LocalPort(lambda: session.open_port("jupyter")) as local, page() as browser:
             host, port = local.address
-            await browser.send("Page.navigate", url=f"http://{host}:{port}/lab?token={session.id}")
-            await browser.until("window.jupyterapp?.restored && document.querySelector('.jp-Launcher') !== null", WAIT)
-            create = "window.jupyterapp.commands.execute('notebook:create-new', {kernelName: 'python3'})"
-            await browser.evaluate(f"{create}.then(panel => panel.sessionContext.ready).then(() => true)")
-            await browser.until("document.querySelector('.jp-Notebook .cm-content') !== null", WAIT)
-            await browser.evaluate("document.querySelector('.jp-Notebook .cm-content').focus()")
-            await browser.send("Input.insertText", text="import os; print(os.environ['BACKENDAI_CLUSTER_HOST'], 6 * 7)")
-            key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "modifiers": 8}
-            await browser.send("Input.dispatchKeyEvent", type="rawKeyDown", **key)
-            await browser.send("Input.dispatchKeyEvent", type="keyUp", **key)
-            assert await browser.until(OUTPUT, WAIT) == "main1 42"
+            assert await run_a_cell(browser, f"http://{host}:{port}/lab?token={session.id}") == "main1 42"
+        async with page() as browser:
+            ticket = await session.create_port_ticket("jupyter", f"/lab/workspaces/gateway?token={session.id}")
+            await browser.send("Page.navigate", url=ticket.origin)
+            await browser.until("document.title === 'Not open to this browser'", WAIT)
+            assert await run_a_cell(browser, ticket.url) == "main1 42"
+            # No script sees the gateway's cookie, but it goes along with what scripts ask for, up to the end of the session.
+            assert "retinue" not in await browser.evaluate("document.cookie")
+            status = "fetch('/api/status').then(answer => answer.status)"
+            assert await browser.evaluate(status) == 200
+            await session.terminate(force=True)
+            assert await browser.evaluate(status) in (401, 403)
     finally:
         await session.terminate(force=True)
         await session.wait_ended(WAIT)

@@ -1,0 +1,194 @@
+"""The gateway over TLS, without agents: what browsers are given, when it ends, and what is said when something is out of reach."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from sqlalchemy import text
+
+from manager.fleet.dialer import Dialer
+from manager.fleet.forwarding import Forwarder
+from manager.gateway.rules import OPEN_PATH, TICKET_PREFIX, Target
+from manager.gateway.serving import Gateway, GatewaySettings
+from manager.identity.authority import Authority
+from manager.identity.tokens import hash_secret, new_secret
+from manager.server import client_credentials
+from manager.store import port_access, retention, tables
+from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import session_service_pb2_grpc
+from tests.integration.databases import Postgres
+from tests.integration.manager_foundations.rig import Service, bearer, failure, now
+from tests.integration.sessions.web import browser
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+DOMAIN = "apps.example.org"
+PORT = 8080
+
+
+@dataclass(slots=True)
+class Rig:
+    """A gateway, and a session whose main kernel is said to run on an agent that nobody reaches."""
+
+    service: Service
+    gateway: Gateway
+    target: Target
+    token: str
+    token_id: uuid.UUID
+
+    @property
+    def origin(self) -> str:
+        return self.gateway.address.origin(self.target)
+
+    async def execute(self, statement: str) -> None:
+        async with self.service.database.transaction() as tx:
+            await tx.execute(text(statement), {"session": self.target.session_id})
+
+    async def ticket(self, seconds: int = 60) -> str:
+        """Where a ticket is exchanged that is good for so long."""
+        secret = new_secret(TICKET_PREFIX)
+        async with self.service.database.transaction() as tx:
+            await port_access.create_ticket(
+                tx,
+                hash_secret(secret),
+                session_id=self.target.session_id,
+                port=self.target.port,
+                user="ada",
+                token_id=self.token_id,
+                path="/",
+                seconds=seconds,
+            )
+        return f"{self.origin}{OPEN_PATH}?ticket={secret}"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def rig(service: Service, tmp_path: Path) -> AsyncIterator[Rig]:
+    token = await service.user("ada")
+    async with service.channel() as channel:
+        stub = session_service_pb2_grpc.SessionServiceStub(channel)
+        request = pb.CreateSessionRequest()
+        request.spec.type, request.spec.kernel.slots["cpu"] = 1, "1"
+        made = await stub.CreateSession(request, metadata=bearer(token))
+        session_id = uuid.UUID(made.session.id)
+        # Without a gateway there are no links.
+        asked = pb.CreatePortTicketRequest(session=made.session.id, port="8080")
+        assert (await failure(stub.CreatePortTicket(asked, metadata=bearer(token)))).reason == "GATEWAY_OFF"
+    async with service.database.transaction() as tx:
+        token_id = (await tx.execute(text("SELECT id FROM token WHERE user_name = 'ada'"))).scalar_one()
+    gateway = Gateway(GatewaySettings("127.0.0.1:0", DOMAIN), service.authority)
+    forwarder = Forwarder(Dialer(client_credentials(service.authority)))
+    group = asyncio.TaskGroup()
+    async with group, gateway.serving(group, service.database, service.tail, forwarder, tmp_path):
+        yield Rig(service, gateway, Target(session_id, PORT), token, token_id)
+
+
+async def status(web: aiohttp.ClientSession, url: str) -> int:
+    async with web.get(url) as answer:
+        return answer.status
+
+
+async def test_what_a_browser_is_given_and_until_when(rig: Rig) -> None:
+    authority = rig.service.authority.certificate
+    async with browser(trusting=authority) as web, browser(trusting=authority) as other:
+        assert rig.origin.startswith("https://")
+        assert await status(web, rig.origin) == 401
+        assert await status(web, await rig.ticket(seconds=-1)) == 403
+        # The session waits, and the browser is let in all the same.
+        async with web.get(await rig.ticket()) as answer:
+            cookie = answer.history[0].headers["Set-Cookie"]
+            assert answer.status == 503
+            assert "does not run" in await answer.text()
+        assert cookie.startswith("__Host-retinue=rta_")
+        assert {"Secure", "HttpOnly", "SameSite=Lax", "Path=/"} <= set(cookie.split("; "))
+        assert "domain" not in cookie.lower()
+        await status(other, await rig.ticket())
+
+        session_id = rig.target.session_id
+        async with rig.service.database.transaction() as tx:
+            tx.add(tables.Agent(id="gone", resource_group="default", address="127.0.0.1:1", state="ALIVE"))
+            attempt = {"kernel_id": session_id, "epoch": 1, "session_id": session_id, "agent_id": "gone", "term": 1}
+            tx.add(tables.Attempt(**attempt, goal="RUNNING", observed="RUNNING"))
+        await rig.execute("UPDATE session SET state = 'RUNNING' WHERE id = :session")
+        await rig.execute("UPDATE kernel SET state = 'RUNNING', agent_id = 'gone', epoch = 1 WHERE id = :session")
+        async with asyncio.timeout(10):
+            while "node cannot be reached" not in await page(web, rig.origin):
+                await asyncio.sleep(0.1)
+
+        # What has expired is good for nothing, whatever the browser thinks; the other's is as good as before.
+        await rig.execute("""
+            UPDATE port_access SET expire_time = now() - interval '1 s' WHERE hash IN (SELECT hash FROM port_access ORDER BY expire_time LIMIT 1)
+        """)
+        async with asyncio.timeout(10):
+            while await status(web, rig.origin) != 401:
+                await asyncio.sleep(0.1)
+        assert await status(other, rig.origin) == 503
+
+        await rig.execute("UPDATE session SET state = 'TERMINATED' WHERE id = :session")
+        async with asyncio.timeout(10):
+            while await status(other, rig.origin) not in (401, 403):
+                await asyncio.sleep(0.1)
+        async with rig.service.database.transaction() as tx:
+            await retention.forget(tx)
+            # The expired one; what was exchanged is gone at once.
+            assert (await tx.execute(text("SELECT count(*) FROM port_ticket"))).scalar_one() == 0
+            assert (await tx.execute(text("SELECT count(*) FROM port_access"))).scalar_one() == 0
+
+
+async def page(web: aiohttp.ClientSession, url: str) -> str:
+    async with web.get(url) as answer:
+        return await answer.text()
+
+
+@contextlib.asynccontextmanager
+async def out_of_reach(postgres: Postgres, url: str) -> AsyncIterator[None]:
+    """Nobody is connected to a database, or can connect to it, while the block lasts."""
+    name = url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+    try:
+        await postgres.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")  # noqa: S608
+        yield
+    finally:
+        await postgres.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
+
+
+async def test_while_the_database_is_out_of_reach_who_was_let_in_stays_in(
+    rig: Rig, postgres: Postgres, database_url: str
+) -> None:
+    async with browser(trusting=rig.service.authority.certificate) as web:
+        await status(web, await rig.ticket())
+        unused = await rig.ticket()
+        async with out_of_reach(postgres, database_url):
+            # Longer than what was read is believed without another look.
+            for _ in range(3):
+                assert "does not run" in await page(web, rig.origin)
+                await asyncio.sleep(0.5)
+            # A ticket is not used up by that.
+            assert "database" in await page(web, unused)
+        async with asyncio.timeout(10):
+            while "database" in (shown := await page(web, unused)):
+                await asyncio.sleep(0.1)
+        assert "does not run" in shown
+
+
+async def test_what_cannot_be(tmp_path: Path) -> None:
+    authority = Authority.load(tmp_path, now)
+    with pytest.raises(OSError, match="at a loopback address only"):
+        Gateway(GatewaySettings("0.0.0.0:0"), authority)
+    with pytest.raises(OSError, match="is not HOST:PORT"):
+        Gateway(GatewaySettings("nowhere"), authority)
+    (tmp_path / "a").write_text("no certificate")
+    with pytest.raises(ssl.SSLError):
+        Gateway(GatewaySettings("127.0.0.1:0", DOMAIN, certificate=(tmp_path / "a", tmp_path / "a")), authority)
+    first = Gateway(GatewaySettings("127.0.0.1:0"), authority)
+    with pytest.raises(OSError, match="cannot listen on"):
+        Gateway(GatewaySettings(f"127.0.0.1:{first.address.number}"), authority)
+    first.close()
