@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.cli.conftest import SECONDS, Program, line_with
+from tests.integration.sessions.web import browser
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from retinue.client import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -94,7 +97,7 @@ async def test_what_cannot_be(retinue: Program, client: Client) -> None:
         assert await process.wait() == 130
 
 
-async def test_programs_on_demand(retinue: Program) -> None:
+async def test_programs_on_demand(retinue: Program, tmp_path: Path) -> None:
     ran = await retinue(
         *("run", "-t", "interactive", "-n", "with-apps", "--slots", "cpu=0.5,mem=64m", "--grace", "0"),
         *("--port", "web:http:7080", "--app", "web=python3 -u -m http.server {port}", "--", "sleep", "1000"),
@@ -109,6 +112,24 @@ async def test_programs_on_demand(retinue: Program) -> None:
         ran = await retinue("app", *arguments, "with-apps", "web")
         assert (ran.code, ran.out) == (code, out), ran.err
     assert "Serving HTTP on 0.0.0.0 port 7080" in (await retinue("app", "logs", "with-apps", "web")).out
+    # What is opened is the argument of the program that is said to be the browser.
+    (tmp_path / "browser").write_text(f'#!/bin/sh\nprintf %s "$1" > {tmp_path}/opened\n')
+    (tmp_path / "browser").chmod(0o755)
+    ran = await retinue(
+        "open", "with-apps", "web", "--path", "/etc/hostname?a=1", "--browser", BROWSER=f"{tmp_path}/browser %s"
+    )
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "opened").read_text() == ran.out.strip()
+    async with browser() as web, web.get(ran.out.strip()) as followed:
+        assert (followed.history[0].status, followed.url.path_qs) == (303, "/etc/hostname?a=1")
+        assert "SimpleHTTP" in followed.headers["Server"]
+    for arguments, code, text in (
+        (["with-apps", "web", "--path", "//evil.example"], 1, "must begin with one /"),
+        (["with-apps", "other"], 3, "there is web (7080)"),
+    ):
+        ran = await retinue("open", *arguments)
+        assert (ran.code, ran.out) == (code, "")
+        assert text in ran.err
     refused = await retinue("app", "start", "with-apps", "web", "--", "--directory")
     assert (refused.code, refused.out) == (1, "")
     assert (await retinue("app", "start", "with-apps", "other")).code == 3
