@@ -163,8 +163,9 @@ class Reports:
                     speakers[key] = report.agent_id
             removed.setdefault(report.agent_id, set()).update(uuid.UUID(text) for text in report.removed_networks)
         async with self._database.transaction() as tx:
-            await leadership.check(tx, self._term)
-            of_session = await attempts.sessions_of(tx, list(words)) if words else {}
+            leading, live = await tx.together(leadership.checking(self._term), attempts.finding_sessions(list(words)))
+            leadership.checked(leading, self._term)
+            of_session = {(row["kernel_id"], row["epoch"]): row["session_id"] for row in live}
             taken = await take_out(tx, set(of_session.values()))
             for (kernel_id, epoch), session_id in of_session.items():
                 word = words[kernel_id, epoch]
@@ -183,7 +184,7 @@ class Reports:
             for agent_id, session_ids in removed.items():
                 if session_ids:
                     await attempts.drop_sites(tx, agent_id, session_ids)
-            concerned = await attempts.agents_concerned(tx, list(taken.machines)) if taken.machines else {}
+            concerned = await attempts.agents_concerned(tx, list(taken.machines), commit=True)
         # An agent with nothing more to do for a session has to be told so too.
         for key, session_id in of_session.items():
             concerned.setdefault(speakers[key], set()).add(session_id)

@@ -38,8 +38,7 @@ class WorkingSet:
 
 async def take_out(tx: Transaction, session_ids: Collection[uuid.UUID]) -> WorkingSet:
     """Locks sessions and builds their machines; ids that do not exist are left out."""
-    rows = await sessions.read(tx, session_ids, lock=True)
-    kernels = await sessions.read_kernels(tx, list(rows))
+    rows, kernels = await sessions.take(tx, session_ids)
     taken = WorkingSet(rows, {})
     for session_id, row in rows.items():
         records = [
@@ -143,12 +142,15 @@ async def put_back(tx: Transaction, taken: WorkingSet) -> None:
         if told := _pulls(session_id, row, session, taken.pulls):
             entries.extend(told)
             pulling.append(session_id)
-    if session_rows or kernel_rows:
-        await sessions.write(tx, session_rows, kernel_rows)
-    if pulling:
-        await sessions.note_pulls(tx, pulling)
-    if attempt_rows:
-        await shares.add(tx, await attempts.write(tx, attempt_rows))
+    statements = [
+        *(sessions.writing(session_rows, kernel_rows) if session_rows or kernel_rows else ()),
+        *((sessions.noting_pulls(pulling),) if pulling else ()),
+        *((attempts.writing(attempt_rows),) if attempt_rows else ()),
+    ]
+    if statements:
+        answers = await tx.together(*statements)
+        if attempt_rows:
+            await shares.add(tx, [shares.Difference(**row) for row in answers[-1]])
     if entries:
         await journal.append(tx, entries)
 

@@ -12,7 +12,6 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from manager.store.database import Statement, Transaction
 from manager.store.recordset import Row, fetched, recordset
 from manager.store.sessions import Sight
-from manager.store.shares import Difference
 from manager.store.usage import LONGEST_LOOK_BACK_DAYS
 
 
@@ -115,28 +114,25 @@ async def read_live(tx: AsyncSession, agent_id: str) -> list[Row]:
     return fetched(rows)
 
 
-async def sessions_of(
-    tx: AsyncSession, keys: Collection[tuple[uuid.UUID, int]]
-) -> dict[tuple[uuid.UUID, int], uuid.UUID]:
-    """The session of each live attempt among `keys` (kernel id, epoch)."""
-    rows = await tx.execute(
-        text("""
+def finding_sessions(keys: Collection[tuple[uuid.UUID, int]]) -> Statement:
+    """Finds the `session_id` of each live attempt among `keys` (`kernel_id`, `epoch`)."""
+    return Statement(
+        """
             SELECT a.kernel_id, a.epoch, a.session_id FROM attempt a
             JOIN unnest(CAST(:kernels AS uuid[]), CAST(:epochs AS int[])) AS r(kernel_id, epoch) USING (kernel_id, epoch)
             WHERE a.end_time IS NULL
-        """),
+        """,
         {"kernels": [kernel for kernel, _ in keys], "epochs": [epoch for _, epoch in keys]},
     )
-    return {(kernel_id, epoch): session_id for kernel_id, epoch, session_id in rows}
 
 
-async def write(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[Difference]:
+def writing(rows: Iterable[Mapping[str, Any]]) -> Statement:
     """Writes goals, observed states and ends of attempts: rows of kernel_id, epoch, goal, observed, ended and log_size (of output to be fetched).
 
-    The end of an attempt releases its claims and adds them to the usage of their days. Returns what owners hold less.
+    The end of an attempt releases its claims and adds them to the usage of their days. Finds what owners hold less, as a Difference.
     """
-    released = await tx.execute(
-        text("""
+    return Statement(
+        """
             WITH told AS (
                 SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb))
                     AS r(kernel_id uuid, epoch int, goal text, observed text, ended boolean, log_size bigint)
@@ -160,25 +156,24 @@ async def write(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[Dif
                 ORDER BY resource_group, owner, slot, day
                 ON CONFLICT (resource_group, owner, slot, day) DO UPDATE SET amount_seconds = usage.amount_seconds + excluded.amount_seconds
             )
-            SELECT resource_group, owner, slot, -sum(amount)::bigint FROM released GROUP BY resource_group, owner, slot
-        """),
+            SELECT resource_group, owner, slot, -sum(amount)::bigint AS amount FROM released GROUP BY resource_group, owner, slot
+        """,
         {"rows": recordset(rows), "longest": LONGEST_LOOK_BACK_DAYS},
     )
-    return [Difference(*row) for row in released]
 
 
-async def agents_concerned(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[str, set[uuid.UUID]]:
-    """Agents that have, or should have, anything of these sessions, and of which."""
-    rows = await tx.execute(
-        text("""
-            SELECT agent_id, session_id FROM attempt WHERE session_id = ANY(:ids) AND (end_time IS NULL OR log_pending)
-            UNION SELECT agent_id, session_id FROM network_site WHERE session_id = ANY(:ids)
-        """),
-        {"ids": list(session_ids)},
-    )
+async def agents_concerned(
+    tx: Transaction, session_ids: Collection[uuid.UUID], *, commit: bool = False
+) -> dict[str, set[uuid.UUID]]:
+    """Agents that have, or should have, anything of these sessions, and of which; with `commit`, ends the transaction."""
+    find = """
+        SELECT agent_id, session_id FROM attempt WHERE session_id = ANY(:ids) AND (end_time IS NULL OR log_pending)
+        UNION SELECT agent_id, session_id FROM network_site WHERE session_id = ANY(:ids)
+    """
+    (rows,) = await tx.together(Statement(find, {"ids": list(session_ids)}), commit=commit)
     concerned: dict[str, set[uuid.UUID]] = {}
-    for agent_id, session_id in rows:
-        concerned.setdefault(agent_id, set()).add(session_id)
+    for row in rows:
+        concerned.setdefault(row["agent_id"], set()).add(row["session_id"])
     return concerned
 
 

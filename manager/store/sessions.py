@@ -154,27 +154,46 @@ def _id_range(reference: str) -> dict[str, Any]:
 
 async def read(tx: AsyncSession, session_ids: Collection[uuid.UUID], *, lock: bool = False) -> dict[uuid.UUID, Row]:
     """Sessions by id; with `lock`, held in the order of their ids until the commit."""
-    rows = await tx.execute(
-        text(
-            f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) ORDER BY s.id {'FOR UPDATE' if lock else ''}"  # noqa: S608
-        ),
-        {"ids": list(session_ids)},
-    )
+    statement = _reading(session_ids, lock=lock)
+    rows = await tx.execute(text(statement.sql), dict(statement.params))
     return {row["id"]: row for row in fetched(rows)}
 
 
 async def read_kernels(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[Row]]:
     """Kernels by session, in the order of their rank, each with the goal, the observed state and the end of its newest attempt."""
-    rows = await tx.execute(
-        text(f"""
+    statement = _reading_kernels(session_ids)
+    return _by_session(fetched(await tx.execute(text(statement.sql), dict(statement.params))))
+
+
+async def take(
+    tx: Transaction, session_ids: Collection[uuid.UUID]
+) -> tuple[dict[uuid.UUID, Row], dict[uuid.UUID, list[Row]]]:
+    """Sessions by id, locked, and then their kernels: `read` and `read_kernels` at once."""
+    rows, kernels = await tx.together(_reading(session_ids, lock=True), _reading_kernels(session_ids))
+    return {row["id"]: row for row in rows}, _by_session(kernels)
+
+
+def _reading(session_ids: Collection[uuid.UUID], *, lock: bool) -> Statement:
+    return Statement(
+        f"SELECT {_SESSION_COLUMNS} FROM session s WHERE s.id = ANY(:ids) ORDER BY s.id {'FOR UPDATE' if lock else ''}",  # noqa: S608
+        {"ids": list(session_ids)},
+    )
+
+
+def _reading_kernels(session_ids: Collection[uuid.UUID]) -> Statement:
+    return Statement(
+        f"""
             SELECT {_KERNEL_COLUMNS}, a.goal, a.observed, (a.kernel_id IS NULL OR a.end_time IS NOT NULL) AS attempt_ended
             FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch
             WHERE k.session_id = ANY(:ids) ORDER BY k.session_id, k.local_rank
-        """),  # noqa: S608
+        """,  # noqa: S608
         {"ids": list(session_ids)},
     )
+
+
+def _by_session(rows: Iterable[Row]) -> dict[uuid.UUID, list[Row]]:
     kernels: dict[uuid.UUID, list[Row]] = {}
-    for row in fetched(rows):
+    for row in rows:
         kernels.setdefault(row["session_id"], []).append(row)
     return kernels
 
@@ -216,13 +235,13 @@ async def list_page(
     return fetched(rows)
 
 
-async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> None:
-    """Writes back sessions and kernels that moved; `sessions` are rows of id, state, result, exit_code, reason, message, failed_starts, retries,
+def writing(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> tuple[Statement, Statement]:
+    """Write back sessions and kernels that moved; `sessions` are rows of id, state, result, exit_code, reason, message, failed_starts, retries,
     failed_agents, moved, delay (seconds until the next try) and force, `kernels` of id, state, agent_id, exit_code, reason, image_digest,
     image_id, service_ports and pull (None: as it was, while it is PULLING).
     """
-    await tx.execute(
-        text("""
+    of_sessions = Statement(
+        """
             UPDATE session SET state = r.state, result = r.result, exit_code = r.exit_code, reason = r.reason, message = r.message,
                 failed_starts = r.failed_starts, retries = r.retries, failed_agents = r.failed_agents, force = session.force OR r.force,
                 version = version + 1,
@@ -240,11 +259,11 @@ async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, result text, exit_code int, reason text, message text,
                 failed_starts int, retries int, failed_agents jsonb, delay double precision, force boolean)
             WHERE session.id = r.id
-        """),
+        """,
         {"rows": recordset(sessions)},
     )
-    await tx.execute(
-        text("""
+    of_kernels = Statement(
+        """
             UPDATE kernel SET state = r.state, agent_id = r.agent_id, exit_code = r.exit_code, reason = r.reason,
                 address = CASE WHEN r.state = 'PENDING' THEN '' ELSE address END,
                 image_digest = r.image_digest, image_id = r.image_id, service_ports = r.service_ports,
@@ -252,14 +271,15 @@ async def write(tx: AsyncSession, sessions: Iterable[Mapping[str, Any]], kernels
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, agent_id text, exit_code int, reason text,
                 image_digest text, image_id text, service_ports jsonb, pull jsonb)
             WHERE kernel.id = r.id
-        """),
+        """,
         {"rows": recordset(kernels)},
     )
+    return of_sessions, of_kernels
 
 
-async def note_pulls(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> None:
+def noting_pulls(session_ids: Collection[uuid.UUID]) -> Statement:
     """Fetching an image for these sessions got on."""
-    await tx.execute(text("UPDATE session SET pull_time = now() WHERE id = ANY(:ids)"), {"ids": list(session_ids)})
+    return Statement("UPDATE session SET pull_time = now() WHERE id = ANY(:ids)", {"ids": list(session_ids)})
 
 
 async def note(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[Row]:

@@ -1,0 +1,86 @@
+"""Statements that go together: one round trip, one fate, and the same errors as any others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from manager.store.database import Database, Statement, StoreConflict, StoreUnavailable
+
+MAKE = "INSERT INTO project (name) VALUES (:name) RETURNING name"
+COUNT = "SELECT count(*) AS number FROM project WHERE name LIKE :like"
+PID = "SELECT pg_backend_pid() AS pid"
+
+
+def make(name: str) -> Statement:
+    return Statement(MAKE, {"name": name})
+
+
+async def number(database: Database) -> int:
+    async with database.transaction() as tx:
+        ((row,),) = await tx.together(Statement(COUNT, {"like": "t-%"}))
+    return int(row["number"])
+
+
+async def test_each_sees_what_came_before_it(database: Database) -> None:
+    async with database.transaction() as tx:
+        made, counted, nothing = await tx.together(
+            make("t-1"), Statement(COUNT, {"like": "t-%"}), Statement("UPDATE project SET name = name WHERE FALSE")
+        )
+        assert (made, counted, nothing) == ([{"name": "t-1"}], [{"number": 1}], [])
+        assert await number(database) == 0
+    assert await number(database) == 1
+
+
+async def test_the_last_ones_end_the_transaction(database: Database) -> None:
+    async with database.transaction() as tx:
+        await tx.together(make("t-1"))
+        await tx.together(make("t-2"), commit=True)
+        assert await number(database) == 2
+
+
+async def test_when_one_fails_nothing_is_left(database: Database) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        async with database.transaction() as tx:
+            await tx.together(make("t-1"), Statement("SELECT 1 / 0"), make("t-2"), commit=True)
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        async with database.transaction() as tx:
+            await tx.together(make("t-1"), make("t-1"))
+    assert await number(database) == 0
+
+
+async def test_who_loses_against_another_may_try_again(database: Database) -> None:
+    async with database.transaction() as tx:
+        await tx.together(make("t-1"), commit=True)
+    async with database.transaction() as first:
+        await first.together(Statement("SELECT FROM project WHERE name = 't-1' FOR UPDATE"))
+        with pytest.raises(StoreConflict):
+            async with database.transaction() as second:
+                await second.together(Statement("SELECT FROM project WHERE name = 't-1' FOR UPDATE NOWAIT"))
+
+
+async def test_a_lost_connection_costs_one_transaction_and_not_one_of_each_connection(database: Database) -> None:
+    async def pid(together: asyncio.Barrier) -> int:
+        async with database.transaction() as tx:
+            ((row,),) = await tx.together(Statement(PID))
+            await together.wait()
+            return int(row["pid"])
+
+    barrier = asyncio.Barrier(3)
+    pids = await asyncio.gather(*(pid(barrier) for _ in range(3)))
+    assert len(set(pids)) == 3
+    other = await database.connect("test")
+    try:
+        # The server went, and came back.
+        await other.execute("SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s::int[]) AS pid", (pids,))
+    finally:
+        await other.close()
+    with pytest.raises(StoreUnavailable):
+        await number(database)
+    barrier = asyncio.Barrier(3)
+    assert not set(pids) & set(await asyncio.gather(*(pid(barrier) for _ in range(3))))
+    async with database.transaction() as tx:
+        assert (await tx.execute(text("SELECT 1"))).scalar_one() == 1
