@@ -17,7 +17,7 @@ from retinue.client.local_files import Copied
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WAIT = 60.0
-SIZE = 48 << 20
+SIZE = 24 << 20
 
 
 async def interrupted(
@@ -58,22 +58,22 @@ async def test_files_over_killed_agents_and_managers(client: Client, cluster: Cl
     index = next(index for index, agent in enumerate(cluster.agents) if agent.id == agent_id)
     files = session.files()
     try:
-        steps = await interrupted(
-            lambda progress: files.upload(tmp_path / "there", "file", progress=progress),
-            lambda: cluster.kill_agent(index),
-            lambda: cluster.start_agent(index),
-        )
-        assert min(steps) > 1 << 20, "it does not begin anew"
-        steps = await interrupted(
-            lambda progress: files.download("file", tmp_path / "back", progress=progress),
-            cluster.kill_manager,
-            cluster.start_manager,
-        )
-        assert min(steps) > 1 << 20, "it does not begin anew"
-        back = await asyncio.to_thread((tmp_path / "back").read_bytes)
-        assert hashlib.sha256(back).digest() == hashlib.sha256(content).digest()
-        assert sorted(os.listdir(tmp_path)) == ["back", "there"]
-        assert [entry.path for entry in await files.list()] == ["file"]
+        for name, kill, start in (
+            ("agent", lambda: cluster.kill_agent(index), lambda: cluster.start_agent(index)),
+            ("manager", cluster.kill_manager, cluster.start_manager),
+        ):
+            steps = await interrupted(
+                lambda progress, name=name: files.upload(tmp_path / "there", name, progress=progress), kill, start
+            )
+            assert min(steps) > 1 << 20, "it does not begin anew"
+            steps = await interrupted(
+                lambda progress, name=name: files.download(name, tmp_path / name, progress=progress), kill, start
+            )
+            assert min(steps) > 1 << 20, "it does not begin anew"
+            back = await asyncio.to_thread((tmp_path / name).read_bytes)
+            assert hashlib.sha256(back).digest() == hashlib.sha256(content).digest()
+        assert sorted(os.listdir(tmp_path)) == ["agent", "manager", "there"]
+        assert sorted(entry.path for entry in await files.list()) == ["agent", "manager"]
     finally:
         await session.terminate(force=True)
         await session.wait_ended(WAIT)

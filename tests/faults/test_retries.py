@@ -47,16 +47,24 @@ async def test_restarts_in_the_middle_of_tries(client: Client, cluster: Cluster)
         retry_on_failure=True,
         retry_backoff=0.5,
     )
+    accepted = session.revision
     await session.wait("RUNNING", timeout=30)
     await cluster.kill_manager()
     await cluster.start_manager()
     await session.wait("PENDING", timeout=30)
-    index = next(n for n, agent in enumerate(cluster.agents))
+    await session.wait("RUNNING", timeout=30)
+    index = next(n for n, agent in enumerate(cluster.agents) if agent.id == session.kernels[0].agent)
     await cluster.kill_agent(index)
-    await cluster.start_agent(index)
+    await cluster.kill_manager()
+    await cluster.start_agent(index, wait=False)
+    await cluster.start_manager()
     await session.wait_ended(60)
-    assert (session.state, session.result) == ("TERMINATED", "SUCCESS")
-    assert session.view.retries >= 1
+    assert (session.state, session.result, session.view.retries) == ("TERMINATED", "SUCCESS", 1)
+    # Whatever was killed meanwhile, the result was told once.
+    events = client.sessions.watch(after_revision=accepted, session_id=session.id, until_ended=True)
+    moves = [event.session_moved async for event in events if event.HasField("session_moved")]
+    decided = [move.to_state for move in moves if move.result != session_pb2.SESSION_RESULT_UNDEFINED]
+    assert decided == [session_pb2.SESSION_STATE_TERMINATING, session_pb2.SESSION_STATE_TERMINATED]
     assert all(left.is_clean for left in (await cluster.wait_clean(15)).values())
 
 
