@@ -34,7 +34,7 @@ MOST_PER_ATTEMPT = 16
 """Streams at a time with files of one kernel."""
 MOST_FILES = 1000
 LARGEST_PIECE = 1 << 20
-PIECE = 256 << 10
+PIECE = 1 << 20
 """Bytes of a file in one response."""
 BATCH = 500
 SILENCE = 60.0

@@ -9,6 +9,7 @@ like a manager, is the only one that the client reaches. Ratios above 1 say that
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shlex
 import socket
@@ -99,58 +100,76 @@ def wait_listening(port: int) -> None:
 
 
 @contextmanager
-def ssh(directory: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Local ports that lead to the program on this machine through ssh: in one hop, and by a host between."""
-    server, straight, round_about = free_port(), (free_port(), free_port()), (free_port(), free_port())
+def server(directory: Path) -> Iterator[tuple[list[str], int]]:
+    """A server of OpenSSH on this machine: options of the client's programs, and its port."""
+    port, known = free_port(), directory / "known"
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     for name in ("host", "user"):
         subprocess.run(["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / name], check=True)
     authorised = directory / "authorised"
     authorised.write_text((directory / "user.pub").read_text())
     authorised.chmod(0o600)
-    daemon = ["/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-h", str(directory / "host"), "-p", str(server)]
+    command = ["/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-h", str(directory / "host"), "-p", str(port)]
     for option in (
         "ListenAddress=127.0.0.1",
         f"AuthorizedKeysFile={authorised}",
         "StrictModes=no",
         "PermitRootLogin=prohibit-password",
         f"PidFile={directory}/pid",
+        "Subsystem=sftp internal-sftp",
     ):
-        daemon += ["-o", option]
-    client = ["ssh", "-F", "none", "-p", str(server), "-i", str(directory / "user"), "-c", "aes128-gcm@openssh.com"]
-    client += ["-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={directory}/known"]
-    between = ["-o", f"ProxyCommand={shlex.join(client)} -W %h:%p root@127.0.0.1"]
-    commands = [([sys.executable, "-c", SERVER, str(MEGABYTES)], UP), (daemon, server)]
-    for (local_down, local_up), way in ((straight, []), (round_about, between)):
-        ports = ["-L", f"{local_down}:127.0.0.1:{DOWN}", "-L", f"{local_up}:127.0.0.1:{UP}"]
-        commands.append(([*client, *way, "-N", *ports, "root@127.0.0.1"], local_up))
-    children = []
+        command += ["-o", option]
+    with running(command, port):
+        client = ["-F", "none", "-i", str(directory / "user"), "-c", "aes128-gcm@openssh.com"]
+        yield [*client, "-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={known}"], port
+
+
+@contextmanager
+def running(command: list[str], port: int) -> Iterator[None]:
+    """A program, from when it listens at a port."""
+    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        for command, port in commands:
-            children.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
-            wait_listening(port)
-        yield straight, round_about
+        wait_listening(port)
+        yield
     finally:
-        for child in reversed(children):
-            child.terminate()
-            child.wait()
+        child.terminate()
+        child.wait()
+
+
+@contextmanager
+def ssh(directory: Path) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Local ports that lead to the program on this machine through ssh: in one hop, and by a host between."""
+    straight, round_about = (free_port(), free_port()), (free_port(), free_port())
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(running([sys.executable, "-c", SERVER, str(MEGABYTES)], UP))
+        options, port = stack.enter_context(server(directory))
+        client = ["ssh", *options, "-p", str(port)]
+        between = ["-o", f"ProxyCommand={shlex.join(client)} -W %h:%p root@127.0.0.1"]
+        for (local_down, local_up), way in ((straight, []), (round_about, between)):
+            ports = ["-L", f"{local_down}:127.0.0.1:{DOWN}", "-L", f"{local_up}:127.0.0.1:{UP}"]
+            stack.enter_context(running([*client, *way, "-N", *ports, "root@127.0.0.1"], local_up))
+        yield straight, round_about
+
+
+def environment(cluster: Cluster) -> dict[str, str]:
+    """Variables by which commands find the cluster."""
+    settings = cluster.settings
+    found = {
+        "RETINUE_ENDPOINT": settings.endpoint,
+        "RETINUE_TOKEN": settings.token or "",
+        "RETINUE_CA": settings.ca or "",
+    }
+    return {**os.environ, **found}
 
 
 @contextmanager
 def port_forward(cluster: Cluster, session: str) -> Iterator[tuple[int, int]]:
     """Local ports that lead to the program in the kernel."""
-    settings = cluster.settings
-    environment = {
-        **os.environ,
-        "RETINUE_ENDPOINT": settings.endpoint,
-        "RETINUE_TOKEN": settings.token or "",
-        "RETINUE_CA": settings.ca or "",
-    }
     local_down, local_up = free_port(), free_port()
     program = Path(sys.executable).with_name("retinue")
     ports = (f"down:{local_down}", f"up:{local_up}")
     with subprocess.Popen(
-        [program, "port-forward", session, *ports], env=environment, stdout=subprocess.PIPE, text=True
+        [program, "port-forward", session, *ports], env=environment(cluster), stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None

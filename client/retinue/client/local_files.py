@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from retinue.manager.v1 import session_service_pb2 as pb
 
-CHUNK = 256 << 10
+CHUNK = 1 << 20
 _PERMISSIONS = 0o777
 
 Progress: TypeAlias = "Callable[[str, int, int], None]"
