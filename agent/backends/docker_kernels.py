@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from agent.backends.docker_container import INSIDE, Container, Files, body, container_name, runs_as_root
 from agent.backends.docker_engine import EngineError, EngineUnavailableError
-from agent.backends.furnishing import MOUNT_REFUSED, Furniture, MountRefusedError, furnish, ssh_of
+from agent.backends.docker_fit import INVALID
+from agent.backends.furnishing import (
+    MOUNT_REFUSED,
+    Furniture,
+    MountRefusedError,
+    UnfitFileError,
+    furnish,
+    ssh_of,
+)
 from agent.backends.kernels import GATE, OUTPUT, WITHOUT_RESOLVER, KernelError
 from agent.backends.processes import Process, alive, identify, owner_of, send_signal, wait_end
 from agent.backends.work import remove_work
@@ -122,6 +130,8 @@ class DockerKernels:
             return init
         except MountRefusedError as error:
             raise KernelError(str(error), MOUNT_REFUSED) from error
+        except UnfitFileError as error:
+            raise KernelError(f"image {spec.image} cannot be used: {error}", INVALID) from error
         except (EngineError, OSError) as error:
             raise KernelError(str(error)) from error
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,8 +37,14 @@ NO_PRIVILEGES = linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV
 KEY_SPACE = {"mode": "0755", "size": "1m", "nr_inodes": "16"}
 
 
+LARGEST_FILE = 1 << 20
+"""Bytes of a file of an image that is changed."""
 MOUNT_REFUSED = "MOUNT_REFUSED"
 """Reason of attempts that failed for a mount."""
+
+
+class UnfitFileError(OSError):
+    """A file that has to be changed is not what one is; the text says which."""
 
 
 class MountRefusedError(Exception):
@@ -73,7 +80,7 @@ def ssh_of(spec: AttemptSpec, hosts: str, cache_dir: Path) -> Ssh | None:
 def furnish(pid: int, furniture: Furniture) -> None:
     """Furnishes the kernel whose first process is `pid` and waits at its gate. Blocks.
 
-    Raises MountRefusedError, OSError.
+    Raises MountRefusedError, UnfitFileError, OSError.
     """
     with contextlib.ExitStack() as stack:
         namespace = stack.enter_context(_closing(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)))
@@ -224,12 +231,26 @@ def _plant(program: str, name: str, directories: Sequence[str] = PLANTED) -> Non
 
 def _edit(path: Path, change: Callable[[str], str]) -> None:
     """Changes a file of the image; it is made if it is not there, and stays as it is if there is nothing to change."""
-    before = path.read_text(errors="surrogateescape") if path.exists() else ""
+    before = _read(path)
     after = change(before)
     if after != before:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         path.write_text(after, errors="surrogateescape")
         path.chmod(0o644)
+
+
+def _read(path: Path) -> str:
+    """A file of the image, empty when it is not there. Nothing runs yet that could exchange it.
+
+    An image may hold anything there: what blocks, what never ends, and a disk of the node.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_FILE:
+        raise UnfitFileError(f"{path} in it is no plain file of at most {LARGEST_FILE >> 20} MiB")
+    return path.read_text(errors="surrogateescape")
 
 
 @contextlib.contextmanager

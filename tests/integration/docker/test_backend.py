@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import signal
+import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -155,6 +157,40 @@ async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: st
         assert (observed.exit_code, output) == (0, f"{uid}\n1 /home/work\n")
     finally:
         client.remove_image(image)
+        client.close()
+
+
+def strange_file(kind: str) -> tuple[tarfile.TarInfo, bytes]:
+    """What an image may hold where the users are named."""
+    content = b"x\n" * (1 << 20) if kind == "large" else b""
+    found = tarfile.TarInfo("etc/passwd")
+    found.type = {"device": tarfile.CHRTYPE, "large": tarfile.REGTYPE}[kind]
+    # Like /dev/null.
+    found.devmajor, found.devminor, found.size = 1, 3, len(content)
+    return found, content
+
+
+@pytest.mark.parametrize("kind", ["device", "large"])
+async def test_an_image_may_hold_anything_where_its_users_are_named(
+    contract: Contract, engine: TestEngine, kind: str
+) -> None:
+    """The agent neither fills its memory with it, nor writes to a disk of the node."""
+    content, image = io.BytesIO(), f"retinue-test/strange:{kind}"
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        member, data = strange_file(kind)
+        archive.addfile(member, io.BytesIO(data))
+    client = engine.client()
+    try:
+        client.import_image_from_data(content.getvalue(), repository="retinue-test/strange", tag=kind)
+        backend = await contract.open()
+        await backend.create(contract.spec("k", "true", image=image), HOSTS)
+        observed = backend.observed()["k.1"]
+        assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_INVALID"), observed.message
+        assert "/etc/passwd in it is no plain file" in observed.message
+        await backend.remove("k.1")
+        assert not contract.left()
+    finally:
+        client.remove_image(image, force=True)
         client.close()
 
 
