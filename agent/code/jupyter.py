@@ -20,12 +20,12 @@ from zmq.utils.monitor import recv_monitor_message
 
 from agent.backends.backend import BackendError
 from agent.code import messages
+from retinue.manager.v1 import code_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agent.code.runs import Run
-    from retinue.manager.v1 import code_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,12 @@ CONNECT_TIMEOUT = 5.0
 READY_TIMEOUT, READY_STEP = 30.0, 0.25
 COMPLETE_TIMEOUT = 20.0
 SEND_TIMEOUT = 5.0
+CUT_OFF_PAUSE = 0.05
+"""Seconds before what was cut off is connected again."""
+IDLE_STEP, IDLE_TIMEOUT = 0.5, 10.0
+"""Seconds between questions to a kernel that has answered but does not say that it is idle, and of silence after which that is given up."""
 _DEALERS = ("shell", "control", "stdin")
+_CUT_OFF = ("shell", "iopub")
 _MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError)
 
 
@@ -52,6 +57,7 @@ class _Request:
     run: Run | None = None
     reply: Mapping[str, Any] | None = None
     idle: bool = False
+    asks_after: _Request | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def settle(self) -> None:
@@ -68,9 +74,11 @@ class Jupyter:
         self._descriptors = dict(descriptors)
         self._session = Session(key=key.encode(), signature_scheme="hmac-sha256", username="retinue")
         self._requests: dict[str, _Request] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._connected = asyncio.Event()
         self._heard = asyncio.Event()
+        self._heard_time = 0.0
         self._sockets = {name: context.socket(zmq.DEALER) for name in _DEALERS}
         self._sockets["iopub"] = context.socket(zmq.SUB)
         for name, socket in self._sockets.items():
@@ -91,9 +99,11 @@ class Jupyter:
         control = self._sockets["control"]
         monitor = control.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
         self._start(self._watch(monitor), "monitor")
+        for name in _CUT_OFF:
+            monitor = self._sockets[name].get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+            self._start(self._watch_cut(name, monitor), f"monitor of {name}")
         for name, socket in self._sockets.items():
-            # By its descriptor: what lies at its name may be another one by now.
-            socket.connect(f"ipc:///proc/self/fd/{self._descriptors[name]}")
+            socket.connect(self._address(name))
             self._start(self._listen(name), name)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -120,10 +130,13 @@ class Jupyter:
 
     async def close(self) -> None:
         """Ends the conversation; the kernel goes on."""
-        for task in self._tasks:
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._sockets["control"].disable_monitor()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for name in ("control", *_CUT_OFF):
+            self._sockets[name].disable_monitor()
         for socket in self._sockets.values():
             socket.close()
         for descriptor in self._descriptors.values():
@@ -189,19 +202,20 @@ class Jupyter:
                 message = self._session.deserialize(self._session.feed_identities(frames)[1])
                 kind, content = message["header"]["msg_type"], message["content"]
                 parent = message["parent_header"].get("msg_id", "")
-                if isinstance(kind, str) and isinstance(content, dict) and isinstance(parent, str):
-                    self._take(channel, kind, content, parent)
+                if channel == "iopub":
+                    self._heard.set()
+                    self._heard_time = asyncio.get_running_loop().time()
+                request = self._requests.get(parent)
+                if request is not None and isinstance(kind, str) and isinstance(content, dict):
+                    self._take(channel, kind, content, request)
             except _MALFORMED as error:
                 # Of no more use than to whoever looks for a fault: it is the user's own kernel.
                 log.debug("a message of a Jupyter kernel makes no sense: %s", type(error).__name__)
 
-    def _take(self, channel: str, kind: str, content: dict[str, Any], parent: str) -> None:
-        if channel == "iopub":
-            self._heard.set()
-        request = self._requests.get(parent)
-        if request is None:
-            return
+    def _take(self, channel: str, kind: str, content: dict[str, Any], request: _Request) -> None:
         run = request.run
+        if channel == "iopub" and (other := request.asks_after) is not None and not other.idle:
+            _tell_lost(other)
         if channel == "iopub" and kind == "status":
             request.idle = request.idle or content.get("execution_state") == "idle"
         elif channel == "iopub" and run is not None:
@@ -212,7 +226,36 @@ class Jupyter:
             run.append(messages.input_request(content))
         elif channel in {"shell", "control"} and kind.endswith("_reply"):
             request.reply = content
+            if run is not None and not request.idle:
+                asyncio.get_running_loop().call_later(IDLE_STEP, self._ask_after, request)
         request.settle()
+
+    def _ask_after(self, request: _Request) -> None:
+        if not (request.done.is_set() or self.lost.is_set() or self._closed):
+            self._start(self._seek_end(request), "end of a run")
+
+    async def _seek_end(self, request: _Request) -> None:
+        """All output is in once the kernel says that it is idle, which is lost where it says more than is taken. Then what it says to a
+        question, behind all that, shows the same.
+        """
+        loop = asyncio.get_running_loop()
+        begin, numbers = loop.time(), []
+        try:
+            while not (request.done.is_set() or self.lost.is_set()):
+                if loop.time() - max(begin, self._heard_time) > IDLE_TIMEOUT:
+                    _tell_lost(request)
+                    return
+                number, question = await self._send("shell", "kernel_info_request", {})
+                question.asks_after = request
+                numbers.append(number)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(IDLE_STEP):
+                        await request.done.wait()
+        except JupyterLostError:
+            _tell_lost(request)
+        finally:
+            for number in numbers:
+                self._requests.pop(number, None)
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         try:
@@ -224,5 +267,57 @@ class Jupyter:
         finally:
             monitor.close(0)
 
+    async def _watch_cut(self, channel: str, monitor: zmq.asyncio.Socket) -> None:
+        """A kernel that sends more at once than is taken is cut off. It is connected again, without what was under way."""
+        was_cut, socket = False, self._sockets[channel]
+        try:
+            while True:
+                event = await recv_monitor_message(monitor)
+                if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    if was_cut:
+                        self._go_on_after_cut(channel)
+                    continue
+                was_cut = True
+                await asyncio.sleep(CUT_OFF_PAUSE)
+                if self.lost.is_set():
+                    return
+                with contextlib.suppress(zmq.ZMQError):
+                    socket.disconnect(self._address(channel))
+                # One that has ended is not there to be connected, and its control connection tells of that.
+                socket.connect(self._address(channel))
+        finally:
+            monitor.close(0)
+
+    def _go_on_after_cut(self, channel: str) -> None:
+        for request in [request for request in self._requests.values() if request.run is not None]:
+            _tell_cut(request)
+            if channel == "shell" and request.reply is None:
+                # Nothing but its answer can have been that large.
+                about = f"its answer is larger than {LARGEST_PART >> 20} MiB"
+                self._take("shell", "execute_reply", {"status": "error", "evalue": about}, request)
+
+    def _address(self, channel: str) -> str:
+        """By its descriptor: what lies at its name may be another one by now."""
+        return f"ipc:///proc/self/fd/{self._descriptors[channel]}"
+
     def _start(self, work: Any, name: str) -> None:
-        self._tasks.append(asyncio.create_task(work, name=f"Jupyter {name}"))
+        task = asyncio.create_task(work, name=f"Jupyter {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _tell_lost(request: _Request) -> None:
+    """Its output is over, and the end of it was lost."""
+    if request.run is not None:
+        _warn(request.run, "some of what it printed last was lost: it came faster than it is taken")
+    request.idle = True
+    request.settle()
+
+
+def _tell_cut(request: _Request) -> None:
+    if request.run is not None:
+        _warn(request.run, f"more than {LARGEST_PART >> 20} MiB came at once, and are left out")
+
+
+def _warn(run: Run, message: str) -> None:
+    run.append(pb.CodeEvent(log=pb.CodeLog(level="WARNING", message=message)))

@@ -21,7 +21,8 @@ LARGEST_MEDIA = 3 << 20
 """Bytes of all forms of one thing."""
 MOST_FORMS, MOST_LINES, MOST_MATCHES = 32, 200, 1000
 LONGEST_WORD, LONGEST_LINE = 1024, 16 * 1024
-_TEXT_TYPES = ("text/", "image/svg", "application/javascript", "application/json")
+_BINARY_TYPES = ("image/", "audio/", "video/", "font/", "application/pdf", "application/octet-stream")
+_TEXT_ENDS = ("+json", "+xml")
 
 
 def text(value: Any, most: int = LARGEST_TEXT) -> str:
@@ -71,11 +72,11 @@ def _media(kind: str, content: Mapping[str, Any]) -> Iterator[pb.CodeEvent]:
 def _bytes(mime_type: str, value: Any) -> bytes:
     if not isinstance(value, str):
         return json.dumps(value).encode()
-    if mime_type.startswith(_TEXT_TYPES) or mime_type.endswith(("+json", "+xml")):
+    if not mime_type.startswith(_BINARY_TYPES) or mime_type.endswith(_TEXT_ENDS):
         return value.encode(errors="replace")
     try:
-        # What is no text travels in base64.
-        return base64.b64decode(value)
+        # What is no text travels in base64, in lines or not.
+        return base64.b64decode("".join(value.split()), validate=True)
     except (binascii.Error, ValueError):
         return value.encode(errors="replace")
 

@@ -215,17 +215,16 @@ class Workspace:
             await inside.send_signal(self._backend, self._attempt_id, self._record.pid, number)
 
     async def _run_batch(self, run: Run) -> None:
-        code = 0
+        code, build_failed = 0, False
         for phase, text in batch.steps(run.request.batch, self._language):
-            if code != 0 and phase == pb.CODE_PHASE_EXEC:
+            if run.interrupted is not None or build_failed:
                 code = batch.NOT_RUN
-            elif run.interrupted is None:
+            else:
                 run.append(pb.CodeEvent(started=pb.CodeStarted(phase=phase)))
                 code = await self._run_command(run, text)
             finished = pb.CodePhaseFinished(phase=phase, exit_code=code)
             run.append(pb.CodeEvent(phase_finished=finished))
-            if phase == pb.CODE_PHASE_CLEAN:
-                code = 0
+            build_failed = phase == pb.CODE_PHASE_BUILD and code != 0
         status = run.interrupted or (pb.CODE_STATUS_ERROR if code else pb.CODE_STATUS_OK)
         run.append(pb.CodeEvent(finished=pb.CodeFinished(status=status, exit_code=code)))
 

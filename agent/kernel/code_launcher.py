@@ -61,8 +61,9 @@ def choose(language: str) -> dict[str, Any] | None:
         for name in ("python3", "python"):
             if name in specs:
                 return specs[name]
+        words = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
         # Names are looked up where they live; reading all sources for them takes seconds at first.
-        words = ["-m", "ipykernel_launcher", "-f", "{connection_file}", "--IPCompleter.use_jedi=False"]
+        words += ["--IPCompleter.use_jedi=False", "--IPKernelApp.outstream_class=retinue_code_output.Output"]
         return {"argv": [sys.executable, *words]}
     if wanted in specs:
         return specs[wanted]

@@ -20,6 +20,8 @@ from pathlib import Path
 from agent.kernel.build import CACHE, SHIPPED, BuildError, build
 from agent.kernel.places import PYTHON
 
+OUTPUT = Path(__file__).with_name("code_output.py")
+"""A module that goes with the libraries."""
 LAUNCHER = "python"
 """Name of the program that starts the interpreter, and of its source."""
 REQUIREMENTS = ("ipykernel>=6.29,<8",)
@@ -41,8 +43,8 @@ MADE = "2"
 
 
 def runtime_path(cache: Path = CACHE) -> Path:
-    """Where the runtime is once it is built; differs with the interpreter, what is installed and the machine type."""
-    facts = " ".join((MADE, sys.version, *REQUIREMENTS))
+    """Where the runtime is once it is built; differs with the interpreter, what goes into it and the machine type."""
+    facts = " ".join((MADE, sys.version, *REQUIREMENTS, OUTPUT.read_text()))
     return cache / f"python-{platform.machine()}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
 
@@ -88,6 +90,7 @@ def _fill(root: Path, launcher: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--root-user-action=ignore", "--no-compile", "--target", str(packages), *REQUIREMENTS]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=STEP_TIMEOUT)  # noqa: S603
+    shutil.copyfile(OUTPUT, packages / f"retinue_{OUTPUT.name}")
     _add_libraries(library, [interpreter, *library.rglob("*.so"), *library.rglob("*.so.*")])
     # Once, and not in each kernel, which could not keep it.
     compiling = [

@@ -115,6 +115,24 @@ display(HTML('<b>bold</b>')); display(Image(data=base64.b64decode(dot), format='
     assert png["image/png"].startswith(b"\x89PNG\r\n")
 
 
+async def test_much_output_comes_whole_and_holds_up_nothing(code: Code) -> None:
+    # More messages than wait anywhere, and more in one than is taken.
+    result = await code.execute("for n in range(3000): print(n, flush=True)")
+    assert (result.status, result.stdout) == ("OK", "".join(f"{n}\n" for n in range(3000)))
+    result = await code.execute("print('x' * 20_000_000, end='')\nprint('end')")
+    assert result.status == "OK"
+    assert result.stdout.endswith("xend\n")
+    seen, asked = 0, False
+    async with contextlib.aclosing(code.run("while True: print('x' * 1000)")) as endless:
+        async for event in endless:
+            seen += len(event.stdout)
+            if seen > 5_000_000 and not asked:
+                asked = True
+                await code.interrupt(event.run_id)
+    assert event.finished.status == code_pb2.CODE_STATUS_INTERRUPTED
+    assert (await code.execute("print('still here')")).stdout == "still here\n"
+
+
 async def test_an_interrupt_keeps_state(code: Code) -> None:
     await code.execute("kept = 1")
     run_id = str(uuid.uuid4())
@@ -187,6 +205,14 @@ async def test_batch_mode(code: Code) -> None:
     assert (gathered(events).stdout, gathered(events).stderr) == ("", "bad\n")
     events = [event async for event in code.batch(execute="sleep 1000", timeout=0.3)]
     assert gathered(events).status == "TIMED_OUT"
+    # What does not run any more is not told to have succeeded.
+    events.clear()
+    async for event in code.batch(clean="echo on; sleep 1000", build="echo never", execute="echo never"):
+        events.append(event)
+        if event.stdout:
+            await code.interrupt(event.run_id)
+    assert phases(events) == [("CLEAN", 130), ("BUILD", 127), ("EXEC", 127)]
+    assert (gathered(events).status, gathered(events).exit_code) == ("INTERRUPTED", 127)
 
 
 async def test_the_usual_commands(code: Code) -> None:

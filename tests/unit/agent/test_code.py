@@ -40,6 +40,22 @@ def test_streams_and_media() -> None:
     assert (event.media.display_id, event.media.result, event.media.update) == ("d", False, False)
 
 
+@pytest.mark.parametrize(
+    ("mime_type", "sent", "data"),
+    [
+        ("image/png", base64.encodebytes(bytes(range(256))).decode(), bytes(range(256))),
+        ("application/pdf", base64.b64encode(b"%PDF").decode(), b"%PDF"),
+        ("image/svg+xml", "<svg/>", b"<svg/>"),
+        ("application/x-latex", "abcd", b"abcd"),
+        ("application/vnd.x.v1+json", {"a": [1]}, b'{"a": [1]}'),
+        ("image/png", "<no base64>", b"<no base64>"),
+    ],
+)
+def test_only_what_is_no_text_is_in_base64(mime_type: str, sent: object, data: bytes) -> None:
+    (event,) = messages.events_of("display_data", {"data": {mime_type: sent}})
+    assert [form.data for form in event.media.forms] == [data]
+
+
 def test_what_is_too_large_is_told_and_not_sent() -> None:
     huge = {"text/plain": "small", "image/png": base64.b64encode(bytes(messages.LARGEST_MEDIA + 1)).decode()}
     told, shown = messages.events_of("execute_result", {"data": huge})
