@@ -9,37 +9,29 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from manager.fleet.desired import AttemptUsage
 from manager.lifecycle import idle
-from manager.lifecycle.desires import Concerned, attempt_id
+from manager.lifecycle.desires import Concerned
 from manager.lifecycle.idle import Checker, IdlePolicy, Seen, Verdict, stored_policy
+from manager.lifecycle.measurements import Measurements
 from manager.lifecycle.states import SessionType
-from manager.lifecycle.utilization import (
-    Meter,
-    Reading,
-    Sample,
-    Window,
-    period_of,
-    share_of,
-    stored_reading,
-    stored_window,
-)
+from manager.lifecycle.utilization import Reading, stored_reading
 from manager.lifecycle.working_set import put_back, take_out
 from manager.store import attempts, conditions, leadership
 from manager.store import idle as idle_store
-from manager.store.database import Database, Transaction
+from manager.store.database import Database
 from manager.store.recordset import Row
 
 _log = logging.getLogger(__name__)
 
 # Seconds between two looks: as soon as something can be due, and within these; and at least so many times what a look takes.
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _REST = 0.5, 5.0, 10.0
-# A look that comes this long after the one before: the process stood still.
-_STOOD_STILL = 4 * _LONGEST_PAUSE
-# So many missed samples do not hide a session; more do.
-_MISSED_SAMPLES = 4
+# A look that comes so much later than it was meant to: the process stood still.
+_STOOD_STILL = 20.0
+# Sessions that are looked at in one go: what else there is to do does not wait for long.
+_PAGE = 250
 _TYPES = frozenset[SessionType]().union(*idle.LOOKS_AT.values())
 
 
@@ -49,10 +41,16 @@ class Policies:
     def __init__(self, groups: Mapping[str, Row], users: Mapping[str, Row]) -> None:
         self.groups = {name: stored_policy(stored) for name, stored in groups.items()}
         self.users = {name: stored_policy(stored) for name, stored in users.items()}
+        self._merged: dict[tuple[str, str], IdlePolicy] = {}
 
     def of(self, group: str, owner: str) -> IdlePolicy:
         """The policy for sessions of a user in a group."""
-        return self.groups.get(group, idle.NOTHING).then(self.users.get(owner, idle.NOTHING))
+        override = self.users.get(owner)
+        if override is None:
+            return self.groups.get(group, idle.NOTHING)
+        if (merged := self._merged.get((group, owner))) is None:
+            merged = self._merged[group, owner] = self.groups.get(group, idle.NOTHING).then(override)
+        return merged
 
     def all(self) -> Iterable[IdlePolicy]:
         """Every policy and override by itself."""
@@ -90,18 +88,14 @@ class IdleKeeper:
         self._committed = committed
         self._watch_usage = watch_usage
         self._monotonic = monotonic
+        # When it was looked last, and how long a pause was meant to be made then.
         self._looked: float | None = None
-        # Of sessions whose utilisation is looked at: by attempt, with the longest time between two samples, and by session.
-        self._meters: dict[str, tuple[Meter, float]] = {}
-        self._windows: dict[uuid.UUID, Window] = {}
-        self._readings: dict[uuid.UUID, Reading] = {}
+        self._pause = 0.0
+        self._measurements = Measurements()
 
     def used(self, samples: Iterable[AttemptUsage]) -> None:
         """An agent says what its attempts have used."""
-        for sample in samples:
-            if (found := self._meters.get(sample.attempt_id)) is not None:
-                meter, longest = found
-                meter.add(Sample(sample.clock, sample.cpu, sample.memory), longest)
+        self._measurements.add(samples)
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -109,7 +103,8 @@ class IdleKeeper:
             began = self._monotonic()
             pause = await self.look()
             # However many sessions there are, most of the time is not spent on looking at them.
-            await asyncio.sleep(max(pause, _REST * (self._monotonic() - began)))
+            self._pause = max(pause, _REST * (self._monotonic() - began))
+            await asyncio.sleep(self._pause)
 
     async def look(self) -> float:
         """Looks once; returns after how many seconds something can be due."""
@@ -120,17 +115,43 @@ class IdleKeeper:
             elapsed = 0.0 if self._looked is None else moment - self._looked
             self._looked = moment
             policies = Policies(*await idle_store.read_policies(tx))
-            if lost := idle.unwatched(before, now, elapsed, _STOOD_STILL):
+            if lost := idle.unwatched(before, now, elapsed, self._pause + _STOOD_STILL):
                 _log.info("nobody was listened to for %.0f s, which count as idle for no session", lost)
                 await idle_store.pause(tx, lost)
-            rows = await idle_store.read_running(tx, _TYPES, groups=policies.groups, owners=policies.users)
+        passed = 0.0 if before is None or lost else now - before
+        # Sessions begin without a word here, and warnings come before ends: a part of what is left is soon enough for both.
+        soon = [limit / 8 for policy in policies.all() for checker in Checker if (limit := policy.limit(checker))]
+        after: uuid.UUID | None = uuid.UUID(int=0)
+        self._measurements.begin()
+        while after is not None and soon:
+            after, left = await self._look_at_page(policies, after, passed)
+            if left is not None:
+                soon.append(left / 2)
+        intervals = self._measurements.finish()
+        self._watch_usage(intervals)
+        return min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, min([*soon, *intervals.values()], default=_LONGEST_PAUSE)))
+
+    async def _look_at_page(
+        self, policies: Policies, after: uuid.UUID, passed: float
+    ) -> tuple[uuid.UUID | None, float | None]:
+        """Looks at some sessions, in the order of their ids; returns the last of them (None: there are no more), and after how many seconds
+        something can be due. `passed` are the seconds since the last look.
+        """
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            rows = await idle_store.read_running(
+                tx, _TYPES, groups=policies.groups, owners=policies.users, after=after, limit=_PAGE
+            )
+            now = await idle_store.read_now(tx)
             silent = [row["id"] for row in rows if not row["reachable"]]
-            if silent and before is not None and not lost:
-                await idle_store.pause(tx, now - before, silent)
-            period = await self._measure(tx, rows, policies, now)
+            if silent and passed:
+                await idle_store.pause(tx, passed, silent)
+            await self._measurements.take_in(tx, rows, policies.of, now)
         verdicts = {
             row["id"]: idle.judge(
-                policies.of(row["resource_group"], row["owner"]), seen_in(row, self._readings.get(row["id"])), now
+                policies.of(row["resource_group"], row["owner"]),
+                seen_in(row, self._measurements.reading(row["id"])),
+                now,
             )
             for row in rows
         }
@@ -138,89 +159,8 @@ class IdleKeeper:
         for session_id, verdict in verdicts.items():
             if verdict.end is not None:
                 await self._end(session_id, policies)
-        limits = [
-            limit for policy in policies.all() for checker in Checker if (limit := policy.limit(checker)) is not None
-        ]
         due = [left for verdict in verdicts.values() if (left := verdict.next_look) is not None]
-        # Warnings come before ends, and sessions begin without a word here: a part of what is left is soon enough for both.
-        soon = min([*(left / 2 for left in due), *(limit / 8 for limit in limits), period], default=_LONGEST_PAUSE)
-        return min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, soon))
-
-    async def _measure(self, tx: Transaction, rows: Iterable[Row], policies: Policies, now: float) -> float:
-        """Takes in what the kernels of sessions have used, keeps what is worth it, and asks agents to tell more; returns when there will be more."""
-        widths: dict[uuid.UUID, tuple[Row, IdlePolicy, float]] = {}
-        for row in rows:
-            policy = policies.of(row["resource_group"], row["owner"])
-            width = policy.limit(Checker.UTILIZATION)
-            if width is not None and SessionType(row["type"]) in idle.LOOKS_AT[Checker.UTILIZATION]:
-                widths[row["id"]] = (row, policy, width)
-        kernels: dict[uuid.UUID, list[tuple[str, Row]]] = {}
-        for kernel in await idle_store.read_kernels(tx, widths) if widths else ():
-            name = attempt_id(kernel["kernel_id"], kernel["epoch"])
-            kernels.setdefault(kernel["session_id"], []).append((name, kernel))
-        await self._remember(tx, widths)
-        intervals: dict[str, float] = {}
-        meters: dict[str, tuple[Meter, float]] = {}
-        kept = []
-        for session_id, (row, policy, width) in widths.items():
-            period = period_of(width)
-            longest = _MISSED_SAMPLES * period
-            parts = kernels.get(session_id, [])
-            for name, kernel in parts:
-                meters[name] = (self._meters[name][0] if name in self._meters else Meter(), longest)
-                intervals[kernel["agent_id"]] = min(period, intervals.get(kernel["agent_id"], period))
-            moved = self._take(
-                session_id, [(meters[name][0], kernel["slots"]) for name, kernel in parts], row, policy, now
-            )
-            reading = self._windows[session_id].read(
-                policy.thresholds, any_slot=bool(policy.any_slot), at=now, patience=longest + _LONGEST_PAUSE
-            )
-            if moved is not None and reading is not None:
-                self._readings[session_id] = reading
-            if moved and reading is not None:
-                # Whoever reads it in the store gets the next one only after another step.
-                told = {**reading.to_json(), "patience": reading.patience + width / 8}
-                kept.append({"session_id": session_id, "window": self._windows[session_id].to_json(), "reading": told})
-        self._meters = meters
-        if kept:
-            await idle_store.keep_windows(tx, kept)
-        self._watch_usage(intervals)
-        return min(intervals.values(), default=_LONGEST_PAUSE)
-
-    async def _remember(self, tx: Transaction, widths: Mapping[uuid.UUID, tuple[Row, IdlePolicy, float]]) -> None:
-        """Has a window for each session: the one at hand, the one kept, or a new one."""
-        unknown = [session_id for session_id in widths if session_id not in self._windows]
-        stored = await idle_store.read_windows(tx, unknown) if unknown else {}
-        windows = {}
-        for session_id, (row, _, width) in widths.items():
-            window = self._windows.get(session_id)
-            if window is None:
-                window = stored_window(stored.get(session_id, {}), row["start"], width)
-            elif (window.start, window.width) != (row["start"], width):
-                window = Window(row["start"], width)
-                self._readings.pop(session_id, None)
-            windows[session_id] = window
-        self._windows = windows
-        self._readings = {
-            session_id: reading for session_id, reading in self._readings.items() if session_id in windows
-        }
-
-    def _take(
-        self,
-        session_id: uuid.UUID,
-        parts: Collection[tuple[Meter, Mapping[str, int]]],
-        row: Row,
-        policy: IdlePolicy,
-        now: float,
-    ) -> bool | None:
-        """Adds what the kernels of a session used to its window; None when that is not known of all of them, else whether to keep it."""
-        if not parts or any(meter.seconds <= 0 for meter, _ in parts):
-            return None
-        seconds = min(meter.seconds for meter, _ in parts)
-        shares = share_of([(slots, meter.take()) for meter, slots in parts])
-        if now - seconds < row["start"] + (policy.grace or 0.0):
-            return None
-        return self._windows[session_id].add(seconds, shares)
+        return rows[-1]["id"] if len(rows) == _PAGE else None, min(due, default=None)
 
     async def _warn(self, rows: Iterable[Row], verdicts: Mapping[uuid.UUID, Verdict], now: float) -> None:
         """Gives warnings and takes them back, with the journal, in one commit."""
@@ -254,7 +194,7 @@ class IdleKeeper:
                 return
             row, now = rows[0], await idle_store.read_now(tx)
             policy = policies.of(row["resource_group"], row["owner"])
-            check = idle.judge(policy, seen_in(row, self._readings.get(session_id)), now).end
+            check = idle.judge(policy, seen_in(row, self._measurements.reading(session_id)), now).end
             if check is None:
                 return
             _log.info("session %s is ended: %s", session_id, check.measured)

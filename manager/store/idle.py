@@ -63,9 +63,12 @@ async def read_running(
     *,
     groups: Collection[str] = (),
     owners: Collection[str] = (),
+    after: uuid.UUID | None = None,
+    limit: int = 0,
     session_ids: Collection[uuid.UUID] | None = None,
 ) -> list[Row]:
-    """What is known of running sessions of these types: those in groups and of owners, or those named.
+    """What is known of running sessions of these types: those in groups and of owners, `limit` of them in the order of their ids after one, or
+    those named.
 
     Each with id, owner, resource_group, type, start, interaction and extended_until (seconds since 1970), paused (seconds), reachable (none
     of its agents is silent), warned and reading.
@@ -87,7 +90,11 @@ async def read_running(
         """),  # noqa: S608  # the conditions are ours
         {
             "types": list(types),
-            **({"groups": list(groups), "owners": list(owners)} if session_ids is None else {"ids": list(session_ids)}),
+            **(
+                {"groups": list(groups), "owners": list(owners), "after": after or uuid.UUID(int=0), "limit": limit}
+                if session_ids is None
+                else {"ids": list(session_ids)}
+            ),
         },
     )
     return fetched(rows)
