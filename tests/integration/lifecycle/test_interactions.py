@@ -1,0 +1,133 @@
+"""What is exchanged with sessions reaches the store: coalesced, never later than the pace, the newest in the end, from any replica."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import uuid
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import event, text
+
+from manager.lifecycle import commands
+from manager.lifecycle.interactions import Interactions
+from manager.lifecycle.spec import KernelSpec, SessionSpec
+from manager.lifecycle.states import SessionType
+from manager.store.database import Database
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Clock:
+    """A monotonic clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def make(database: Database, **policy: float) -> list[str]:
+    """A session of two kernels in a group with this policy; the ids of their attempts."""
+    session_id = uuid.uuid4()
+    spec = SessionSpec(
+        name="s", project="default", resource_group="default", type=SessionType.INTERACTIVE, cluster_size=2,
+        kernel=KernelSpec(slots={"cpu": "1", "mem": "1g"}),
+    )  # fmt: skip
+    draft = commands.draft(session_id, "ada", spec)
+    async with database.transaction() as tx:
+        await commands.create_many(tx, [draft])
+        stored = ", ".join(f'"{name}": {value}' for name, value in policy.items())
+        statement = text("UPDATE resource_group SET idle_policy = CAST(:policy AS jsonb)")
+        await tx.execute(statement, {"policy": f"{{{stored}}}"})
+    return [f"{kernel['id']}.1" for kernel in draft.kernels]
+
+
+async def age(database: Database) -> float:
+    """Seconds since the last interaction that the store knows of."""
+    async with database.transaction() as tx:
+        row = await tx.execute(
+            text("SELECT extract(epoch FROM clock_timestamp() - interaction_time)::float8 FROM session_idle")
+        )
+        return float(row.scalar_one())
+
+
+def counted(database: Database) -> Callable[[], int]:
+    """How many writes there were since."""
+    written: list[str] = []
+    engine = database._engine.sync_engine  # noqa: SLF001  # what is sent is told there
+    event.listen(engine, "before_cursor_execute", lambda *given: written.append(given[2]))
+    return lambda: sum("INSERT INTO session_idle" in statement for statement in written)
+
+
+async def test_one_write_in_a_while_and_the_newest_in_the_end(database: Database) -> None:
+    main, sub = await make(database, interaction=40.0)
+    clock = Clock()
+    interactions = Interactions(database, clock)
+    writes = counted(database)
+    for _ in range(950):
+        interactions.heard(main)
+        interactions.heard(sub)
+        clock.now += 0.02
+        if clock.now % 1 < 0.02:
+            await interactions.write()
+    # 19 s of traffic, and a quarter of 40 s is the pace.
+    assert writes() == 2
+    interactions.heard(main)
+    clock.now += 1
+    await interactions.write()
+    assert writes() == 2
+    clock.now += 9.5
+    # By the clock of the database no time has passed, and what it knows does not go back.
+    async with database.transaction() as tx:
+        await tx.execute(text("UPDATE session_idle SET interaction_time = NULL"))
+    await interactions.write()
+    assert writes() == 3
+    assert 10.4 < await age(database) < 60
+    await interactions.write(everything=True)
+    assert writes() == 3, "there is nothing left"
+
+
+async def test_time_never_goes_back_and_what_goes_on_counts(database: Database) -> None:
+    main, sub = await make(database, interaction=4.0)
+    clock, late_clock = Clock(), Clock()
+    one, other = Interactions(database, clock), Interactions(database, late_clock)
+    other.heard(sub)
+    late_clock.now += 500
+    one.heard(main)
+    await one.write()
+    await other.write()
+    assert await age(database) < 400
+    writes = counted(database)
+    with one.hold(sub):
+        for number in range(3):
+            clock.now += 100
+            await one.write()
+            assert writes() == number + 1
+    for _ in range(3):
+        clock.now += 100
+        await one.write()
+    assert writes() == 4, "its end is written, and nothing after"
+
+
+async def test_what_is_left_is_written_when_it_ends(database: Database) -> None:
+    main, _ = await make(database)
+    clock = Clock()
+    interactions = Interactions(database, clock)
+    running = asyncio.create_task(interactions.run())
+    interactions.heard(main)
+    async with asyncio.timeout(10):
+        while True:
+            async with database.transaction() as tx:
+                before = (await tx.execute(text("SELECT interaction_time FROM session_idle"))).scalar_one_or_none()
+            if before is not None:
+                break
+            await asyncio.sleep(0.02)
+    interactions.heard(main)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    async with database.transaction() as tx:
+        after: dt.datetime = (await tx.execute(text("SELECT interaction_time FROM session_idle"))).scalar_one()
+    assert after > before
