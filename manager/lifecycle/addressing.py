@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 # Private space that few sites use; sessions are isolated from each other and from the node, so an overlap with a site's own
 # network only matters to kernels that talk to that site.
-POOL = ipaddress.ip_network("10.128.0.0/9")
+POOL = ipaddress.IPv4Network("10.128.0.0/9")
 # Bytes that VXLAN adds, by the version of IP it travels over.
 _OVERHEAD = {4: 50, 6: 70}
 _USUAL_MTU = 1500

@@ -12,8 +12,9 @@ import re
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
-from jupyter_client.asynchronous import AsyncKernelClient
+from jupyter_client.asynchronous.client import AsyncKernelClient
 
 from agent.kernel.code_launcher import PORTS
 from agent.kernel.python_runtime import build_runtime
@@ -34,7 +35,8 @@ def connect(directory: Path) -> AsyncKernelClient:
     assert process is not None
     place = f"/proc/{process[1]}/root/tmp/{known['directory']}/s"
     client = AsyncKernelClient()
-    client.load_connection_info({"transport": "ipc", "ip": place, "key": known["key"], **PORTS})
+    connection: Any = {"transport": "ipc", "ip": place, "key": known["key"], **PORTS}
+    client.load_connection_info(connection)
     client.start_channels()
     return client
 

@@ -242,8 +242,8 @@ def compare(ours: list[End], swarm: Swarm | None, pairs: int, seconds: int) -> N
                 if pair >= 0:
                     rates[kind].append(rate)
                     trips[kind].append(trip)
-    show("vxlan_tcp_throughput_docker_overlay", *rates, "Gbit/s")
-    show("vxlan_tcp_round_trip_docker_overlay", *trips, "us")
+    show("vxlan_tcp_throughput_docker_overlay", rates[0], rates[1], "Gbit/s")
+    show("vxlan_tcp_round_trip_docker_overlay", trips[0], trips[1], "us")
 
 
 def show(name: str, values: list[float], peers: list[float], unit: str) -> None:

@@ -55,7 +55,7 @@ def with_running(problem: Problem, running: int, seed: int = 2) -> tuple[Problem
     sessions: list[dict[str, Any]] = []
     while len(sessions) < running:
         request = queue.requests[random.integers(len(queue.requests))]
-        agent, owner = random.integers(len(fleet.ids)), random.integers(len(owners.names))
+        agent, owner = int(random.integers(len(fleet.ids))), int(random.integers(len(owners.names)))
         if (used[agent] + request <= fleet.capacity[agent]).all():
             used[agent] += request
             held[owner] += request

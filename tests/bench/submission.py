@@ -48,7 +48,7 @@ async def echo_server(directory: Path) -> None:
         return request[: int(dict(context.invocation_metadata() or ())["size"])]
 
     server = grpc.aio.server()
-    handlers = {"Call": grpc.unary_unary_rpc_method_handler(call)}
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {"Call": grpc.unary_unary_rpc_method_handler(call)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", handlers),))
     pair = ((directory / "echo.key").read_bytes(), (directory / "echo.pem").read_bytes())
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
@@ -113,21 +113,21 @@ def copy(connection: psycopg.Connection[Any], count: int) -> float:
     """Seconds that COPY of the newest bulk's rows takes."""
     rows = {}
     for table in TABLES:
-        with connection.cursor() as cursor, cursor.copy(f"COPY {_rows_of(table)} TO STDOUT") as out:  # type: ignore[arg-type]
+        with connection.cursor() as cursor, cursor.copy(f"COPY {_rows_of(table)} TO STDOUT") as out:
             rows[table] = b"".join(bytes(part) for part in out)
-        connection.execute(f"CREATE TABLE bench.{table} (LIKE public.{table} INCLUDING ALL)")  # type: ignore[arg-type]
+        connection.execute(f"CREATE TABLE bench.{table} (LIKE public.{table} INCLUDING ALL)")
     lines = {table: data.splitlines(keepends=True) for table, data in rows.items()}
     if {table: len(found) for table, found in lines.items()} != dict.fromkeys(TABLES, count):
         raise RuntimeError("the rows are not those of one bulk")
     begin = time.perf_counter()
     with connection.transaction(), connection.cursor() as cursor:
         for table, found in lines.items():
-            with cursor.copy(f"COPY bench.{table} ({_columns(connection, table)}) FROM STDIN") as into:  # type: ignore[arg-type]
+            with cursor.copy(f"COPY bench.{table} ({_columns(connection, table)}) FROM STDIN") as into:
                 for line in found:
                     into.write(line)
     took = time.perf_counter() - begin
     for table in TABLES:
-        connection.execute(f"DROP TABLE bench.{table}")  # type: ignore[arg-type]
+        connection.execute(f"DROP TABLE bench.{table}")
     return took
 
 
@@ -162,7 +162,7 @@ async def single(
         await stub(payload, metadata=(("size", str(size)),))
         answered = time.perf_counter()
         statement, row = insert
-        connection.execute(statement, (str(uuid.uuid4()), *row))  # type: ignore[arg-type]
+        connection.execute(statement, (str(uuid.uuid4()), *row))
         written = time.perf_counter()
         if number >= 10:
             ours.append(ended - begin)
@@ -179,7 +179,7 @@ def prepare_insert(connection: psycopg.Connection[Any]) -> tuple[str, tuple[Any,
     connection.execute("CREATE TABLE bench.single (LIKE public.session INCLUDING ALL)")
     columns = [name for name in _columns(connection, "session").split(", ") if name not in ("id", "sequence")]
     shown = ", ".join(f"{name}::text" for name in columns)
-    row = connection.execute(f"SELECT {shown} FROM session LIMIT 1").fetchone()  # type: ignore[arg-type]
+    row = connection.execute(f"SELECT {shown} FROM session LIMIT 1").fetchone()
     if row is None:
         raise RuntimeError("there is no session to take the row from")
     types = dict(

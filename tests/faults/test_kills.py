@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+from collections.abc import Awaitable, Callable
 
 import pytest
 import pytest_asyncio
@@ -15,6 +16,8 @@ from retinue.client.errors import Unavailable
 from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
 from retinue.manager.v1 import fleet_service_pb2
+
+Happening = Callable[[], Awaitable[object]]
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -91,10 +94,11 @@ async def test_streams_over_killed_agents_and_managers(client: Client, cluster: 
     index = next(index for index, agent in enumerate(cluster.agents) if agent.id == agent_id)
     try:
         await counted_on()
-        for kill, start in (
+        ends: tuple[tuple[Happening, Happening], ...] = (
             (lambda: cluster.kill_agent(index), lambda: cluster.start_agent(index)),
             (cluster.kill_manager, cluster.start_manager),
-        ):
+        )
+        for kill, start in ends:
             async with counting.attach(
                 ["sh", "-c", "trap '' HUP; setsid sleep 4321 & sleep 4321 & echo on; wait"]
             ) as command:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 import pytest_asyncio
@@ -12,6 +13,8 @@ from retinue.client.errors import CallError, Unavailable
 from retinue.client.local.cluster import Cluster
 from retinue.client.port import LocalPort, PortConnection
 from retinue.client.session import Session
+
+Happening = Callable[[], Awaitable[object]]
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -74,13 +77,14 @@ async def test_tunnels_over_restarts(client: Client, cluster: Cluster, session: 
     assert await connected(session) == b"on"
     where = (await session.refresh()).kernels[0].agent
     agent = [agent.id for agent in cluster.agents].index(where)
+    ends: tuple[tuple[Happening, Happening], ...] = (
+        (lambda: cluster.stop_agent(agent), lambda: cluster.start_agent(agent)),
+        (lambda: cluster.kill_agent(agent), lambda: cluster.start_agent(agent)),
+        (cluster.stop_manager, cluster.start_manager),
+        (cluster.kill_manager, cluster.start_manager),
+    )
     async with LocalPort(lambda: session.open_port("echo")) as local:
-        for stop, start in (
-            (lambda: cluster.stop_agent(agent), lambda: cluster.start_agent(agent)),
-            (lambda: cluster.kill_agent(agent), lambda: cluster.start_agent(agent)),
-            (cluster.stop_manager, cluster.start_manager),
-            (cluster.kill_manager, cluster.start_manager),
-        ):
+        for stop, start in ends:
             async with session.open_port("echo") as connection:
                 assert await answered(connection) == b"on"
                 assert await through(local) == b"on"

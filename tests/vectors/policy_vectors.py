@@ -78,7 +78,7 @@ def is_admitted(request: Amounts, quotas: list[tuple[Amounts, Amounts, int | Non
 def quota(vector: Vector) -> None:
     """Each `X_quota` holds for what `X_holdings`, or else `holdings`, says is held; without a record there is no limit."""
     given = vector["input"]
-    limits = [
+    limits: list[tuple[Any, Any, int | None, int]] = [
         (limit, given.get(f"{name.removesuffix('_quota')}_holdings", given.get("holdings", {})), None, 0)
         for name, limit in given.items()
         if name.endswith("_quota") and limit is not None

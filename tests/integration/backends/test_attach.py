@@ -20,7 +20,7 @@ from tests.integration.agent.waiting import eventually
 from tests.integration.backends.test_contract import first_process
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.integration.backends.conftest import Contract
 
@@ -156,7 +156,11 @@ async def test_terminal(contract: Contract) -> None:
         await attachment.resize(50, 120)
         await attachment.write(b"stty size\n")
         assert (await seen(attachment, b"50 120")).errors == b""
-        for interrupt in (lambda: attachment.write(b"\x03"), lambda: attachment.signal(signal.SIGINT)):
+        interrupts: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: attachment.write(b"\x03"),
+            lambda: attachment.signal(signal.SIGINT),
+        )
+        for interrupt in interrupts:
             await attachment.write(b"echo 'fir''st'; sleep 1000; echo \"code $?\"\n")
             await seen(attachment, b"first")
             # The shell may not have put the command in front yet.

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -280,7 +281,7 @@ async def test_refusals(cluster: Cluster, client: Client, session: Session) -> N
                 await code.execute("x")
         for wrong in ("", "x" * 36, "../../etc/passwd"):
             with pytest.raises(InvalidRequest):
-                await all_of(session, lambda code, wrong=wrong: code.resume(wrong))
+                await all_of(session, partial(Code.resume, run_id=wrong))
         with pytest.raises(NotFound):
             await all_of(session, lambda code: code.resume(str(uuid.uuid4())))
         with pytest.raises(InvalidRequest):

@@ -219,7 +219,7 @@ async def test_every_pair_of_kernels_of_two_sessions(scene: Scene) -> None:
 def echoes(kernel: Contained, others: Sequence[str], own: Sequence[str]) -> set[str]:
     """Who answers a ping, the user's kind that takes no power; returns when all of its own have answered."""
     request = struct.pack("!BBHHH", 8, 0, 0, 0, 1) + ATTACK
-    found = set()
+    found: set[str] = set()
     with inside(
         kernel.namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
     ) as asking:

@@ -206,9 +206,10 @@ class Forgetful(Engine):
             self.lost.add(what)
             raise EngineUnavailableError(f"the answer to {what} was lost")
 
-    def create(self, name: str, body: Any) -> None:
-        super().create(name, body)
+    def create(self, name: str, body: Any) -> bool:
+        made = super().create(name, body)
         self._lose("create")
+        return made
 
     def start(self, name: str) -> None:
         super().start(name)

@@ -211,8 +211,9 @@ async def test_credentials(contract: Contract, engine: TestEngine, tmp_path: Pat
         engine_side = Engine(engine.host)
         images = Images(engine_side, secrets)
         try:
-            for prepare in (lambda: None, lambda: grant("wrong")):
-                prepare()
+            for password in (None, "wrong"):
+                if password is not None:
+                    grant(password)
                 with pytest.raises(ImageError) as refused:
                     await images.fetch(reference, NOTHING, lambda _: None)
                 assert refused.value.reason == "IMAGE_DENIED"

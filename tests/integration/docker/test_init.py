@@ -34,7 +34,7 @@ class Run:
         self.gate, self.output = directory / "gate", directory / "output"
         os.mkfifo(self.gate)
         self.output.touch()
-        arguments = [program, self.gate, self.output, "0", *command]
+        arguments = [str(program), str(self.gate), str(self.output), "0", *command]
         self.process = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=os.environ | {"GREETING": "hello"})
 
     async def ready(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -61,7 +62,7 @@ async def submit(database: Database, owner: str) -> uuid.UUID:
 
 async def execute(database: Database, statement: str, **values: object) -> list[tuple[object, ...]]:
     async with database.transaction() as tx:
-        result = await tx.execute(text(statement), values)
+        result: Any = await tx.execute(text(statement), values)
         return [tuple(row) for row in result] if result.returns_rows else []
 
 

@@ -144,7 +144,7 @@ async def test_statements_of_a_pass_do_not_depend_on_its_size(
         return len(counted)
 
     async with roomy_node(database) as (_, scheduler):
-        numbers = []
+        numbers: list[int] = []
         # Reading everything at first costs more.
         for size in (1, 40, 1):
             for number in range(size):

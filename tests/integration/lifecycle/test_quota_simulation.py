@@ -59,7 +59,7 @@ async def reasons_are_true(database: Database, limits: dict[Subject, Quota], use
     for owner, project, group, asked in waiting:
         mine = [("USER", owner), ("PROJECT", project), ("RESOURCE_GROUP", group)]
         assert any(
-            (limits[subject].max_sessions is not None and use[subject].sessions >= limits[subject].max_sessions)
+            ((most := limits[subject].max_sessions) is not None and use[subject].sessions >= most)
             or any(
                 use[subject].slots.get(slot, 0) + asked.get(slot, 0) > limit
                 for slot, limit in limits[subject].slots.items()

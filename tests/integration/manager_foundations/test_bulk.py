@@ -134,7 +134,7 @@ async def test_the_whole_is_refused(ada: Ada) -> None:
         ({"specs": [], "request_id": "x"}, ["specs", "request_id"]),
         ({"specs": [spec()], "request_id": "x"}, ["request_id"]),
     ):
-        message = pb.CreateSessionsRequest(**values)  # type: ignore[arg-type]
+        message = pb.CreateSessionsRequest(**values)
         refused = await failure(ada.stub.CreateSessions(message, metadata=ada.metadata))
         assert (refused.code, refused.reason, refused.fields) == (Code.INVALID_ARGUMENT, "INVALID_FIELD", fields)
 

@@ -55,7 +55,7 @@ def look_up(directory: Path, resolver: str, *command: str) -> tuple[str, float]:
 
 def asked(server: socket.socket) -> list[int]:
     """Types of the addresses that were asked for since."""
-    found = []
+    found: list[int] = []
     while True:
         try:
             query = server.recv(512)

@@ -19,6 +19,9 @@ from retinue.client.local.cluster import Cluster
 from retinue.client.settings import read_ca
 from retinue.manager.v1 import session_pb2, session_service_pb2, session_service_pb2_grpc
 
+# What a value of any enum may be when it comes from elsewhere.
+UNHEARD: Any = 99
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 pb = session_service_pb2
@@ -29,7 +32,7 @@ async def stub(cluster: Cluster) -> AsyncIterator[session_service_pb2_grpc.Sessi
     settings = cluster.settings
     credentials = grpc.composite_channel_credentials(
         grpc.ssl_channel_credentials(read_ca(settings.ca)),
-        grpc.access_token_call_credentials(settings.token),
+        grpc.access_token_call_credentials(settings.token or ""),
     )
     options = (("grpc.ssl_target_name_override", "manager.retinue"),)
     async with grpc.aio.secure_channel(settings.endpoint, credentials, options) as channel:
@@ -59,7 +62,7 @@ CREATE = [
     (spec(priority=-1), "spec.priority"),
     (spec(cluster_mode=99), "spec.cluster_mode"),
     (session_pb2.SessionSpec(kernel=session_pb2.KernelSpec(command=["true"])), "spec.type"),
-    (session_pb2.SessionSpec(type=99, kernel=session_pb2.KernelSpec(command=["true"])), "spec.type"),
+    (session_pb2.SessionSpec(type=UNHEARD, kernel=session_pb2.KernelSpec(command=["true"])), "spec.type"),
     (spec(type=session_pb2.SESSION_TYPE_SYSTEM), "spec.type"),
     (spec(termination_grace=Duration(seconds=301)), "spec.termination_grace"),
     (spec(termination_grace=Duration(seconds=-1)), "spec.termination_grace"),
@@ -121,7 +124,7 @@ CREATE = [
     (spec(retry=session_pb2.RetryPolicy()), "spec.retry.max_attempts"),
     (spec(webhooks=[session_pb2.Webhook(url="file:///etc/passwd")]), "spec.webhooks[0].url"),
     (spec(webhooks=[session_pb2.Webhook(url="http://u:p@x/")]), "spec.webhooks[0].url"),
-    (spec(webhooks=[session_pb2.Webhook(url="http://x/", events=[99])]), "spec.webhooks[0].events"),
+    (spec(webhooks=[session_pb2.Webhook(url="http://x/", events=[UNHEARD])]), "spec.webhooks[0].events"),
     (spec(webhooks=[session_pb2.Webhook(url="http://x/", secret="x" * 257)]), "spec.webhooks[0].secret"),
     (spec(webhooks=[session_pb2.Webhook(url="http://x/")] * 5), "spec.webhooks"),
     (spec(retry=session_pb2.RetryPolicy(max_attempts=101)), "spec.retry.max_attempts"),

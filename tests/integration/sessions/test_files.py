@@ -190,7 +190,8 @@ async def test_a_download_goes_on_by_offset_and_version(session: Session) -> Non
 
 def new(path: str, content: bytes = b"content", **values: Any) -> pb.UploadFilesRequest:
     digest = hashlib.sha256(content).digest()
-    file = file_pb2.NewFile(**({"path": path, "size": len(content), "sha256": digest} | values))
+    fields: dict[str, Any] = {"path": path, "size": len(content), "sha256": digest} | values
+    file = file_pb2.NewFile(**fields)
     return pb.UploadFilesRequest(file=file)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,7 @@ async def test_command_that_does_not_exist_fails_with_127(client: Client) -> Non
 
 async def test_a_session_with_an_image_waits_where_no_agent_runs_images(client: Client) -> None:
     session = await client.sessions.create(type="batch", command=["true"], image="alpine:3")
+    assert session.revision is not None
     async for event in client.sessions.watch(after_revision=session.revision - 1, session_id=session.id):
         if event.HasField("noted"):
             assert event.noted.reason == "FEATURE_MISSING"
@@ -162,7 +164,7 @@ async def test_memory_limit_kills_with_its_reason(client: Client) -> None:
 
 async def test_repeated_create_answers_with_the_first_session(client: Client) -> None:
     request_id = str(uuid.uuid4())
-    spec = {"type": "batch", "command": ["true"], "slots": {"cpu": "64"}}
+    spec: dict[str, Any] = {"type": "batch", "command": ["true"], "slots": {"cpu": "64"}}
     sessions = await asyncio.gather(*(client.sessions.create(request_id=request_id, **spec) for _ in range(32)))
     assert len({session.id for session in sessions}) == 1
     with pytest.raises(InvalidRequest) as raised:

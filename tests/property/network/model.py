@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from agent.network.observed import AddressEntry, Link, NeighbourEntry, Observed, PortSettings, StationEntry, TunnelEntry
+from agent.network.observed import (
+    AddressEntry,
+    Link,
+    NeighbourEntry,
+    Observed,
+    PortSettings,
+    RouteEntry,
+    StationEntry,
+    TunnelEntry,
+)
 from agent.network.operations import (
     BringUp,
     CreateBridge,
@@ -132,8 +141,10 @@ class Linux:
             case DeleteLink(index):
                 self._delete(here, index)
             case PutEntry(owner, entry):
+                assert not isinstance(entry, RouteEntry), "a session's network has none"
                 self._put(here, owner, entry)
             case DropEntry(owner, entry):
+                assert not isinstance(entry, RouteEntry), "a session's network has none"
                 # The real one is let off when the entry went with something else, the plan is not.
                 here.entries.remove((owner, entry))
 

@@ -20,7 +20,7 @@ lies = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
 def equal_share(capacity: Demand, wanted: list[Demand]) -> Fraction:
     """The dominant share that everybody ends with."""
     return min(
-        1 / sum(Fraction(task[slot], total) / part(capacity, task) for task in wanted)
+        1 / sum((Fraction(task[slot], total) / part(capacity, task) for task in wanted), Fraction(0))
         for slot, total in enumerate(capacity)
     )
 

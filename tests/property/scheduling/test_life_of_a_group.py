@@ -93,6 +93,7 @@ class Group(RuleBasedStateMachine):
     def running(self, present: Integers) -> Running | None:
         """What is placed, as a pass reads it, on the agents `present`."""
         del present
+        return None
 
     def check_more(self, waiting: list[Wanted], decisions: Decisions, present: Integers) -> None:
         """What else must hold after a pass."""

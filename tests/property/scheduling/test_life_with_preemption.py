@@ -72,7 +72,7 @@ class PreemptingGroup(Group):
 
     def ask_for_one(self) -> None:
         self.count += 1
-        kernels = [
+        kernels: list[tuple[int, ...]] = [
             (self.random.randint(1, 3), self.random.randint(0, 3), self.random.randint(0, 1))
             for _ in range(self.random.choice([1, 1, 1, 2, 3]))
         ]

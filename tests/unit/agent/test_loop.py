@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -147,8 +147,10 @@ class Bench:
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     backend, links, ways = MemoryBackend(), MemoryLinks(), MemoryWays()
+    # As much of a backend as the loop needs.
+    known: Any = backend
     loop: Reconciler[Net] = Reconciler(
-        backend,
+        known,
         links,
         ways,
         lambda network: f"hosts of {network.session_id}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -21,7 +21,7 @@ DETAILS = "grpc-status-details-bin"
 
 
 async def refuse(
-    context: grpc.aio.ServicerContext, code: grpc.StatusCode, reason: str, *details: object, **metadata: str
+    context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, reason: str, *details: object, **metadata: str
 ) -> None:
     """Ends a call with an error as the manager gives it."""
     status = status_pb2.Status(code=code.value[0], message=f"refused: {reason}")
@@ -121,14 +121,14 @@ class JournalServicer(service_grpc.SessionServiceServicer):
         self.state_revision = 1
 
     async def GetSession(
-        self, request: service_pb.GetSessionRequest, context: grpc.aio.ServicerContext
+        self, request: service_pb.GetSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> service_pb.GetSessionResponse:
         if request.session not in (self.state.id, self.state.spec.name):
             await refuse(context, grpc.StatusCode.NOT_FOUND, "NOT_FOUND", kind="session", id=request.session)
         return service_pb.GetSessionResponse(session=self.state, revision=self.state_revision)
 
     async def WatchSessions(
-        self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext
+        self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[service_pb.WatchSessionsResponse]:
         after = request.after_revision if request.HasField("after_revision") else None
         self.watches.append(after)
@@ -149,7 +149,7 @@ class JournalServicer(service_grpc.SessionServiceServicer):
             await refuse(context, grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
 
     async def StreamLogs(
-        self, request: service_pb.StreamLogsRequest, context: grpc.aio.ServicerContext
+        self, request: service_pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[service_pb.StreamLogsResponse]:
         self.log_offsets.append(request.offset)
         sent = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -33,7 +34,7 @@ class Creating(service_grpc.SessionServiceServicer):
         self.metadata: list[dict[str, str | bytes]] = []
 
     async def CreateSession(
-        self, request: service_pb.CreateSessionRequest, context: grpc.aio.ServicerContext
+        self, request: service_pb.CreateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> service_pb.CreateSessionResponse:
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata() or ()))
@@ -85,7 +86,7 @@ async def test_unavailable_is_raised_in_the_end(connect: Connect) -> None:
 async def test_field_violations_are_told(connect: Connect) -> None:
     class Strict(service_grpc.SessionServiceServicer):
         async def CreateSession(
-            self, request: service_pb.CreateSessionRequest, context: grpc.aio.ServicerContext
+            self, request: service_pb.CreateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
         ) -> service_pb.CreateSessionResponse:
             bad = error_details_pb2.BadRequest()
             bad.field_violations.add(field="spec.name", description="must not be X")
@@ -124,7 +125,7 @@ async def test_pages_are_one_list(connect: Connect) -> None:
             self.sizes: list[int] = []
 
         async def ListSessions(
-            self, request: service_pb.ListSessionsRequest, context: grpc.aio.ServicerContext
+            self, request: service_pb.ListSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
         ) -> service_pb.ListSessionsResponse:
             del context
             self.sizes.append(request.page_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -63,7 +64,7 @@ async def test_a_watch_without_a_revision_goes_on_where_it_began(connect: Connec
 
     class Late(JournalServicer):
         async def WatchSessions(
-            self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext
+            self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
         ) -> AsyncIterator[service_pb.WatchSessionsResponse]:
             if not self.watches:
                 self.watches.append(None)
@@ -85,7 +86,7 @@ async def test_a_slow_reader_goes_on(connect: Connect) -> None:
 
     class Cutting(JournalServicer):
         async def WatchSessions(
-            self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext
+            self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
         ) -> AsyncIterator[service_pb.WatchSessionsResponse]:
             self.watches.append(request.after_revision)
             events = [event for event in journal.events if event.revision > request.after_revision]
@@ -111,7 +112,7 @@ async def test_what_does_not_pass_is_raised_at_once(connect: Connect) -> None:
 async def test_a_quota_is_not_taken_for_a_slow_reader(connect: Connect) -> None:
     class Full(service_grpc.SessionServiceServicer):
         async def WatchSessions(
-            self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext
+            self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
         ) -> AsyncIterator[service_pb.WatchSessionsResponse]:
             await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA")
             yield service_pb.WatchSessionsResponse()
@@ -152,7 +153,7 @@ async def test_waiting_for_a_state_that_does_not_come(connect: Connect) -> None:
 async def test_waiting_ends_in_time(connect: Connect) -> None:
     class Silent(JournalServicer):
         async def WatchSessions(
-            self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext
+            self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
         ) -> AsyncIterator[service_pb.WatchSessionsResponse]:
             yield service_pb.WatchSessionsResponse(revision=1)
             await asyncio.Event().wait()
@@ -195,7 +196,7 @@ async def test_logs_of_all_kernels_start_again_and_come_once(connect: Connect) -
         """Breaks later each time, or the end would never be reached."""
 
         async def StreamLogs(
-            self, request: service_pb.StreamLogsRequest, context: grpc.aio.ServicerContext
+            self, request: service_pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
         ) -> AsyncIterator[service_pb.StreamLogsResponse]:
             self.break_after += 1
             async for response in super().StreamLogs(request, context):

@@ -20,7 +20,7 @@ GOOD = SessionSpec(
 )
 
 
-def kernel(**values: Any) -> dict[str, KernelSpec]:
+def kernel(**values: Any) -> dict[str, Any]:
     return {"kernel": replace(GOOD.kernel, **values)}
 
 

@@ -164,7 +164,7 @@ def test_strict_agents_that_are_away_are_waited_for() -> None:
 
 def test_sessions_with_the_same_kernels_share_them_also_after_others_are_gone() -> None:
     mirror = Mirror.empty(snapshots.offered, snapshots.needed)
-    amounts = [{"cpu": 1000 + number // 2, "mem": 7} for number in range(3000)]
+    amounts: list[dict[str, Any]] = [{"cpu": 1000 + number // 2, "mem": 7} for number in range(3000)]
     rows = [{**waiting("ann", **slots), "sequence": number} for number, slots in enumerate(amounts)]
     mirror.put_waiting(rows)
     assert mirror.queue.kernel_count == 1500
