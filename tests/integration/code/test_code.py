@@ -229,6 +229,24 @@ async def test_a_lost_process_is_told_and_replaced(code: Code) -> None:
     assert (await code.execute("gone")).error_name == "NameError"
 
 
+async def test_what_code_does_to_itself_stays_with_it(client: Client) -> None:
+    async with interactive(client) as session, asyncio.timeout(WAIT), session.code() as code:
+        # Output without an end is kept within bounds, and it is said what is missing.
+        run_id = str(uuid.uuid4())
+        flood = "while True: print('x' * 20_000, flush=True)"
+        assert (await code.execute(flood, run_id=run_id, timeout=2)).status == "TIMED_OUT"
+        kept = [event async for event in code.resume(run_id)]
+        assert kept[0].log.message.endswith("events are not kept any more")
+        assert sum(len(event.stdout) for event in kept) <= 4 << 20
+        assert kept[-1].finished.status == code_pb2.CODE_STATUS_TIMED_OUT
+        # Its first process is not its own to end.
+        assert (await code.execute("import os, signal; os.kill(1, signal.SIGKILL)")).error_name == "PermissionError"
+        # More memory than it has costs it its variables, and nobody else anything.
+        assert (await code.execute("kept = 'x' * (1 << 30)")).status == "PROCESS_LOST"
+        assert (await code.execute("6 * 7")).value == "42"
+        assert (await session.refresh()).state == "RUNNING"
+
+
 async def test_any_installed_kernel_is_a_language(session: Session) -> None:
     """Bash, by a Jupyter kernel written to the user's own place in the session."""
     source = (Path(__file__).parent / "shell_kernel.py").read_text()
