@@ -31,8 +31,6 @@ _LIVENESS: Mapping[str, Any] = {
 # What says nothing about the statement: connection, resources, operator, system; a standby after a failover.
 _PASSING_CLASSES = ("08", "53", "57", "58")
 _PASSING_CODES = ("25006",)
-# The connection was lost, or the server ended it.
-_BROKEN = (None, "57P01", "57P02", "57P03")
 # Serialization failure, deadlock, lock not available: the same transaction may pass when it is tried again.
 _CONFLICTS = ("40001", "40P01", "55P03")
 
@@ -151,9 +149,6 @@ class Database:
                     yield session
                 appended = session.info.get(APPENDED)
         except (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.OperationalError, OSError) as error:
-            if isinstance(error, psycopg.OperationalError) and error.sqlstate in _BROKEN:
-                # The driver was asked itself: the pool does not know yet that its other connections are broken too.
-                await self._engine.dispose()
             raised = translate(error)
             if raised is None:
                 raise
