@@ -122,7 +122,10 @@ class _Stream:
                     # An answer that comes too late is nobody's fault.
                     await self._workspace.answer(self._run(request.input.run_id), request.input.value)
                 case "interrupt":
-                    self._workspace.interrupt(self._run(request.interrupt.run_id))
+                    wanted = request.interrupt.run_id
+                    run = self._run(wanted) if wanted else self._workspace.current()
+                    if run is not None:
+                        self._workspace.interrupt(run, force=request.interrupt.force)
                 case "complete":
                     self.begin(self._complete(request.complete))
                 case _:

@@ -39,6 +39,7 @@ class Run:
         self.id = request.run_id
         self.interrupted: pb.CodeStatus.ValueType | None = None
         self.interrupt_wanted = asyncio.Event()
+        self.by_force = False
         self.started = False
         self.over = False
         self.waits_for_input = False
@@ -53,8 +54,9 @@ class Run:
         """Offset of the next event."""
         return self._begin + len(self._events)
 
-    def interrupt(self, status: pb.CodeStatus.ValueType) -> None:
+    def interrupt(self, status: pb.CodeStatus.ValueType, *, force: bool = False) -> None:
         """Asks for the end of it; the first reason counts."""
+        self.by_force = self.by_force or force
         if self.interrupted is None:
             self.interrupted = status
         self.interrupt_wanted.set()

@@ -127,10 +127,14 @@ class Workspace:
         await self._jupyter.answer(value)
         return True
 
-    def interrupt(self, run: Run) -> None:
-        """Interrupts a run; one that waits is over at once."""
+    def current(self) -> Run | None:
+        """The run whose turn it is; None when nothing runs."""
+        return next((run for run in self._runs.values() if run.started and not run.over), None)
+
+    def interrupt(self, run: Run, *, force: bool = False) -> None:
+        """Interrupts a run, or ends what runs it; one that waits is over at once."""
         if run.started:
-            run.interrupt(pb.CODE_STATUS_INTERRUPTED)
+            run.interrupt(pb.CODE_STATUS_INTERRUPTED, force=force)
         else:
             run.append(_ended(pb.CODE_STATUS_INTERRUPTED))
 
@@ -200,7 +204,7 @@ class Workspace:
                 elif wanted.done():
                     run.interrupt_wanted.clear()
                     wanted = asyncio.ensure_future(run.interrupt_wanted.wait())
-                    await interrupt(signal.SIGINT)
+                    await interrupt(signal.SIGKILL if run.by_force else signal.SIGINT)
         finally:
             for future in (*ends, wanted):
                 future.cancel()

@@ -157,7 +157,8 @@ def wrong_step(request: pb.ExecuteCodeRequest) -> list[errors.Violation]:
             found = _wrong_id(request.input.run_id, "input.run_id")
             found += _too_long(request.input.value, "input.value", MAX_TEXT_BYTES)
         case "interrupt":
-            found = _wrong_id(request.interrupt.run_id, "interrupt.run_id")
+            # Without one it is for whatever runs.
+            found = _wrong_id(request.interrupt.run_id, "interrupt.run_id") if request.interrupt.run_id else []
         case "complete":
             found = _too_long(request.complete.code, "complete.code", MAX_CODE_BYTES)
             if not 0 <= request.complete.cursor <= len(request.complete.code):

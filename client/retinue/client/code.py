@@ -120,9 +120,17 @@ class Code:
         """Answers a run that asked for input."""
         await self._send(pb.ExecuteCodeRequest(input=code_pb2.CodeInput(run_id=run_id, value=value)))
 
-    async def interrupt(self, run_id: str) -> None:
-        """Interrupts a run."""
-        await self._send(pb.ExecuteCodeRequest(interrupt=code_pb2.CodeInterrupt(run_id=run_id)))
+    async def interrupt(self, run_id: str = "", *, force: bool = False) -> None:
+        """Interrupts a run, by default the one that runs now, whoever asked for it; with `force` its variables are lost."""
+        await self._send(pb.ExecuteCodeRequest(interrupt=code_pb2.CodeInterrupt(run_id=run_id, force=force)))
+
+    async def finish(self) -> None:
+        """Asks for nothing more, and waits until all that was asked for is done."""
+        await self._call.done_writing()
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+        if await self._call.code() is not grpc.StatusCode.OK:
+            raise self._failure or self._lost()
 
     async def complete(self, code: str, cursor: int | None = None) -> code_pb2.CodeCompletions:
         """How code goes on at a position, by default its end; nothing while something runs."""

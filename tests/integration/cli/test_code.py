@@ -67,6 +67,22 @@ async def test_files_and_conversations(
     ran = await retinue("code", "run", str(tmp_path / "bad.py"), name, RETINUE_TOKEN=owner)
     assert ran.code == 3, "others do not even see that there is such a session"
 
+    endless = await asyncio.create_subprocess_exec(
+        *(PROGRAM, "code", "run", "-", name),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    assert endless.stdin is not None
+    assert endless.stdout is not None
+    endless.stdin.write(b"print('on', flush=True)\nwhile True: pass")
+    endless.stdin.close()
+    async with asyncio.timeout(SECONDS):
+        assert await endless.stdout.readline() == b"on\n"
+        ran = await retinue("code", "interrupt", name)
+        assert (ran.code, ran.err) == (0, "")
+        assert await endless.wait() == 130, "as of a command that Ctrl-C has ended"
+
     process = await asyncio.create_subprocess_exec(
         *(PROGRAM, "code", name),
         stdin=asyncio.subprocess.PIPE,

@@ -146,6 +146,29 @@ async def test_an_interrupt_keeps_state(code: Code) -> None:
     assert (await code.execute("kept")).value == "1"
 
 
+async def test_what_nobody_follows_is_interrupted_or_ended_by_force(session: Session) -> None:
+    async def leave_running(program: str) -> None:
+        async with session.code() as gone, contextlib.aclosing(gone.run(program)) as events:
+            async for event in events:
+                if event.stdout:
+                    break
+
+    async with asyncio.timeout(WAIT), session.code() as code:
+        await code.execute("kept = 1")
+        await leave_running("import time\nprint('on', flush=True)\ntime.sleep(1000)")
+        await code.interrupt()
+        assert (await code.execute("kept")).value == "1"
+        deaf = "while True:\n    try:\n        time.sleep(1)\n    except KeyboardInterrupt:\n        print('no')"
+        await leave_running(f"print('on', flush=True)\n{deaf}")
+        await code.interrupt(force=True)
+        assert (await code.execute("kept")).error_name == "NameError"
+        # Nothing runs: nothing is done.
+        await code.interrupt(force=True)
+        await code.finish()
+    async with session.code() as code:
+        assert (await code.execute("1")).value == "1"
+
+
 async def test_a_timeout_interrupts(code: Code) -> None:
     result = await code.execute("import time; time.sleep(1000)", timeout=0.3)
     assert (result.status, result.error_name) == ("TIMED_OUT", "KeyboardInterrupt")

@@ -59,6 +59,7 @@ def test_right_steps() -> None:
         pb.ExecuteCodeRequest(run=code_pb2.CodeRun(run_id=ID, batch=code_pb2.CodeBatch(exec="*"))),
         pb.ExecuteCodeRequest(run=timed(1)),
         pb.ExecuteCodeRequest(resume=code_pb2.CodeResume(run_id=ID)),
+        pb.ExecuteCodeRequest(interrupt=code_pb2.CodeInterrupt(force=True)),
         pb.ExecuteCodeRequest(complete=code_pb2.CodeCompletionQuery(code="x", cursor=1)),
     ):
         assert wrong_step(step) == []

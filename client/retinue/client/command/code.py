@@ -9,7 +9,7 @@ import click
 
 from retinue.client.command.code_output import Output
 from retinue.client.command.code_prompt import conversation, history, read_code
-from retinue.client.command.connection import Connection, pass_connection
+from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import code_pb2
@@ -55,6 +55,7 @@ def code_command() -> None:
     \b
       retinue code my-session
       retinue code run plot.py my-session
+      retinue code interrupt my-session
     """
 
 
@@ -95,3 +96,17 @@ def run_command(
     with conversation(connection, session, language) as talk:
         finished = talk.run(text, Output(save_dir), timeout=timeout)
     return ExitCode.INTERRUPTED if finished.status == code_pb2.CODE_STATUS_INTERRUPTED else finished.exit_code
+
+
+@code_command.command("interrupt")
+@_LANGUAGE
+@click.option("--force", is_flag=True, help="End the process that runs it: variables are lost.")
+@click.argument("session")
+@pass_connection
+@asynchronous
+async def interrupt_command(connection: Connection, *, language: str, force: bool, session: str) -> int:
+    """Interrupts what runs now, whoever started it, for instance after the terminal it was started from is gone."""
+    async with connection.client() as client, client.sessions.code(session, language) as code:
+        await code.interrupt(force=force)
+        await code.finish()
+    return ExitCode.OK

@@ -44,6 +44,8 @@ class Output:
                 click.echo(event.stderr, nl=False, err=True)
             case "media":
                 self._show_media(event.media)
+            case "queued":
+                click.echo(f"[waits for {event.queued.ahead} before it]", err=True)
             case "log":
                 click.echo(f"[{safe(event.log.message)}]", err=True)
             case "finished" if event.finished.traceback:
