@@ -30,8 +30,8 @@ def configuration(
     """
     server: dict[str, Any] = {
         "listen": [f"fd/{descriptor}"],
-        # HTTP/3 needs a port for datagrams too.
-        "protocols": ["h1", "h2"],
+        # HTTP/3 needs a port for datagrams too, and browsers speak HTTP/2 over TLS only.
+        "protocols": ["h1"] if certificate is None else ["h1", "h2"],
         "automatic_https": {"disable": True},
         "read_header_timeout": "10s",
         "idle_timeout": "2m",
@@ -91,6 +91,13 @@ def _asking(manager_socket: str, step: str) -> dict[str, Any]:
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/@{manager_socket}"}],
+        # A manager that stands still is told of, and connections to it are dropped here before it drops them.
+        "transport": {
+            "protocol": "http",
+            "dial_timeout": "3s",
+            "response_header_timeout": "20s",
+            "keep_alive": {"idle_timeout": "30s"},
+        },
         "headers": {
             "request": {
                 # The question itself is no upgrade.

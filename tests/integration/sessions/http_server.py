@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 
 import tornado.web
 import tornado.websocket
@@ -43,7 +44,8 @@ class Reset(tornado.web.RequestHandler):
 
 
 async def main() -> None:
-    """Listens, and then says so."""
+    """Listens, and then says so; takes its time to end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     tornado.web.Application([("/ws", Echo), ("/reset", Reset), ("/.*", Headers)]).listen(PORT, "127.0.0.1")
     print("listening", flush=True)  # noqa: T201
     await asyncio.Event().wait()
