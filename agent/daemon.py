@@ -39,8 +39,8 @@ from agent.network.name_servers import text as resolver_text
 from agent.network.node import NodeNetworks, addresses_of
 from agent.network.underlay import find_uplink
 from agent.reconcile.fence import Fence
-from agent.reconcile.loop import PARALLEL_CREATES, Reconciler
-from agent.resources.discovery import capacity, discover
+from agent.reconcile.loop import Reconciler
+from agent.resources.discovery import capacity, discover, parallel_starts
 from agent.resources.holdings import Holdings
 from agent.resources.sampler import Sampler
 from agent.resources.topology import cores_by_node, find_gpus
@@ -158,7 +158,7 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         random_numbers=generator,
         fence=fence,
         # Creating one of them is no work that would have to be held back.
-        parallel_creates=NULL_CREATES if settings.null_kernels else PARALLEL_CREATES,
+        parallel_creates=NULL_CREATES if settings.null_kernels else parallel_starts(node.processors),
     )
     instance = secrets.token_hex(8)
     terms = await asyncio.to_thread(Terms, settings.state_dir / "term")
@@ -246,6 +246,7 @@ def _containers(settings: Settings, node: Node, resolver: str, holdings: Holding
             output_limit=settings.output_limit,
             registry_config=settings.registry_config,
             resolver=resolver,
+            starts=parallel_starts(node.processors),
         ),
         holdings=holdings,
     )

@@ -57,9 +57,8 @@ log = logging.getLogger(__name__)
 
 DIRECTORY = "docker"
 """Name of the directory for records, beneath that of the agent's state."""
-THREADS = 8
-PARALLEL_STARTS = 4
-"""An engine takes no more at once: more only makes each of them slower."""
+SPARE_THREADS = 4
+"""For what is asked of the engine beside starts."""
 OPEN_TIMEOUT = 5.0
 """Seconds that an agent's start waits for an engine; native processes need none."""
 RETRY = 1.0
@@ -104,8 +103,8 @@ class DockerBackend:
         self._unreadable: set[str] = set()
         self._watches: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pool = ThreadPoolExecutor(THREADS, "docker")
-        self._starts = asyncio.Semaphore(PARALLEL_STARTS)
+        self._pool = ThreadPoolExecutor(options.starts + SPARE_THREADS, "docker")
+        self._starts = asyncio.Semaphore(options.starts)
 
     @property
     def available(self) -> bool:

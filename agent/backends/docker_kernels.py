@@ -32,6 +32,7 @@ from agent.backends.processes import Process, alive, identify, owner_of, send_si
 from agent.backends.work import remove_work
 from agent.kernel.build import ATTACH, CACHE, build
 from agent.kernel.ssh import server_command
+from agent.resources.discovery import FEWEST_STARTS
 
 if TYPE_CHECKING:
     import socket
@@ -61,7 +62,7 @@ class DockerOptions:
 
     `uid` and `gid` are used where an image names no user, or root. `cache_dir` is for what is built once.
     `registry_config` holds credentials for registries, as Docker's `config.json` does.
-    `resolver` is the resolv.conf of kernels that have a way out.
+    `resolver` is the resolv.conf of kernels that have a way out. So many `starts` are under way at a time.
     """
 
     agent_id: str
@@ -76,6 +77,7 @@ class DockerOptions:
     cache_dir: Path = CACHE
     registry_config: Path | None = None
     resolver: str = WITHOUT_RESOLVER
+    starts: int = FEWEST_STARTS
 
 
 class DockerKernels:
@@ -143,6 +145,8 @@ class DockerKernels:
 
     def _furnish(self, init: Process, ssh: Ssh | None, spec: AttemptSpec, place: Path) -> None:
         uid, gid = owner_of(init)
+        if uid == 0:
+            raise KernelError(f"image {spec.image} cannot be used: its user is root by another name", INVALID)
         # Only now is the number known that goes with the name of an image's user.
         home = self.work(spec.id)
         os.chown(home, uid, gid)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _UNLIMITED = 1 << 60
+STARTS_PER_PROCESSOR, FEWEST_STARTS, MOST_STARTS = 2, 4, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ def capacity(node: Node, reserve: Mapping[str, int], override: Mapping[str, int]
     """Amounts to offer, in the smallest unit: what was found less the reserve, then what was given by hand."""
     found = {CPU: node.processors * 1000, MEMORY: node.memory} | ({CUDA: node.gpus * 1000} if node.gpus else {})
     return {name: max(0, amount - reserve.get(name, 0)) for name, amount in found.items()} | dict(override)
+
+
+def parallel_starts(processors: int) -> int:
+    """How many kernels are started at a time on a node: more would only make each of them slower, whatever starts them."""
+    return min(MOST_STARTS, max(FEWEST_STARTS, STARTS_PER_PROCESSOR * processors))
 
 
 def _total_memory(meminfo: str) -> int:

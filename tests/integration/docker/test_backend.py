@@ -160,6 +160,33 @@ async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: st
         client.close()
 
 
+@pytest.mark.parametrize("user", ["00", "toor", "toor:users"])
+async def test_an_image_does_not_make_its_user_root_by_another_name(
+    contract: Contract, engine: TestEngine, user: str
+) -> None:
+    content, image = io.BytesIO(), f"retinue-test/root:{user.replace(':', '-')}"
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name, data in (("passwd", b"toor:x:0:0::/:/bin/sh\n"), ("group", b"users:x:100:\n")):
+            member = tarfile.TarInfo(f"etc/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    client = engine.client()
+    try:
+        client.import_image_from_data(
+            content.getvalue(), repository="retinue-test/root", tag=image.partition(":")[2], changes=[f"USER {user}"]
+        )
+        backend = await contract.open()
+        await backend.create(contract.spec("k", "true", image=image), HOSTS)
+        observed = backend.observed()["k.1"]
+        assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_INVALID"), observed.message
+        assert "root by another name" in observed.message
+        await backend.remove("k.1")
+        assert not contract.left()
+    finally:
+        client.remove_image(image, force=True)
+        client.close()
+
+
 def strange_file(kind: str) -> tuple[tarfile.TarInfo, bytes]:
     """What an image may hold where the users are named."""
     content = b"x\n" * (1 << 20) if kind == "large" else b""

@@ -21,7 +21,7 @@ from agent.backends.sandbox import Sandbox, Settings, environment_of, gate_scrip
 from agent.backends.status import Status, parse_status
 from agent.backends.verdict import verdict
 from agent.enrollment import endpoint, normal_fingerprint, split_address
-from agent.resources.discovery import Node, capacity, discover
+from agent.resources.discovery import Node, capacity, discover, parallel_starts
 
 RECORD = Record("k.1", "s", "k", "boot", networked=True, monitor=Process(5, 77), init=Process(6, 78))
 RUNNING = replace(RECORD, phase=Phase.RUNNING, start_time=1.0)
@@ -241,6 +241,11 @@ def test_capacity() -> None:
     assert capacity(node, {}, {}) == {"cpu": 4000, "mem": 8 << 30}
     assert capacity(node, {"cpu": 500, "mem": 9 << 30}, {}) == {"cpu": 3500, "mem": 0}
     assert capacity(node, {"cpu": 500}, {"cpu": 100_000, "x": 1}) == {"cpu": 100_000, "mem": 8 << 30, "x": 1}
+
+
+@pytest.mark.parametrize(("processors", "starts"), [(1, 4), (2, 4), (8, 16), (128, 32)])
+def test_starts_at_a_time(processors: int, starts: int) -> None:
+    assert parallel_starts(processors) == starts
 
 
 def test_discovery_heeds_limits(tmp_path: Path) -> None:
