@@ -60,7 +60,7 @@ class Gateway:
         self._program = caddy.program()
         self._certificate = self._read_certificate()
         self._listening = _listen(settings)
-        number = settings.number or self._listening.getsockname()[1]
+        number = settings.number or self.listening_at[1]
         self.address = Address(settings.domain, number, settings.secure)
 
     @contextlib.asynccontextmanager
@@ -88,7 +88,7 @@ class Gateway:
             group.create_task(child.run(), name="caddy"),
             group.create_task(self._follow_certificate(child), name="certificate"),
         ]
-        _log.info("serving HTTP for *.%s at %s:%d", self.address.domain, *self._listening.getsockname()[:2])
+        _log.info("serving HTTP for *.%s at %s:%d", self.address.domain, *self.listening_at)
         try:
             yield
         finally:
@@ -98,6 +98,12 @@ class Gateway:
             await relay.stop()
             await runner.cleanup()
             self.close()
+
+    @property
+    def listening_at(self) -> tuple[str, int]:
+        """Host and port, which what stands in front may pass on to."""
+        host, port, *_ = self._listening.getsockname()
+        return host, port
 
     def close(self) -> None:
         """Gives the port back."""

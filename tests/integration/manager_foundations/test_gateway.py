@@ -22,7 +22,7 @@ from manager.gateway.serving import Gateway, GatewaySettings
 from manager.identity.authority import Authority
 from manager.identity.tokens import hash_secret, new_secret
 from manager.server import client_credentials
-from manager.store import port_access, retention, tables
+from manager.store import accounts, port_access, retention, tables
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.manager.v1 import session_service_pb2_grpc
 from tests.integration.databases import Postgres
@@ -146,6 +146,33 @@ async def test_what_a_browser_is_given_and_until_when(rig: Rig) -> None:
 async def page(web: aiohttp.ClientSession, url: str) -> str:
     async with web.get(url) as answer:
         return await answer.text()
+
+
+async def test_what_one_replica_gives_is_good_at_another(rig: Rig, tmp_path: Path) -> None:
+    service, authority = rig.service, rig.service.authority
+    # What stands in front of both has the address that browsers see.
+    second = Gateway(GatewaySettings("127.0.0.1:0", DOMAIN, number=rig.gateway.address.number), authority)
+    port = second.listening_at[1]
+    forwarder = Forwarder(Dialer(client_credentials(authority)))
+    group = asyncio.TaskGroup()
+    async with group, second.serving(group, service.database, service.tail, forwarder, tmp_path):
+        trusting = authority.certificate
+        async with browser(trusting=trusting) as here, browser(trusting=trusting, at=port) as there:
+            ticket = await rig.ticket()
+            async with here.get(ticket) as answer:
+                cookie = {"Cookie": answer.history[0].headers["Set-Cookie"].partition(";")[0]}
+            assert await status(there, ticket) == 403
+            assert await status(there, rig.origin) == 401
+            async with there.get(rig.origin, headers=cookie) as answer:
+                assert "does not run" in await answer.text()
+            await status(there, await rig.ticket())
+            # What a token is revoked by, and where, does not matter.
+            async with service.database.transaction() as tx:
+                await accounts.revoke_token(tx, rig.token_id)
+            for web in (here, there):
+                async with asyncio.timeout(10):
+                    while await status(web, rig.origin) != 401:
+                        await asyncio.sleep(0.1)
 
 
 @contextlib.asynccontextmanager
