@@ -168,7 +168,7 @@ class GroupPasses:
             )
             return decisions, judge(snapshot, decisions, self._turn)
 
-        decisions, judgement = decide() if _is_small(settings, snapshot) else await asyncio.to_thread(decide)
+        decisions, judgement = decide() if _is_small(settings, snapshot, running) else await asyncio.to_thread(decide)
         self._turn = judgement.turn
         for note in decisions.notes:
             _log.warning("group %s: %s", self._group, note)
@@ -408,10 +408,12 @@ def _holdings(snapshot: Snapshot, decisions: Decisions, sessions: Integers, widt
     )
 
 
-def _is_small(settings: Settings, snapshot: Snapshot) -> bool:
+def _is_small(settings: Settings, snapshot: Snapshot, running: Running | None) -> bool:
     """Whether a pass takes a few milliseconds at most, less than a thread is worth on the way of a single session. A larger one is computation
-    of up to a second, and a strategy of others may take its time: the loop must go on meanwhile.
+    of up to a second, one that looks at what runs may be, and a strategy of others may take its time: the loop must go on meanwhile.
     """
+    if running is not None:
+        return False
     strange = settings.custom_session is not None or settings.custom_agent is not None
     return not strange and len(snapshot.queue.requests) <= _SMALL_KERNELS and len(snapshot.agent_rows) <= _SMALL_AGENTS
 

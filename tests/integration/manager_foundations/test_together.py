@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import psycopg
 import pytest
@@ -84,3 +85,24 @@ async def test_a_lost_connection_costs_one_transaction_and_not_one_of_each_conne
     assert not set(pids) & set(await asyncio.gather(*(pid(barrier) for _ in range(3))))
     async with database.transaction() as tx:
         assert (await tx.execute(text("SELECT 1"))).scalar_one() == 1
+
+
+async def test_who_is_cancelled_leaves_nothing_and_holds_nothing(database: Database) -> None:
+    async def slow() -> None:
+        async with database.transaction() as tx:
+            await tx.together(make("t-1"), Statement("SELECT pg_sleep(60)"), make("t-2"), commit=True)
+
+    sleeping = Statement("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")
+    task = asyncio.create_task(slow())
+    async with asyncio.timeout(15):
+        asleep: Sequence[object] = ()
+        while not asleep:
+            async with database.transaction() as tx:
+                (asleep,) = await tx.together(sleeping)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # Their rows are locked by nobody.
+        async with database.transaction() as tx:
+            await tx.together(*map(make, ("t-1", "t-2")), commit=True)
+    assert await number(database) == 2
