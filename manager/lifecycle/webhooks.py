@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
+import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from manager.store import leadership, webhooks
 from manager.store.database import Database
@@ -19,11 +19,16 @@ from manager.webhooks.seal import unseal
 _log = logging.getLogger(__name__)
 
 _PORTION = 1000
-_AT_ONCE = 16
+# Requests at a time, and of one owner: whose receivers are slow holds up nobody else.
+_AT_ONCE, _AT_ONCE_EACH = 64, 4
 _TICK_SECONDS = 1.0
 # What follows within this time is told of together: looking through the journal is in the way of the session that is on its way.
 _GATHER_SECONDS = 0.05
 _GONE = 410
+
+
+# Session, place among its webhooks, revision.
+_Key: TypeAlias = tuple[uuid.UUID, int, int]
 
 
 class Courier:
@@ -36,6 +41,8 @@ class Courier:
         self._changed = asyncio.Event()
         # What was gone through and held nothing to tell is not written each time.
         self._seen = 0
+        # What is being told now.
+        self._telling: dict[_Key, asyncio.Task[None]] = {}
 
     def wake(self) -> None:
         """Something may have happened."""
@@ -43,14 +50,18 @@ class Courier:
 
     async def run(self) -> None:
         """Tells until cancelled."""
-        while True:
-            self._changed.clear()
-            await self.collect()
-            waiting = await self.deliver()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_SECONDS if waiting else None):
-                    await self._changed.wait()
+        try:
+            while True:
+                self._changed.clear()
+                await self.collect()
+                waiting = await self.begin()
+                await self.wait(_TICK_SECONDS if waiting else None)
+                if self._changed.is_set():
                     await asyncio.sleep(_GATHER_SECONDS)
+        finally:
+            for task in self._telling.values():
+                task.cancel()
+            await asyncio.gather(*self._telling.values(), return_exceptions=True)
 
     async def collect(self) -> None:
         """Goes through the journal to its end."""
@@ -78,17 +89,33 @@ class Courier:
             if upto == newest:
                 return
 
-    async def deliver(self) -> bool:
-        """Tells what is due; returns whether anything is left for later."""
-        while True:
-            async with self._database.transaction() as tx:
-                due = await webhooks.read_due(tx, _AT_ONCE)
-                left = bool(due) or await webhooks.anything_left(tx)
-            if not due:
-                return left
-            async with asyncio.TaskGroup() as group:
-                for row in due:
-                    group.create_task(self._tell(row), name=f"webhook of {row['session_id']}")
+    async def begin(self) -> bool:
+        """Begins to tell what is due; returns whether anything is left, now or for later."""
+        async with self._database.transaction() as tx:
+            due = await webhooks.read_due(tx, _AT_ONCE, _AT_ONCE_EACH)
+            left = bool(due) or await webhooks.anything_left(tx)
+        for row in due:
+            key = (row["session_id"], row["position"], row["revision"])
+            if key not in self._telling and len(self._telling) < _AT_ONCE:
+                self._telling[key] = asyncio.create_task(self._tell(row), name=f"webhook of {row['session_id']}")
+        return left
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether something is being told now."""
+        return bool(self._telling)
+
+    async def wait(self, seconds: float | None) -> None:
+        """Waits until something was told, may have happened, or so long. Raises what went wrong with the telling."""
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait({changed, *self._telling.values()}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+        for key, task in list(self._telling.items()):
+            if task.done():
+                del self._telling[key]
+                task.result()
 
     async def _tell(self, row: Mapping[str, Any]) -> None:
         key = f"{row['revision']}-{row['position']}"

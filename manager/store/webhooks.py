@@ -58,17 +58,20 @@ async def add(tx: AsyncSession, upto: int, deliveries: Iterable[Mapping[str, Any
     await drop_finished(tx)
 
 
-async def read_due(tx: AsyncSession, limit: int) -> list[Row]:
-    """What is to be told now: of each webhook the oldest only, so that it is told in order."""
+async def read_due(tx: AsyncSession, limit: int, each: int) -> list[Row]:
+    """What is to be told now: of each webhook the oldest only, so that it is told in order, and at most `each` of one owner, in turns."""
     found = await tx.execute(
         text("""
-            SELECT first.*, w.url, w.secret FROM (
-                SELECT DISTINCT ON (session_id, position) session_id, position, revision, event, body, tries, next_try_time
-                FROM webhook_delivery ORDER BY session_id, position, revision
-            ) first JOIN webhook w USING (session_id, position)
-            WHERE first.next_try_time <= now() ORDER BY first.next_try_time LIMIT :limit
+            SELECT * FROM (
+                SELECT first.*, w.url, w.secret, row_number() OVER (PARTITION BY s.owner ORDER BY first.next_try_time, first.revision) AS turn
+                FROM (
+                    SELECT DISTINCT ON (session_id, position) session_id, position, revision, event, body, tries, next_try_time
+                    FROM webhook_delivery ORDER BY session_id, position, revision
+                ) first JOIN webhook w USING (session_id, position) JOIN session s ON s.id = first.session_id
+                WHERE first.next_try_time <= now()
+            ) due WHERE turn <= :each ORDER BY turn, next_try_time LIMIT :limit
         """),
-        {"limit": limit},
+        {"limit": limit, "each": each},
     )
     return fetched(found)
 

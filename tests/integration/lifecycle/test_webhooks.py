@@ -62,7 +62,11 @@ async def told(database: Database, courier: Courier) -> bool:
     async with database.transaction() as tx:
         await tx.execute(text("UPDATE webhook_delivery SET next_try_time = now()"))
     await courier.collect()
-    return await courier.deliver()
+    left = await courier.begin()
+    while courier.is_telling:
+        await courier.wait(None)
+        left = await courier.begin()
+    return left
 
 
 async def count(database: Database, table: str) -> int:
@@ -120,3 +124,32 @@ async def test_a_webhook_that_never_takes_anything_is_given_up(database: Databas
             await told(database, courier)
         assert len(server.requests) == 24
         assert await count(database, "webhook_delivery") == 0
+
+
+async def test_slow_receivers_hold_up_only_their_owner(database: Database) -> None:
+    held = asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await held.wait()
+        writer.close()
+
+    slow = await asyncio.start_server(hold, "127.0.0.1", 0)
+    async with slow, receiver() as server:
+        never = WebhookSpec(f"http://127.0.0.1:{slow.sockets[0].getsockname()[1]}/", ("CREATED",))
+        for number in range(70):
+            await submit(database, "ann", f"slow-{number}", webhooks=(never,))
+        courier = Courier(database, TERM, LOCAL)
+        running = asyncio.create_task(courier.run())
+        try:
+            async with asyncio.timeout(5):
+                # Less than the time that a receiver has.
+                for number in range(3):
+                    quick = WebhookSpec(f"http://127.0.0.1:{server.port}/", ("CREATED",))
+                    await submit(database, "bob", f"quick-{number}", webhooks=(quick,))
+                    courier.wake()
+                    while len(server.requests) <= number:
+                        await asyncio.sleep(0.01)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            held.set()
