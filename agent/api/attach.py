@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from agent.api.errors import ApiError, invalid
+from agent.api.open_streams import OpenStreams
 from agent.backends.attachment import Attachment, AttachmentLostError, Exited, NotRunningError, Printed, Started
 from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.kernel.frames import Start
@@ -39,7 +39,7 @@ class AttachService:
     def __init__(self, backend: Backend) -> None:
         """Nothing is attached yet."""
         self._backend = backend
-        self._open: Counter[str] = Counter()
+        self._open = OpenStreams(MOST_PER_ATTEMPT, "commands are attached to this kernel already")
         self._endings: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
 
@@ -57,7 +57,7 @@ class AttachService:
         request = await _first(requests)
         if self._stopping.is_set():
             raise _unavailable("the agent is stopping")
-        with self._counted(request.attempt_id), _told(request.attempt_id):
+        with self._open.hold(request.attempt_id), _told(request.attempt_id):
             wire = await self._backend.attach(request.attempt_id)
             attachment = Attachment(wire)
             passing: asyncio.Task[None] | None = None
@@ -120,20 +120,6 @@ class AttachService:
         self._endings.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s failed", task.get_name(), exc_info=error)
-
-    @contextlib.contextmanager
-    def _counted(self, attempt_id: str) -> Iterator[None]:
-        if self._open[attempt_id] >= MOST_PER_ATTEMPT:
-            limit = str(MOST_PER_ATTEMPT)
-            message = f"{limit} commands are attached to this kernel already"
-            raise ApiError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=limit)
-        self._open[attempt_id] += 1
-        try:
-            yield
-        finally:
-            self._open[attempt_id] -= 1
-            if not self._open[attempt_id]:
-                del self._open[attempt_id]
 
 
 async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from agent.api.errors import ApiError, invalid
+from agent.api.open_streams import OpenStreams
 from agent.backends.attachment import NotRunningError
 from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.code.inside import LanguageMissingError
@@ -39,7 +39,7 @@ class CodeService:
     def __init__(self, workspaces: Workspaces) -> None:
         """Nothing is open yet."""
         self._workspaces = workspaces
-        self._open: Counter[str] = Counter()
+        self._open = OpenStreams(MOST_PER_ATTEMPT, "are under way in this kernel already")
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -51,7 +51,7 @@ class CodeService:
     ) -> AsyncGenerator[pb.ExecuteCodeResponse, None]:
         """Serves one stream to its end."""
         opening = await _first(requests)
-        with self._counted(opening.attempt_id), _told(opening.attempt_id):
+        with self._open.hold(opening.attempt_id), _told(opening.attempt_id):
             workspace = await self._workspaces.find(opening.attempt_id, opening.language)
             yield pb.ExecuteCodeResponse(opened=pb.CodeOpened())
             stream = _Stream(workspace)
@@ -73,18 +73,6 @@ class CodeService:
                 if upcoming is not None:
                     upcoming.cancel()
                 await stream.close()
-
-    @contextlib.contextmanager
-    def _counted(self, attempt_id: str) -> Iterator[None]:
-        if self._open[attempt_id] >= MOST_PER_ATTEMPT:
-            raise _limit(MOST_PER_ATTEMPT)
-        self._open[attempt_id] += 1
-        try:
-            yield
-        finally:
-            self._open[attempt_id] -= 1
-            if not self._open[attempt_id]:
-                del self._open[attempt_id]
 
 
 class _Stream:

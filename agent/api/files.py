@@ -9,12 +9,12 @@ import itertools
 import os
 import stat
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
 from agent.api.errors import ApiError, invalid
+from agent.api.open_streams import OpenStreams
 from agent.backends import arrival, work
 from agent.backends.attachment import NotRunningError
 from agent.backends.backend import BackendError, UnknownAttemptError
@@ -53,7 +53,7 @@ class FileService:
     def __init__(self, backend: Backend) -> None:
         """Nothing is open yet."""
         self._backend = backend
-        self._open: Counter[str] = Counter()
+        self._open = OpenStreams(MOST_PER_ATTEMPT, "streams with files of this kernel are open already")
 
     async def upload(
         self, requests: AsyncIterator[pb.UploadFilesRequest]
@@ -65,7 +65,7 @@ class FileService:
         attempt_id = first.attempt_id
         current: arrival.Arrival | None = None
         announced = file_pb2.NewFile()
-        with self._counted(attempt_id), told(attempt_id, lambda: announced.path):
+        with self._open.hold(attempt_id), told(attempt_id, lambda: announced.path):
             await asyncio.to_thread(arrival.sweep, self._backend.work(attempt_id), time.time())
             try:
                 while (request := await _next(requests)) is not None:
@@ -103,7 +103,7 @@ class FileService:
         """Serves one stream to its end."""
         if not 1 <= len(request.files) <= MOST_FILES:
             raise invalid("files", f"must be 1 to {MOST_FILES}")
-        with self._counted(request.attempt_id):
+        with self._open.hold(request.attempt_id):
             for wanted in request.files:
                 try:
                     with told(request.attempt_id, lambda wanted=wanted: wanted.path):  # type: ignore[misc]
@@ -117,27 +117,13 @@ class FileService:
     async def list(self, request: pb.ListFilesRequest) -> AsyncGenerator[pb.ListFilesResponse, None]:
         """Serves one stream to its end."""
         with (
-            self._counted(request.attempt_id),
+            self._open.hold(request.attempt_id),
             told(request.attempt_id, lambda: request.path),
             work.opened(self._backend.work(request.attempt_id)) as home,
             contextlib.closing(work.walk(home, request.path, recursive=request.recursive)) as entries,
         ):
             while batch := await _finished(asyncio.to_thread(_taken, entries)):
                 yield pb.ListFilesResponse(entries=[_entry(entry) for entry in batch])
-
-    @contextlib.contextmanager
-    def _counted(self, attempt_id: str) -> Iterator[None]:
-        if self._open[attempt_id] >= MOST_PER_ATTEMPT:
-            limit = str(MOST_PER_ATTEMPT)
-            message = f"{limit} streams with files of this kernel are open already"
-            raise ApiError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=limit)
-        self._open[attempt_id] += 1
-        try:
-            yield
-        finally:
-            self._open[attempt_id] -= 1
-            if not self._open[attempt_id]:
-                del self._open[attempt_id]
 
 
 async def _next(requests: AsyncIterator[pb.UploadFilesRequest]) -> pb.UploadFilesRequest | None:

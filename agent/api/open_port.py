@@ -12,12 +12,12 @@ import ipaddress
 import logging
 import os
 import socket
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from agent.api.errors import ApiError, invalid
+from agent.api.open_streams import OpenStreams
 from agent.backends.backend import BackendError
 from agent.backends.processes import open_pidfd
 from agent.network.errors import NetworkError
@@ -48,7 +48,7 @@ class PortService:
     def __init__(self, backend: Backend) -> None:
         """Nothing is connected yet."""
         self._backend = backend
-        self._open: Counter[str] = Counter()
+        self._open = OpenStreams(MOST_PER_ATTEMPT, "connections into this kernel are open already")
         self._cuts: set[asyncio.Future[None]] = set()
         self._stopping = False
 
@@ -65,7 +65,7 @@ class PortService:
         if self._stopping:
             raise _unavailable("the agent is stopping")
         with (
-            self._counted(start.attempt_id),
+            self._open.hold(start.attempt_id),
             self._until_ended(start.attempt_id) as cut,
             contextlib.closing(await self._connected(start)) as connection,
         ):
@@ -117,20 +117,6 @@ class PortService:
             if not cut.cancel():
                 # Else the loop would complain of an error that nobody saw.
                 cut.exception()
-
-    @contextlib.contextmanager
-    def _counted(self, attempt_id: str) -> Iterator[None]:
-        if self._open[attempt_id] >= MOST_PER_ATTEMPT:
-            limit = str(MOST_PER_ATTEMPT)
-            message = f"{limit} connections into this kernel are open already"
-            raise ApiError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=limit)
-        self._open[attempt_id] += 1
-        try:
-            yield
-        finally:
-            self._open[attempt_id] -= 1
-            if not self._open[attempt_id]:
-                del self._open[attempt_id]
 
 
 async def _exchange(
