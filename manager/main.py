@@ -14,14 +14,15 @@ from typing import Any
 
 import click
 
-from manager.api.health import is_serving
+from manager import options
 from manager.fleet.supervisor import Timers
 from manager.gateway.rules import parse_domain
 from manager.gateway.serving import GatewaySettings
+from manager.health import health
 from manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
 from manager.logs import configure_logging
 from manager.server import BusyError, Ready, embedded_server, prepare_directory, serve
-from manager.settings import DEFAULT_AGENT_LISTEN, DEFAULT_DATA_DIRECTORY, DEFAULT_LISTEN, Settings
+from manager.settings import Settings
 from manager.store import accounts, agents
 from manager.store.database import Database, StoreUnavailable
 from manager.store.embedded import EmbeddedServerError
@@ -31,14 +32,6 @@ from manager.webhooks.rules import AddressPolicy, Network
 _TIMERS = Timers()
 _EXPECTED = (BusyError, EmbeddedServerError, SchemaTooNewError, StoreUnavailable, OSError, ValueError)
 
-_data_directory = click.option(
-    "--data-dir",
-    envvar="RETINUE_DATA_DIR",
-    default=DEFAULT_DATA_DIRECTORY,
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of the certificate authority and the embedded database.",
-)
 _database_url = click.option(
     "--database-url",
     envvar="RETINUE_DATABASE_URL",
@@ -52,14 +45,17 @@ def main() -> None:
     """Manager of compute sessions."""
 
 
+main.add_command(health)
+
+
 @main.command("serve")
-@_data_directory
+@options.data_directory
 @_database_url
-@click.option("--listen", envvar="RETINUE_LISTEN", default=DEFAULT_LISTEN, show_default=True, help="Port for users.")
+@options.listen
 @click.option(
     "--agent-listen",
     envvar="RETINUE_AGENT_LISTEN",
-    default=DEFAULT_AGENT_LISTEN,
+    default=options.DEFAULT_AGENT_LISTEN,
     show_default=True,
     help="Port for agents.",
 )
@@ -220,7 +216,7 @@ async def _until_signalled(settings: Settings) -> None:
 
 @main.command("create-admin")
 @click.argument("name")
-@_data_directory
+@options.data_directory
 @_database_url
 def _create_admin(name: str, data_dir: Path, database_url: str) -> None:
     """Make the administrator NAME, if there is none of that name, and print a new token once."""
@@ -243,7 +239,7 @@ def _create_admin(name: str, data_dir: Path, database_url: str) -> None:
 
 @main.command("revoke-agent")
 @click.argument("agent_id")
-@_data_directory
+@options.data_directory
 @_database_url
 def _revoke_agent(agent_id: str, data_dir: Path, database_url: str) -> None:
     """Make the certificate of agent AGENT_ID worthless, within seconds."""
@@ -254,22 +250,6 @@ def _revoke_agent(agent_id: str, data_dir: Path, database_url: str) -> None:
                 raise click.ClickException(f"no agent {agent_id} is enrolled")
 
     _run(revoke())
-
-
-@main.command("health")
-@_data_directory
-@click.option("--listen", envvar="RETINUE_LISTEN", default=DEFAULT_LISTEN, show_default=True, help="Port for users.")
-def _health(data_dir: Path, listen: str) -> None:
-    """End with 0 if the manager of this machine serves, for health checks of containers and of service managers."""
-    port = listen.rpartition(":")[2]
-    if not port.isdecimal():
-        raise click.UsageError(f"{listen!r} is not HOST:PORT")
-    try:
-        certificate = (data_dir / "ca.pem").read_bytes()
-    except OSError as error:
-        raise click.ClickException(f"cannot read {data_dir / 'ca.pem'}: {error.strerror}") from error
-    if not asyncio.run(is_serving(f"127.0.0.1:{port}", certificate)):
-        raise click.ClickException("the manager does not serve")
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from manager.fleet.supervisor import Timers
 from manager.gateway.serving import GatewaySettings
+from manager.options import DEFAULT_AGENT_LISTEN, DEFAULT_DATA_DIRECTORY, DEFAULT_LISTEN
 from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
-
-DEFAULT_DATA_DIRECTORY = Path("/var/lib/retinue/manager")
-DEFAULT_LISTEN, DEFAULT_AGENT_LISTEN = "0.0.0.0:7440", "0.0.0.0:7441"
 
 
 @dataclass(frozen=True, slots=True)

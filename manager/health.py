@@ -1,0 +1,31 @@
+"""The command `retinue-manager health`; also `python -m manager.health`, which takes a tenth of the time since it loads nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from manager import options
+from manager.api.health import is_serving
+
+
+@click.command("health")
+@options.data_directory
+@options.listen
+def health(data_dir: Path, listen: str) -> None:
+    """End with 0 if the manager of this machine serves, for health checks of containers and of service managers."""
+    port = listen.rpartition(":")[2]
+    if not port.isdecimal():
+        raise click.UsageError(f"{listen!r} is not HOST:PORT")
+    try:
+        certificate = (data_dir / "ca.pem").read_bytes()
+    except OSError as error:
+        raise click.ClickException(f"cannot read {data_dir / 'ca.pem'}: {error.strerror}") from error
+    if not asyncio.run(is_serving(f"127.0.0.1:{port}", certificate)):
+        raise click.ClickException("the manager does not serve")
+
+
+if __name__ == "__main__":
+    health()

@@ -1,0 +1,22 @@
+"""Options that commands share, and their defaults. Little is imported here: health checks are made every few seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+DEFAULT_DATA_DIRECTORY = Path("/var/lib/retinue/manager")
+DEFAULT_LISTEN, DEFAULT_AGENT_LISTEN = "0.0.0.0:7440", "0.0.0.0:7441"
+
+data_directory = click.option(
+    "--data-dir",
+    envvar="RETINUE_DATA_DIR",
+    default=DEFAULT_DATA_DIRECTORY,
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the certificate authority and the embedded database.",
+)
+listen = click.option(
+    "--listen", envvar="RETINUE_LISTEN", default=DEFAULT_LISTEN, show_default=True, help="Port for users."
+)
