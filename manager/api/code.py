@@ -53,7 +53,7 @@ async def serve_code(
     # What it runs is not told: code holds secrets.
     _log.info("%s runs code in session %s", current_principal().name, session_id)
     steps = _steps(agent_pb.CodeOpen(attempt_id=place.attempt_id, language=language), requests)
-    running = _Running(lambda: forwarder.hold(place))
+    running = RunningCode(lambda: forwarder.hold(place))
     async with aclosing(forwarder.exchange(place, lambda stub: stub.ExecuteCode, steps)) as responses:
         with running:
             async for response in responses:
@@ -68,7 +68,7 @@ async def serve_code(
                         yield pb.ExecuteCodeResponse(completions=response.completions)
 
 
-class _Running:
+class RunningCode:
     """Runs that a stream was told of and that are not over: while there are any, or the stream is being opened, the session is in use, also
     when nothing is printed.
     """
@@ -80,10 +80,12 @@ class _Running:
         self._held = ExitStack()
 
     def opened(self) -> None:
+        """The stream takes runs."""
         self._runs.discard("")
         self._let_go()
 
     def note(self, events: code_pb2.CodeEvents) -> None:
+        """Something happened in runs."""
         for event in events.events:
             if event.HasField("finished"):
                 self._runs.discard(event.run_id)
