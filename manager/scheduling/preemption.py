@@ -1,9 +1,10 @@
 """Preemption: sessions of lower priority make way for one that finds no room.
 
 Only placed sessions that may be preempted, and only of strictly lower priority than the winner, are victims: lowest priority first, then
-the newest or the oldest as the group has it. They are taken in that order until the winner fits; then those that it can do without on
-the agents it found are spared again, the most valuable first. A group may rather have the fewest sessions make way: the agents are then looked
-at one by one, as long as one of them can take the whole winner. A gang makes way whole. The room is the winner's from then on.
+the newest, the oldest or those that hold the least, as the group has it. They are taken in that order until the winner fits; then those
+that it can do without on the agents it found are spared again, the most valuable first. A group may rather have the fewest sessions make
+way: the agents are then looked at one by one, as long as one of them can take the whole winner. A gang makes way whole. The room is the
+winner's from then on.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from manager.scheduling.columns import Agents, Integers, Queue, Running
+from manager.scheduling.columns import Agents, Integers, Queue, Ratios, Running
 from manager.scheduling.room import Situation
-from manager.scheduling.strategies import FEWEST_SESSIONS, OLDEST
+from manager.scheduling.strategies import FEWEST_SESSIONS, OLDEST, SMALLEST_RESOURCES
 from manager.scheduling.view import requests_of
 
 # Winners of one pass; the next pass goes on.
@@ -48,7 +49,10 @@ def preempt(
     order = waiting[np.lexsort((queue.orders[waiting], -queue.priorities[waiting]))]
     by_age = running.placed if situation.settings.preemption_order == OLDEST else -running.placed
     left = np.flatnonzero(running.preemptible)
-    left = left[np.lexsort((left, by_age[left], running.priorities[left]))]
+    sizes = np.zeros(len(running.ids), np.float64)
+    if situation.settings.preemption_order == SMALLEST_RESOURCES:
+        sizes = _sizes(situation)
+    left = left[np.lexsort((left, by_age[left], sizes[left], running.priorities[left]))]
     hopeless: set[tuple[object, int]] = set()
     winners = looked_at = 0
     for row in order.tolist():
@@ -111,6 +115,16 @@ def _spare(situation: Situation, row: int, victims: list[int], agents: Integers)
             victims = rest
     found = situation.place(row, victims, only=agents)
     return None if found is None or not victims else Preemption(row, found, tuple(victims))
+
+
+def _sizes(situation: Situation) -> Ratios:
+    """By running session, the largest part that it holds of what the agents have of any slot."""
+    running, capacity = situation.running, situation.agents.capacity.sum(axis=0, dtype=np.float64)
+    held = np.zeros((len(running.ids), len(capacity)), np.float64)
+    np.add.at(held, np.repeat(np.arange(len(running.ids)), np.diff(running.offsets)), running.amounts)
+    parts = np.divide(held, capacity, out=np.zeros_like(held), where=capacity > 0)
+    largest: Ratios = parts.max(axis=1, initial=0.0)
+    return largest
 
 
 def _agents_of(running: Running, session: int) -> Integers:

@@ -41,12 +41,15 @@ USAGE_WEIGHTS = "usage-weights"
 RESERVE_AFTER_TRIES, RESERVE_AFTER_SECONDS = "reserve-after-tries", "reserve-after-seconds"
 # What happens to preemptible sessions of lower priority that are in the way: nothing (`off`), `terminate` or `requeue`.
 PREEMPTION = "preemption"
-# Which of those with the lowest priority go first: the `newest` or the `oldest`.
+# Which of those with the lowest priority go first: the `newest`, the `oldest`, or those with the `smallest-resources`; or those of the agent
+# where the `fewest-sessions` have to go.
 PREEMPTION_ORDER = "preemption-order"
 # How long room is kept for the winner beyond the grace of those that make way, and how long a session runs before it may be preempted.
 PREEMPTION_HOLD_SECONDS, PREEMPTION_MIN_RUNTIME_SECONDS = "preemption-hold-seconds", "preemption-min-runtime-seconds"
 OFF, TERMINATE, REQUEUE = "off", "terminate", "requeue"
-NEWEST, OLDEST, FEWEST_SESSIONS = "newest", "oldest", "fewest-sessions"
+NEWEST, OLDEST = "newest", "oldest"
+FEWEST_SESSIONS, SMALLEST_RESOURCES = "fewest-sessions", "smallest-resources"
+_PREEMPTION_ORDERS = (NEWEST, OLDEST, FEWEST_SESSIONS, SMALLEST_RESOURCES)
 
 # Strategies of others (see `custom`): where an external one is, how long it may take, whether TLS is used (by default, but for addresses
 # of this host), and what decides when it fails.
@@ -168,7 +171,7 @@ def validate_policy(policy: Policy) -> Settings:
         reserve_after_tries=_read(policy, RESERVE_AFTER_TRIES, _count, 0),
         reserve_after_seconds=_read(policy, RESERVE_AFTER_SECONDS, _count, 0),
         preemption=_read(policy, PREEMPTION, _one_of(OFF, TERMINATE, REQUEUE), OFF),
-        preemption_order=_read(policy, PREEMPTION_ORDER, _one_of(NEWEST, OLDEST, FEWEST_SESSIONS), NEWEST),
+        preemption_order=_read(policy, PREEMPTION_ORDER, _one_of(*_PREEMPTION_ORDERS), NEWEST),
         preemption_hold_seconds=_read(policy, PREEMPTION_HOLD_SECONDS, _count, 60),
         preemption_min_runtime_seconds=_read(policy, PREEMPTION_MIN_RUNTIME_SECONDS, _count, 0),
     )

@@ -1,4 +1,4 @@
-"""The order of preemption in which the fewest sessions have to go."""
+"""The orders of preemption in which the fewest sessions have to go, and those that hold the least."""
 
 from __future__ import annotations
 
@@ -34,6 +34,19 @@ def test_as_many_on_two_agents_the_lower_priority_goes() -> None:
     scene.add_running("cheap", 2, 0, {"b": {"cpu": 2}})
     scene.add_session("s", "owner", [{"cpu": 2}], priority=5)
     assert victims(scene.run(POLICY)) == [[1]]
+
+
+def test_of_the_same_priority_those_that_hold_the_least_go() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 8, "mem": 100}, {"cpu": 8, "mem": 60})
+    scene.add_running("much-memory", 1, 3, {"a": {"cpu": 2, "mem": 40}})
+    scene.add_running("small", 1, 1, {"a": {"cpu": 2, "mem": 10}})
+    scene.add_running("large", 1, 2, {"a": {"cpu": 4, "mem": 10}})
+    scene.add_session("s", "owner", [{"cpu": 2}], priority=5)
+    smallest = Policy("fifo", "concentrated", {PREEMPTION: "terminate", PREEMPTION_ORDER: "smallest-resources"})
+    newest = Policy("fifo", "concentrated", {PREEMPTION: "terminate"})
+    assert victims(scene.run(smallest)) == [[1]]
+    assert victims(scene.run(newest)) == [[0]]
 
 
 def test_nobody_of_the_same_priority_goes() -> None:
