@@ -27,7 +27,7 @@ $(STUBS): $(INSTALLED) $(shell find protos -name '*.proto')
 docs: $(STUBS) ## the pages in docs/reference, from protos, tables and commands
 	$(PY) -m docs.generator
 
-check: $(STUBS) ## ruff, mypy --strict, buf, import rules
+check: $(STUBS) ## ruff, mypy --strict (tests too), buf, import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy

@@ -121,7 +121,8 @@ async def with_history(
     """
     await add_history(database, arguments.history)
     other, other_scheduler = without
-    many, few = [], []
+    many: list[float] = []
+    few: list[float] = []
     for number in range(arguments.submits + 2):
         sides = [(database, scheduler, many), (other, other_scheduler, few)]
         for side, its_scheduler, found in sides if number % 2 else sides[::-1]:

@@ -62,7 +62,7 @@ def compare(cluster: Cluster, session: str) -> None:
         variables = environment(cluster)
         with peers(directory, source) as others:
             for place, figure in enumerate(("files-up", "files-down")):
-                rounds: dict[str, list[float]] = {"ours": []} | {peer: [] for peer in others}
+                rounds: dict[str, list[float]] = {name: [] for name in ("ours", *others)}
                 for _ in range(ROUNDS):
                     rounds["ours"].append(seconds(copies[place], variables))
                     for peer, commands in others.items():

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,18 +58,21 @@ async def test_files_over_killed_agents_and_managers(client: Client, cluster: Cl
     agent_id = session.kernels[0].agent
     index = next(index for index, agent in enumerate(cluster.agents) if agent.id == agent_id)
     files = session.files()
+
+    def upload(name: str, progress: Callable[[str, int, int], None]) -> Awaitable[Copied]:
+        return files.upload(tmp_path / "there", name, progress=progress)
+
+    def download(name: str, progress: Callable[[str, int, int], None]) -> Awaitable[Copied]:
+        return files.download(name, tmp_path / name, progress=progress)
+
     try:
         for name, kill, start in (
             ("agent", lambda: cluster.kill_agent(index), lambda: cluster.start_agent(index)),
             ("manager", cluster.kill_manager, cluster.start_manager),
         ):
-            steps = await interrupted(
-                lambda progress, name=name: files.upload(tmp_path / "there", name, progress=progress), kill, start
-            )
+            steps = await interrupted(partial(upload, name), kill, start)
             assert min(steps) > 1 << 20, "it does not begin anew"
-            steps = await interrupted(
-                lambda progress, name=name: files.download(name, tmp_path / name, progress=progress), kill, start
-            )
+            steps = await interrupted(partial(download, name), kill, start)
             assert min(steps) > 1 << 20, "it does not begin anew"
             back = await asyncio.to_thread((tmp_path / name).read_bytes)
             assert hashlib.sha256(back).digest() == hashlib.sha256(content).digest()

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -23,8 +24,8 @@ from manager.identity.authority import Authority
 from manager.identity.tokens import hash_secret, new_secret
 from manager.server import client_credentials
 from manager.store import accounts, port_access, retention, tables
+from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
-from retinue.manager.v1 import session_service_pb2_grpc
 from tests.integration.databases import Postgres
 from tests.integration.manager_foundations.rig import Service, bearer, failure, now
 from tests.integration.sessions.web import browser
@@ -76,7 +77,7 @@ async def rig(service: Service, tmp_path: Path) -> AsyncIterator[Rig]:
     async with service.channel() as channel:
         stub = session_service_pb2_grpc.SessionServiceStub(channel)
         request = pb.CreateSessionRequest()
-        request.spec.type, request.spec.kernel.slots["cpu"] = 1, "1"
+        request.spec.type, request.spec.kernel.slots["cpu"] = session_pb2.SESSION_TYPE_INTERACTIVE, "1"
         made = await stub.CreateSession(request, metadata=bearer(token))
         session_id = uuid.UUID(made.session.id)
         # Without a gateway there are no links.
@@ -115,7 +116,13 @@ async def test_what_a_browser_is_given_and_until_when(rig: Rig) -> None:
         session_id = rig.target.session_id
         async with rig.service.database.transaction() as tx:
             tx.add(tables.Agent(id="gone", resource_group="default", address="127.0.0.1:1", state="ALIVE"))
-            attempt = {"kernel_id": session_id, "epoch": 1, "session_id": session_id, "agent_id": "gone", "term": 1}
+            attempt: dict[str, Any] = {
+                "kernel_id": session_id,
+                "epoch": 1,
+                "session_id": session_id,
+                "agent_id": "gone",
+                "term": 1,
+            }
             tx.add(tables.Attempt(**attempt, goal="RUNNING", observed="RUNNING"))
         await rig.execute("UPDATE session SET state = 'RUNNING' WHERE id = :session")
         await rig.execute("UPDATE kernel SET state = 'RUNNING', agent_id = 'gone', epoch = 1 WHERE id = :session")
