@@ -51,6 +51,7 @@ demo: $(STUBS) ## the main job on two nodes of this machine; needs root
 	$(PY) -m demo
 
 bench: $(STUBS) ## every figure as a ratio, and the table in docs/performance.md; needs root
+	scripts/install-peers
 	$(PY) -m tests.bench --write
 
 clean: ## what the targets made, but not what is installed
