@@ -27,6 +27,8 @@ from retinue.client.local.cluster import Cluster, ClusterOptions
 MEGABYTES = 128
 ROUNDS = 5
 DOWN, UP = 7001, 7002
+# How long a program has to end when it is asked to.
+ENDS_SECONDS = 5
 SERVER = """
 import socket, sys, threading
 size = int(sys.argv[1]) << 20
@@ -133,7 +135,12 @@ def running(command: list[str], port: int) -> Iterator[None]:
         yield
     finally:
         child.terminate()
-        child.wait()
+        try:
+            child.wait(ENDS_SECONDS)
+        except subprocess.TimeoutExpired:
+            # ssh may wait for its way by a host, which waits for it.
+            child.kill()
+            child.wait()
 
 
 @contextmanager
