@@ -14,6 +14,7 @@ import pytest
 
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster, LocalAgent
+from retinue.client.session import Session
 from retinue.manager.v1 import session_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -100,14 +101,20 @@ def processes(marker: str) -> set[int]:
     return {number for number, parent in found.items() if parent not in found}
 
 
-async def test_a_try_on_a_node_that_is_cut_off_is_over_before_the_next_begins(client: Client, cluster: Cluster) -> None:
-    marker = f"fenced-{uuid.uuid4().hex[:12]}"
+async def first_try(client: Client) -> tuple[Session, str, set[int]]:
+    """A session that is tried twice, in its first try; the mark of its processes, and the one there is."""
+    marker = f"tried-{uuid.uuid4().hex[:12]}"
     session = await client.sessions.create(
         type="batch", command=["sh", "-c", f"sleep 1000; : {marker}"], max_attempts=2, retry_backoff=0.0
     )
     await session.wait("RUNNING", timeout=30)
     first = await asyncio.to_thread(processes, marker)
     assert len(first) == 1
+    return session, marker, first
+
+
+async def test_a_try_on_a_node_that_is_cut_off_is_over_before_the_next_begins(client: Client, cluster: Cluster) -> None:
+    session, marker, first = await first_try(client)
     agent = next(agent for agent in cluster.agents if agent.id == session.kernels[0].agent)
     seen: list[set[int]] = []
     async with cut_off(agent), asyncio.timeout(60):
@@ -128,13 +135,7 @@ async def test_a_try_on_a_node_that_is_cut_off_is_over_before_the_next_begins(cl
 async def test_a_try_of_an_agent_that_stands_still_is_over_before_the_next_begins(
     client: Client, cluster: Cluster
 ) -> None:
-    marker = f"stopped-{uuid.uuid4().hex[:12]}"
-    session = await client.sessions.create(
-        type="batch", command=["sh", "-c", f"sleep 1000; : {marker}"], max_attempts=2, retry_backoff=0.0
-    )
-    await session.wait("RUNNING", timeout=30)
-    first = await asyncio.to_thread(processes, marker)
-    assert len(first) == 1
+    session, marker, first = await first_try(client)
     agent = next(agent for agent in cluster.agents if agent.id == session.kernels[0].agent)
     seen: list[set[int]] = []
     # Its node is whole: nothing but the agent's process stands still.
