@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from retinue.client.local.threads import in_thread
+
 if TYPE_CHECKING:
     from demo.stage import Stage
     from retinue.client import Client
@@ -22,7 +24,8 @@ async def show(stage: Stage, cluster: Cluster, client: Client) -> None:
     await asyncio.gather(*(session.terminate() for session in living))
     await asyncio.gather(*(session.wait_ended(timeout=_SECONDS) for session in living))
     stage.check(not [session async for session in client.sessions.list()], f"{len(living)} sessions ended; none lives")
-    found = await cluster.wait_clean(_SECONDS)
+    await cluster.wait_clean(_SECONDS)
+    found = {agent.id: await in_thread(cluster.find_leftovers, agent) for agent in cluster.agents}
     kinds = list(next(iter(found.values())).counts())
     table = Table("agent", *kinds, box=None, padding=(0, 3, 0, 3))
     for agent, left in found.items():

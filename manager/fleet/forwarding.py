@@ -20,12 +20,10 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 
 from manager.fleet.dialer import Dialer
+from manager.fleet.ending import UNSENT, Ending
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
-UNSENT = "Internal error from Core"
-"""What grpc.aio says of a call one of whose requests could not be sent, until it knows how the call ended."""
-SETTLE_SECONDS, SETTLE_TRIES = 1.0, 100
 OPEN_PORT = f"/{pb.DESCRIPTOR.services_by_name['AgentService'].full_name}/OpenPort"
 
 Method: TypeAlias = "Callable[[pb_grpc.AgentServiceAsyncStub], Any]"
@@ -117,24 +115,27 @@ class Forwarder:
         with _told(place.agent_id):
             async with self._stub(place) as stub:
                 call = method(stub)()
+                ending = Ending(call)
                 writing = asyncio.create_task(
                     _write(call, requests, lambda: self._hear(place)), name=f"requests to {place.agent_id}"
                 )
                 # Whoever reads the responses then learns at once that there will be no more.
                 writing.add_done_callback(lambda task: _failed(task) and call.cancel())
+                # Not by `read`: from a request that could not be sent on, it would read nothing of what the agent had sent before.
+                responses = call.__aiter__()
                 try:
                     while True:
                         try:
-                            response = await call.read()
-                        except grpc.aio.AioRpcError as error:
-                            raise await _outcome(call, error) from None
+                            response = await anext(responses)
+                        except (StopAsyncIteration, grpc.aio.AioRpcError):
+                            if _failed(writing):
+                                writing.result()
+                            await ending.raise_error()
+                            return
                         except asyncio.CancelledError:
                             if not _failed(writing) or _is_cancelled():
                                 raise
-                        if _failed(writing):
                             writing.result()
-                        if response is grpc.aio.EOF:
-                            return
                         self._hear(place)
                         yield response
                 finally:
@@ -162,19 +163,6 @@ def _is_cancelled() -> bool:
     """Whether it is the running task that is to end, and not what it waits for that has ended."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-async def _outcome(call: Any, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-    """How the call ended: a request that could no longer be sent hides it until the answer is in, a moment later."""
-    for _ in range(SETTLE_TRIES):
-        if error.details() != UNSENT:
-            break
-        await asyncio.sleep(SETTLE_SECONDS / SETTLE_TRIES)
-        try:
-            await call.read()
-        except grpc.aio.AioRpcError as later:
-            error = later
-    return error
 
 
 async def _write(call: Any, requests: AsyncIterator[Any], hear: Callable[[], None]) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-import grpc
-import grpc.aio
-
-from retinue.client.errors import REQUEST_ID_KEY, Unavailable
-from retinue.client.outcomes import outcome
+from retinue.client.errors import REQUEST_ID_KEY
+from retinue.client.exchange import Exchange
 from retinue.manager.v1 import session_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -45,35 +42,28 @@ class Attachment:
 
     def __init__(self, stub: session_service_pb2_grpc.SessionServiceAsyncStub, start: pb.AttachStart) -> None:
         """Nothing is sent before the block is entered."""
-        self._identity = str(uuid.uuid4())
         self._stub = stub
         self._start = start
-        self._call: Any = None
         self.exit_code: int | None = None
 
     async def __aenter__(self) -> Self:
         """Asks for the command to be started."""
-        self._call = self._stub.Attach(metadata=((REQUEST_ID_KEY, self._identity),))
-        await self._send(pb.AttachRequest(start=self._start))
+        identity = str(uuid.uuid4())
+        call = self._stub.Attach(metadata=((REQUEST_ID_KEY, identity),))
+        self._exchange = Exchange[pb.AttachRequest, pb.AttachResponse](call, identity)
+        await self._exchange.send(pb.AttachRequest(start=self._start))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Ends the command, if it has not ended."""
-        self._call.cancel()
+        self._exchange.cancel()
 
     async def __aiter__(self) -> AsyncIterator[Printed]:
         """What the command prints, as it comes; nothing is read ahead of whoever iterates."""
         while True:
-            try:
-                response = await self._call.read()
-            except grpc.aio.AioRpcError as error:
-                raise await outcome(self._call, error, self._identity) from error
-            if response is grpc.aio.EOF:
-                raise Unavailable(
-                    "the server ended the stream", code=grpc.StatusCode.UNAVAILABLE, request_id=self._identity
-                )
+            response = await self._exchange.receive()
             match response.WhichOneof("step"):
                 case "stdout":
                     yield Printed(response.stdout)
@@ -86,25 +76,19 @@ class Attachment:
     async def write(self, data: bytes) -> None:
         """Input for the command; returns when it is on its way, which may take until the command reads."""
         for begin in range(0, len(data), CHUNK):
-            await self._send(pb.AttachRequest(stdin=data[begin : begin + CHUNK]))
+            await self._exchange.send(pb.AttachRequest(stdin=data[begin : begin + CHUNK]))
 
     async def end_input(self) -> None:
         """There is no more input."""
-        await self._send(pb.AttachRequest(end_of_input=pb.EndOfInput()))
+        await self._exchange.send(pb.AttachRequest(end_of_input=pb.EndOfInput()))
 
     async def resize(self, rows: int, columns: int) -> None:
         """Gives the terminal another size."""
-        await self._send(pb.AttachRequest(resize=pb.TerminalSize(rows=rows, columns=columns)))
+        await self._exchange.send(pb.AttachRequest(resize=pb.TerminalSize(rows=rows, columns=columns)))
 
     async def signal(self, name: str) -> None:
         """Sends a signal, for instance `INT`."""
-        await self._send(pb.AttachRequest(signal=name))
-
-    async def _send(self, request: pb.AttachRequest) -> None:
-        try:
-            await self._call.write(request)
-        except grpc.aio.AioRpcError as error:
-            raise await outcome(self._call, error, self._identity) from error
+        await self._exchange.send(pb.AttachRequest(signal=name))
 
 
 def attach_start(

@@ -8,13 +8,13 @@ import datetime as dt
 import itertools
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import grpc
 import grpc.aio
 
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable
-from retinue.client.outcomes import outcome
+from retinue.client.exchange import Exchange
 from retinue.manager.v1 import code_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
@@ -61,7 +61,6 @@ class Code:
         self._identity = str(uuid.uuid4())
         self._stub = stub
         self._open = pb.CodeOpen(session=session, language=language)
-        self._call: Any = None
         self._reading: asyncio.Task[None] | None = None
         self._runs: dict[str, asyncio.Queue[code_pb2.CodeEvent | None]] = {}
         self._queries: dict[int, asyncio.Future[code_pb2.CodeCompletions]] = {}
@@ -70,12 +69,13 @@ class Code:
 
     async def __aenter__(self) -> Self:
         """Opens the stream, and returns when it takes runs."""
-        self._call = self._stub.ExecuteCode(metadata=((REQUEST_ID_KEY, self._identity),))
-        await self._send(pb.ExecuteCodeRequest(open=self._open))
+        call = self._stub.ExecuteCode(metadata=((REQUEST_ID_KEY, self._identity),))
+        self._exchange = Exchange[pb.ExecuteCodeRequest, pb.ExecuteCodeResponse](call, self._identity)
         try:
-            await self._next()
+            await self._send(pb.ExecuteCodeRequest(open=self._open))
+            await self._exchange.receive()
         except BaseException:
-            self._call.cancel()
+            self._exchange.cancel()
             raise
         self._reading = asyncio.create_task(self._read(), name="code stream")
         return self
@@ -84,7 +84,7 @@ class Code:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Ends the stream, not what runs."""
-        self._call.cancel()
+        self._exchange.cancel()
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -126,10 +126,10 @@ class Code:
 
     async def finish(self) -> None:
         """Asks for nothing more, and waits until all that was asked for is done."""
-        await self._call.done_writing()
+        await self._exchange.end_requests()
         if self._reading is not None:
             await asyncio.wait([self._reading])
-        if await self._call.code() is not grpc.StatusCode.OK:
+        if not self._exchange.ended_well:
             raise self._failure or self._lost()
 
     async def complete(self, code: str, cursor: int | None = None) -> code_pb2.CodeCompletions:
@@ -163,7 +163,7 @@ class Code:
     async def _read(self) -> None:
         try:
             while True:
-                response = await self._next()
+                response = await self._exchange.receive()
                 if response.HasField("completions"):
                     query = self._queries.get(response.completions.query_id)
                     if query is not None and not query.done():
@@ -179,25 +179,10 @@ class Code:
             # Behind what has come and is not read yet.
             await asyncio.gather(*(events.put(None) for events in self._runs.values()))
 
-    async def _next(self) -> pb.ExecuteCodeResponse:
-        try:
-            response = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            raise await outcome(self._call, error, self._identity) from error
-        if response is grpc.aio.EOF:
-            raise self._lost()
-        found: pb.ExecuteCodeResponse = response
-        return found
-
     async def _send(self, request: pb.ExecuteCodeRequest) -> None:
         if self._failure is not None:
             raise self._failure
-        try:
-            await self._call.write(request)
-        except grpc.aio.AioRpcError as error:
-            raise await outcome(self._call, error, self._identity) from error
-        except asyncio.InvalidStateError:
-            raise self._failure or self._lost() from None
+        await self._exchange.send(request)
 
     def _lost(self) -> CallError:
         code = grpc.StatusCode.UNAVAILABLE

@@ -9,7 +9,7 @@ import uuid
 from collections import deque
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -17,8 +17,8 @@ import grpc.aio
 from retinue.client.backoff import Backoff, Patience
 from retinue.client.calls import resumed
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
+from retinue.client.exchange import Exchange
 from retinue.client.local_files import Arriving, Copied, Progress, Upload, check_room, found, local_places, pieces
-from retinue.client.outcomes import outcome
 from retinue.manager.v1 import file_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
@@ -93,48 +93,48 @@ class Files:
     ) -> AsyncGenerator[None, None]:
         """Sends all of these in one call; yields once for each that is stored."""
         identity = str(uuid.uuid4())
-        call: Any = self._stub.UploadFiles(metadata=((REQUEST_ID_KEY, identity),))
+        call = self._stub.UploadFiles(metadata=((REQUEST_ID_KEY, identity),))
+        exchange = Exchange[pb.UploadFilesRequest, pb.UploadFilesResponse](call, identity)
         ready: asyncio.Queue[int] = asyncio.Queue()
-        writing = asyncio.create_task(self._write(call, uploads, ready, progress))
+        writing = asyncio.create_task(self._write(exchange, uploads, ready, progress))
         try:
             for _ in uploads:
-                while (response := await call.read()) is not grpc.aio.EOF and response.HasField("ready"):
+                while (response := await exchange.receive()).HasField("ready"):
                     ready.put_nowait(response.ready.offset)
-                if response is grpc.aio.EOF:
-                    message = "the server ended the stream"
-                    raise Unavailable(message, code=grpc.StatusCode.UNAVAILABLE, request_id=identity)
                 backoff.progressed()
                 yield
-        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+        except (CallError, asyncio.CancelledError):
             if writing.done() and not writing.cancelled():
                 # What went wrong here ended the call, and comes first.
                 writing.result()
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            raise await outcome(call, error, identity) from error
+            raise
         finally:
             writing.cancel()
-            call.cancel()
+            exchange.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
     async def _write(
-        self, call: Any, uploads: Sequence[Upload], ready: asyncio.Queue[int], progress: Progress | None
+        self,
+        exchange: Exchange[pb.UploadFilesRequest, pb.UploadFilesResponse],
+        uploads: Sequence[Upload],
+        ready: asyncio.Queue[int],
+        progress: Progress | None,
     ) -> None:
         try:
             start = pb.UploadStart(session=self._session, hostname=self._hostname)
-            await call.write(pb.UploadFilesRequest(start=start))
+            await exchange.send(pb.UploadFilesRequest(start=start))
             for upload in uploads:
                 if upload.directory:
                     new = file_pb2.NewDirectory(path=upload.path, mode=upload.mode)
-                    await call.write(pb.UploadFilesRequest(directory=new))
+                    await exchange.send(pb.UploadFilesRequest(directory=new))
                 else:
-                    await _write_file(call, upload, ready, progress)
-            await call.done_writing()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    await _write_file(exchange, upload, ready, progress)
+            await exchange.end_requests()
+        except CallError:
             # How the call ended is told by what is read from it.
             return
         except BaseException:
-            call.cancel()
+            exchange.cancel()
             raise
 
     async def download(
@@ -178,16 +178,21 @@ class Files:
                     return
 
 
-async def _write_file(call: Any, upload: Upload, ready: asyncio.Queue[int], progress: Progress | None) -> None:
+async def _write_file(
+    exchange: Exchange[pb.UploadFilesRequest, pb.UploadFilesResponse],
+    upload: Upload,
+    ready: asyncio.Queue[int],
+    progress: Progress | None,
+) -> None:
     resume = upload.size >= RESUMED_SIZE
     digest = await asyncio.to_thread(upload.digest)
     new = file_pb2.NewFile(path=upload.path, size=upload.size, mode=upload.mode, sha256=digest, resume=resume)
-    await call.write(pb.UploadFilesRequest(file=new))
+    await exchange.send(pb.UploadFilesRequest(file=new))
     offset = await ready.get() if resume else 0
     reading = pieces(upload, offset)
     try:
         while data := await asyncio.to_thread(next, reading, b""):
-            await call.write(pb.UploadFilesRequest(data=data))
+            await exchange.send(pb.UploadFilesRequest(data=data))
             offset += len(data)
             if progress is not None:
                 progress(upload.path, offset, upload.size)

@@ -6,13 +6,10 @@ import asyncio
 import contextlib
 import socket
 import uuid
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-import grpc
-import grpc.aio
-
-from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
-from retinue.client.outcomes import outcome
+from retinue.client.errors import REQUEST_ID_KEY, CallError
+from retinue.client.exchange import Exchange
 from retinue.manager.v1 import session_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -39,20 +36,20 @@ class PortConnection:
 
     def __init__(self, stub: session_service_pb2_grpc.SessionServiceAsyncStub, session: str, port: str) -> None:
         """Nothing is sent before the block is entered."""
-        self._identity = str(uuid.uuid4())
         self._stub = stub
         self._start = pb.OpenPortStart(session=session, port=port)
-        self._call: Any = None
         self.port = 0
 
     async def __aenter__(self) -> Self:
         """Connects; `port` is the number then."""
-        self._call = self._stub.OpenPort(metadata=((REQUEST_ID_KEY, self._identity),))
+        identity = str(uuid.uuid4())
+        call = self._stub.OpenPort(metadata=((REQUEST_ID_KEY, identity),))
+        self._exchange = Exchange[pb.OpenPortRequest, pb.OpenPortResponse](call, identity)
         try:
-            await self._send(pb.OpenPortRequest(start=self._start))
-            self.port = (await self._receive()).opened.port
+            await self._exchange.send(pb.OpenPortRequest(start=self._start))
+            self.port = (await self._exchange.receive()).opened.port
         except BaseException:
-            self._call.cancel()
+            self._exchange.cancel()
             raise
         return self
 
@@ -60,50 +57,21 @@ class PortConnection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Closes it."""
-        self._call.cancel()
+        self._exchange.cancel()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """What comes, until the other side has no more; nothing is read ahead of whoever iterates."""
-        while (response := await self._receive()).WhichOneof("step") == "data":
+        while (response := await self._exchange.receive()).WhichOneof("step") == "data":
             yield response.data
 
     async def write(self, data: bytes | memoryview) -> None:
         """Sends data; returns when it is on its way, which may take until the other side reads."""
         for begin in range(0, len(data), CHUNK):
-            await self._send(pb.OpenPortRequest(data=bytes(data[begin : begin + CHUNK])))
+            await self._exchange.send(pb.OpenPortRequest(data=bytes(data[begin : begin + CHUNK])))
 
     async def end_data(self) -> None:
         """There is no more to be sent; what comes may still be read."""
-        await self._send(pb.OpenPortRequest(end_of_data=pb.EndOfData()))
-
-    async def _send(self, request: pb.OpenPortRequest) -> None:
-        try:
-            await self._call.write(request)
-        except grpc.aio.AioRpcError as error:
-            raise await outcome(self._call, error, self._identity) from error
-        except asyncio.InvalidStateError:
-            await self._raise_outcome()
-
-    async def _raise_outcome(self) -> None:
-        """Raises how the call ended, once it has."""
-        code = await self._call.code()
-        if code is grpc.StatusCode.OK:
-            raise self._over()
-        before, after = await self._call.initial_metadata(), await self._call.trailing_metadata()
-        raise from_rpc(grpc.aio.AioRpcError(code, before, after, await self._call.details()), self._identity)
-
-    async def _receive(self) -> pb.OpenPortResponse:
-        try:
-            response = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            raise await outcome(self._call, error, self._identity) from error
-        if response is grpc.aio.EOF:
-            raise self._over()
-        assert isinstance(response, pb.OpenPortResponse)  # noqa: S101  # the method has no other response
-        return response
-
-    def _over(self) -> Unavailable:
-        return Unavailable("the connection is over", code=grpc.StatusCode.UNAVAILABLE, request_id=self._identity)
+        await self._exchange.send(pb.OpenPortRequest(end_of_data=pb.EndOfData()))
 
 
 class LocalPort:

@@ -111,7 +111,7 @@ async def test_input_and_output_whole(session: Session) -> None:
 async def test_the_end_of_requests_is_the_end_of_input(session: Session) -> None:
     async with session.attach(["cat"]) as command:
         await command.write(b"all")
-        await command._call.done_writing()  # noqa: SLF001  # as clients in other languages do
+        await command._exchange.end_requests()  # noqa: SLF001  # as clients in other languages do
         assert await read(command) == (b"all", b"")
 
 
@@ -184,7 +184,7 @@ async def test_bad_starts(session: Session, values: dict[str, Any], field: str) 
 )
 async def test_bad_steps(session: Session, request_: pb.AttachRequest, field: str) -> None:
     async with session.attach(["cat"]) as command:
-        await command._send(request_)  # noqa: SLF001  # what the library does not send
+        await command._exchange.send(request_)  # noqa: SLF001  # what the library does not send
         with pytest.raises(InvalidRequest) as caught:
             await read(command)
     assert [violation.field for violation in caught.value.violations] == [field]

@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from retinue.client import Client
 from retinue.client.errors import (
+    CallError,
     FailedPrecondition,
     InvalidRequest,
     NotFound,
@@ -23,8 +24,8 @@ from retinue.client.errors import (
     ResourceExhausted,
     from_rpc,
 )
+from retinue.client.exchange import Exchange
 from retinue.client.local.cluster import Cluster
-from retinue.client.outcomes import outcome
 from retinue.client.session import Session
 from retinue.manager.v1 import file_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -151,17 +152,18 @@ async def read(session: Session, *ranges: file_pb2.FileRange) -> list[pb.Downloa
 
 async def exchanged(session: Session, steps: Sequence[pb.UploadFilesRequest]) -> list[pb.UploadFilesResponse]:
     """All steps of an upload in one call, and the answers."""
-    call: Any = session._sessions._stub.UploadFiles()  # noqa: SLF001
-    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+    exchange = Exchange[pb.UploadFilesRequest, pb.UploadFilesResponse](session._sessions._stub.UploadFiles(), "")  # noqa: SLF001
+    with contextlib.suppress(CallError):
         for step in steps:
-            await call.write(step)
-        await call.done_writing()
+            await exchange.send(step)
+        await exchange.end_requests()
     answers: list[pb.UploadFilesResponse] = []
     try:
-        while (answer := await call.read()) is not grpc.aio.EOF:
-            answers.append(answer)
-    except grpc.aio.AioRpcError as error:
-        raise await outcome(call, error, "") from error
+        while True:
+            answers.append(await exchange.receive())
+    except CallError:
+        if not exchange.ended_well:
+            raise
     return answers
 
 

@@ -98,7 +98,7 @@ async def test_each_direction_ends_by_itself(session: Session) -> None:
     async with session.open_port("digest") as connection:
         await connection.write(b"all of it")
         # As clients in other languages do.
-        await connection._call.done_writing()  # noqa: SLF001
+        await connection._exchange.end_requests()  # noqa: SLF001
         assert await whole(connection) == hashlib.sha256(b"all of it").hexdigest().encode()
 
 
@@ -257,7 +257,7 @@ async def _broken(connection: PortConnection) -> None:
     """What came may look like the end of all; that the kernel has ended is told after it."""
     async with asyncio.timeout(WAIT):
         while True:
-            await connection._receive()  # noqa: SLF001
+            await connection._exchange.receive()  # noqa: SLF001
 
 
 async def test_a_local_port(session: Session) -> None:

@@ -274,12 +274,13 @@ class Cluster:
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def wait_clean(self, seconds: float) -> dict[str, leftovers.Leftovers]:
-        """Waits until nothing of kernels and networks is left, at most so long, and returns what is, by agent."""
+        """Waits until nothing of kernels and networks is left, at most so long; returns what is, for agents that have any."""
         deadline = time.monotonic() + seconds
         while True:
             found = {agent.id: await in_thread(self.find_leftovers, agent) for agent in self.agents}
-            if all(left.is_clean for left in found.values()) or time.monotonic() >= deadline:
-                return found
+            left = {agent: leftover for agent, leftover in found.items() if not leftover.is_clean}
+            if not left or time.monotonic() >= deadline:
+                return left
             await asyncio.sleep(_POLL_SECONDS)
 
     def find_leftovers(self, agent: LocalAgent) -> leftovers.Leftovers:

@@ -1,0 +1,129 @@
+"""A stream in both directions, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import grpc
+import grpc.aio
+
+from retinue.client.errors import CallError, Unavailable, UsageError, from_rpc
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+_Value = TypeVar("_Value")
+
+_UNSENT = "Internal error from Core"
+# What grpc.aio says of a call one of whose requests could not be sent.
+_SETTLE_SECONDS, _SETTLE_TRIES = 1.0, 100
+# From the last response to the status behind it.
+
+
+class Exchange(Generic[_Request, _Response]):
+    """One call whose requests and responses are both streams; one task at a time reads, and one writes.
+
+    When a server ends a call while requests are on their way, one of these cannot be sent. grpc.aio then takes the call for failed,
+    whatever the server said: `read()` gives no more of the responses that had come before, and the status is one of its own, which is
+    there until the server's comes, or for good if that came first. So the responses are iterated over, which goes on to the end, and
+    the first status is noted.
+    """
+
+    def __init__(self, call: grpc.aio.StreamStreamCall[_Request, _Response], identity: str) -> None:
+        """`identity` is the id of the request that the call was made with."""
+        self._call = call
+        self._identity = identity
+        self._responses = call.__aiter__()
+        self._reading = asyncio.Lock()
+        self._kept: deque[_Response] = deque()
+        self._status: grpc.aio.AioRpcError | None = None
+        call.add_done_callback(self._note)
+        self.ended_well = False
+        """Whether the server ended the call without an error."""
+
+    def cancel(self) -> None:
+        """Ends the call, if it has not ended."""
+        self._call.cancel()
+
+    async def send(self, request: _Request) -> None:
+        """Returns when it is on its way, which may take until the server reads. Raises CallError, as `receive`."""
+        try:
+            await self._call.write(request)
+        except grpc.aio.AioRpcError:
+            pass
+        except asyncio.InvalidStateError as error:
+            if not self._call.done():
+                raise UsageError("the end of the requests was sent already") from error
+        else:
+            return
+        await self._keep_rest()
+        raise await self._outcome()
+
+    async def end_requests(self) -> None:
+        """There are no more requests; responses may still come."""
+        try:
+            await self._call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            # The call is over; how, its responses tell.
+            return
+
+    async def receive(self) -> _Response:
+        """The next response. Raises how the call ended: CallError, which is Unavailable when the server ended it without an error."""
+        async with self._reading:
+            if self._kept:
+                return self._kept.popleft()
+            try:
+                return await anext(self._responses)
+            except (StopAsyncIteration, grpc.aio.AioRpcError):
+                pass
+        raise await self._outcome()
+
+    async def _keep_rest(self) -> None:
+        """Reads what the server had sent before it ended the call: no more than fits into the connection's window."""
+        async with self._reading:
+            try:
+                async for response in self._responses:
+                    self._kept.append(response)
+            except grpc.aio.AioRpcError:
+                return
+
+    def _note(self, call: grpc.aio.StreamStreamCall[_Request, _Response]) -> None:
+        """Notes the status of a call that is over, unless it is not the server's; is called once, with the first there is."""
+        if (details := _now(call.details())) != _UNSENT:
+            before, after = _now(call.initial_metadata()), _now(call.trailing_metadata())
+            self._status = grpc.aio.AioRpcError(_now(call.code()), before, after, details)
+
+    async def _outcome(self) -> CallError:
+        # Also waits for the first status, if there is none yet.
+        await self._call.code()
+        for _ in range(_SETTLE_TRIES):
+            if self._status is not None:
+                break
+            await asyncio.sleep(_SETTLE_SECONDS / _SETTLE_TRIES)
+            self._note(self._call)
+        else:
+            return self._unavailable("the connection broke")
+        self.ended_well = self._status.code() is grpc.StatusCode.OK
+        return (
+            self._unavailable("the server ended the stream")
+            if self.ended_well
+            else from_rpc(self._status, self._identity)
+        )
+
+    def _unavailable(self, message: str) -> Unavailable:
+        return Unavailable(message, code=grpc.StatusCode.UNAVAILABLE, request_id=self._identity)
+
+
+def _now(coroutine: Coroutine[Any, Any, _Value]) -> _Value:
+    """What a coroutine returns that has nothing to wait for: the call is over."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        value: _Value = done.value
+        return value
+    coroutine.close()
+    raise AssertionError("a call that is over knows its status")
