@@ -5,8 +5,9 @@
         CredentialsMissing, TokenInvalid, JoinTokenInvalid, AgentRevoked
         MethodDenied, ProjectDenied, MountNotAllowed
         NotFound, NameTaken, AgentIdInUse
-        EtagMismatch, InUse, StateForbids, FeatureUnavailable, LanguageUnavailable, DependencyFailed, DependencyRefused,
-        FileRefused, GatewayOff
+        EtagMismatch, ConnectionReset
+        InUse, StateForbids, PortClosed, ServiceFailed, GatewayOff, ExtensionRefused, FeatureUnavailable, LanguageUnavailable,
+        DependencyFailed, DependencyRefused, FileRefused
         RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow, QuotaExceeded,
         StreamLimit, TooManyWrongTokens, NoSpace
         Unavailable, DeadlineExceeded, Internal
@@ -35,10 +36,6 @@ from google.rpc.error_details_pb2 import (
 )
 from google.rpc.status_pb2 import Status
 
-from manager.fleet import forwarding
-from manager.lifecycle import presence
-from manager.store import agents, journal, leadership, requests
-from manager.store.database import StoreUnavailable
 from retinue.manager.v1.error_reason_pb2 import ErrorReason
 
 DOMAIN = "retinue"
@@ -210,6 +207,12 @@ class EtagMismatch(ApiError):
         super().__init__("it has changed since the etag was read: read it again", {"etag": current})
 
 
+class ConnectionReset(ApiError):
+    """The program in the kernel has broken the connection off."""
+
+    code, reason = grpc.StatusCode.ABORTED, "CONNECTION_RESET"
+
+
 class _Precondition(ApiError):
     """Something about the state of things is in the way."""
 
@@ -306,12 +309,6 @@ class DependencyRefused(_Precondition):
 
     def __init__(self, path: str, name: str) -> None:
         super().__init__(f"it depends on {name}, which was refused", path, {"session": name})
-
-
-class ConnectionReset(ApiError):
-    """The program in the kernel has broken the connection off."""
-
-    code, reason = grpc.StatusCode.ABORTED, "CONNECTION_RESET"
 
 
 class FileRefused(_Precondition):
@@ -440,91 +437,6 @@ class Internal(ApiError):
 
     def __init__(self, incident: str) -> None:
         super().__init__(f"internal error, incident {incident}", {"incident": incident})
-
-
-def told(error: Exception) -> ApiError | None:
-    """An error of a lower layer as callers are told of it; None when it is none that anybody expects."""
-    match error:
-        case ApiError():
-            return error
-        case StoreUnavailable() | leadership.NotLeader():
-            found: ApiError = Unavailable("the database is out of reach for a moment")
-        case journal.RevisionCompacted():
-            found = RevisionCompacted(error.oldest)
-        case journal.RevisionInFuture():
-            found = RevisionInFuture(error.newest)
-        case journal.ReaderTooSlow():
-            found = ReaderTooSlow(error.revision)
-        case requests.RequestIdReused():
-            found = RequestIdReused("the request_id was used with another body")
-        case agents.JoinRefused():
-            found = JoinTokenInvalid()
-        case agents.AgentIdInUse():
-            found = AgentIdInUse(str(error))
-        case agents.AgentRevoked():
-            found = AgentRevoked()
-        case _:
-            return _told_of_kernel(error)
-    return found
-
-
-def _told_of_kernel(error: Exception) -> ApiError | None:
-    """The same for errors on the way to a kernel."""
-    match error:
-        case forwarding.AgentUnavailableError():
-            return Unavailable(str(error))
-        case forwarding.AgentRefusedError():
-            return _told_by_agent(error)
-        case presence.KernelUnknownError():
-            return InvalidRequest([("hostname", "is not the name of a kernel of this session")])
-        case presence.KernelNotRunningError():
-            return StateForbids(str(error), f"kernel/{error.hostname}", {"state": error.state})
-        case _:
-            return None
-
-
-def _told_by_agent(error: forwarding.AgentRefusedError) -> ApiError | None:
-    """What an agent refused, as callers are told; None for what no agent refuses unless something is wrong with us."""
-    found: ApiError | None = None
-    match error.reason:
-        case "STATE_FORBIDS" | "NOT_FOUND" if error.metadata.get("kind") != "file":
-            # An attempt that is not there, or no more, is a kernel that does not run.
-            found = StateForbids(str(error), "kernel")
-        case "RUN_NOT_FOUND":
-            found = NotFound("run", error.metadata.get("id", ""))
-        case "LANGUAGE_UNAVAILABLE":
-            found = LanguageUnavailable(str(error), "kernel/main1", error.metadata)
-        case "OFFSET_PAST_END":
-            found = OffsetPastEnd(error.metadata.get("size", ""))
-        case "STREAM_LIMIT":
-            found = StreamLimit(error.metadata.get("limit", ""))
-        case "UNAVAILABLE":
-            found = Unavailable(str(error))
-        case "PORT_CLOSED":
-            found = PortClosed(error.metadata.get("port", ""))
-        case "SERVICE_FAILED":
-            found = ServiceFailed(str(error))
-        case "CONNECTION_RESET":
-            found = ConnectionReset(str(error))
-        case _:
-            found = _told_of_file(error)
-    return found
-
-
-def _told_of_file(error: forwarding.AgentRefusedError) -> ApiError | None:
-    """The same for files of a work directory."""
-    path = error.metadata.get("path", "")
-    found: ApiError | None = None
-    match error.reason:
-        case "NOT_FOUND":
-            found = NotFound("file", path)
-        case "FILE_REFUSED":
-            found = FileRefused(path, str(error))
-        case "NO_SPACE":
-            found = NoSpace(path, str(error))
-        case "INVALID_FIELD" if field := error.metadata.get("field"):
-            found = InvalidRequest([(field, str(error).removeprefix(f"{field}: "))])
-    return found
 
 
 def _printable(text: str, most: int) -> str:

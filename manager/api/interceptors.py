@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 from grpc_status import rpc_status
 
-from manager.api import errors
+from manager.api import errors, lower_errors
 from manager.api.authentication import Authenticator
 from manager.api.authorization import Access, access_to, authorise
 from manager.api.open_streams import OpenStreams
@@ -175,7 +175,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         try:
             yield
         except Exception as error:
-            if not isinstance(errors.told(error), errors.TokenInvalid | errors.JoinTokenInvalid):
+            if not isinstance(lower_errors.told(error), errors.TokenInvalid | errors.JoinTokenInvalid):
                 raise
             seconds = self._wrong_tokens.count(address_of(context.peer()), time.monotonic())
             if seconds > 0:
@@ -287,7 +287,7 @@ async def _told(context: _Context) -> AsyncIterator[None]:
     except grpc.aio.AbortError:
         raise
     except Exception as error:  # noqa: BLE001  # logged whole; its text must not reach the caller
-        told = errors.told(error)
+        told = lower_errors.told(error)
         if told is None:
             incident = secrets.token_hex(8)
             _log.exception("incident %s", incident)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from manager.lifecycle.mirror import Mirror, Row
+from manager.lifecycle.mirror import Mirror
+from manager.lifecycle.queue_table import Row
 from manager.lifecycle.snapshot import PastUsage, take
 from manager.scheduling.columns import Policy
 from manager.scheduling.custom import Advice

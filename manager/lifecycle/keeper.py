@@ -9,8 +9,10 @@ from collections.abc import Collection
 import numpy as np
 
 from manager.lifecycle import snapshot
+from manager.lifecycle.account_table import Subject, subjects_of
 from manager.lifecycle.addressing import SubnetPool
-from manager.lifecycle.mirror import Holdings, Limit, Mirror, Row, Subject, subjects_of
+from manager.lifecycle.mirror import Holdings, Limit, Mirror
+from manager.lifecycle.queue_table import Row
 from manager.store import changes
 from manager.store.changes import Account, Changes
 from manager.store.database import Database

@@ -17,15 +17,17 @@ from typing import TypeAlias
 
 import numpy as np
 
+from manager.lifecycle.account_table import subjects_of
 from manager.lifecycle.addressing import AddressSpaceExhaustedError, choose_vni, inner_mtu
 from manager.lifecycle.addressing import place as spot
 from manager.lifecycle.desires import Concerned
 from manager.lifecycle.external_strategies import ExternalStrategies
 from manager.lifecycle.keeper import Keeper
-from manager.lifecycle.mirror import Holdings, Limit, Row, subjects_of
+from manager.lifecycle.mirror import Holdings, Limit
 from manager.lifecycle.notes import Judgement, NoteWriter, judge
 from manager.lifecycle.past_usage import UsageReader
 from manager.lifecycle.preemptions import preempt
+from manager.lifecycle.queue_table import Row
 from manager.lifecycle.snapshot import Endpoint, PastUsage, Snapshot, build_running, endpoints_of, take
 from manager.scheduling.columns import Integers, Policy, Running
 from manager.scheduling.scheduling_pass import Decisions, run_pass

@@ -13,8 +13,9 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.commands import Draft
 from manager.lifecycle.elsewhere import groups_with_room
-from manager.lifecycle.mirror import Limit, Mirror, Row
+from manager.lifecycle.mirror import Limit, Mirror
 from manager.lifecycle.mounts import MountRoot, granted
+from manager.lifecycle.queue_table import Row
 from manager.lifecycle.snapshot import (
     PastUsage,
     Snapshot,

@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.lifecycle.account_table import words
 from manager.lifecycle.commands import Draft
-from manager.lifecycle.mirror import words
 from manager.store import quotas, sessions
 from manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Subject
 from manager.store.tables import Quota

@@ -13,7 +13,9 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from manager.lifecycle.mirror import Limit, Mirror, Subject, subjects_of, words
+from manager.lifecycle.account_table import Subject, subjects_of, words
+from manager.lifecycle.mirror import Limit, Mirror
+from manager.lifecycle.queue_table import Row
 from manager.scheduling.amounts import format_amount
 from manager.scheduling.columns import (
     UNLIMITED,
@@ -28,8 +30,6 @@ from manager.scheduling.columns import (
     Tier,
 )
 from manager.scheduling.fair_share import normalised_usage
-
-Row = Mapping[str, Any]
 
 # What a kernel may need of an agent, in words, and the names of the agents' backends that give it.
 FEATURES = ("a backend for native processes", "a backend for images")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from manager.lifecycle import snapshot as snapshots
-from manager.lifecycle.mirror import Limit, Mirror, Subject
+from manager.lifecycle.account_table import Subject
+from manager.lifecycle.mirror import Limit, Mirror
 from manager.lifecycle.snapshot import Endpoint, PastUsage, Snapshot
 from manager.scheduling.columns import UNLIMITED, AgentWishes, Tier
 from manager.scheduling.fair_share import DAY_SECONDS

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, PreconditionFailure, RetryInfo
 
-from manager.api import errors
+from manager.api import errors, lower_errors
 from manager.store import agents, journal, leadership, requests
 from manager.store.database import StoreConflict, StoreUnavailable
 from retinue.manager.v1.error_reason_pb2 import ErrorReason
@@ -78,11 +78,11 @@ def test_details_that_apply() -> None:
     ],
 )
 def test_errors_of_the_store_are_told(raised: Exception, reason: str) -> None:
-    told = errors.told(raised)
+    told = lower_errors.told(raised)
     assert told is not None
     assert told.reason == reason
 
 
 def test_a_bug_is_not_told() -> None:
-    assert errors.told(ValueError("secret")) is None
-    assert errors.told(TypeError(f"{math.pi}")) is None
+    assert lower_errors.told(ValueError("secret")) is None
+    assert lower_errors.told(TypeError(f"{math.pi}")) is None

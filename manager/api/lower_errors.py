@@ -1,0 +1,94 @@
+"""Errors of lower layers and of agents, as callers are told of them: here and nowhere else."""
+
+from __future__ import annotations
+
+from manager.api import errors
+from manager.fleet import forwarding
+from manager.lifecycle import presence
+from manager.store import agents, journal, leadership, requests
+from manager.store.database import StoreUnavailable
+
+
+def told(error: Exception) -> errors.ApiError | None:
+    """An error of a lower layer as callers are told of it; None when it is none that anybody expects."""
+    match error:
+        case errors.ApiError():
+            return error
+        case StoreUnavailable() | leadership.NotLeader():
+            found: errors.ApiError = errors.Unavailable("the database is out of reach for a moment")
+        case journal.RevisionCompacted():
+            found = errors.RevisionCompacted(error.oldest)
+        case journal.RevisionInFuture():
+            found = errors.RevisionInFuture(error.newest)
+        case journal.ReaderTooSlow():
+            found = errors.ReaderTooSlow(error.revision)
+        case requests.RequestIdReused():
+            found = errors.RequestIdReused("the request_id was used with another body")
+        case agents.JoinRefused():
+            found = errors.JoinTokenInvalid()
+        case agents.AgentIdInUse():
+            found = errors.AgentIdInUse(str(error))
+        case agents.AgentRevoked():
+            found = errors.AgentRevoked()
+        case _:
+            return _told_of_kernel(error)
+    return found
+
+
+def _told_of_kernel(error: Exception) -> errors.ApiError | None:
+    """The same for errors on the way to a kernel."""
+    match error:
+        case forwarding.AgentUnavailableError():
+            return errors.Unavailable(str(error))
+        case forwarding.AgentRefusedError():
+            return _told_by_agent(error)
+        case presence.KernelUnknownError():
+            return errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
+        case presence.KernelNotRunningError():
+            return errors.StateForbids(str(error), f"kernel/{error.hostname}", {"state": error.state})
+        case _:
+            return None
+
+
+def _told_by_agent(error: forwarding.AgentRefusedError) -> errors.ApiError | None:
+    """What an agent refused, as callers are told; None for what no agent refuses unless something is wrong with us."""
+    found: errors.ApiError | None = None
+    match error.reason:
+        case "STATE_FORBIDS" | "NOT_FOUND" if error.metadata.get("kind") != "file":
+            # An attempt that is not there, or no more, is a kernel that does not run.
+            found = errors.StateForbids(str(error), "kernel")
+        case "RUN_NOT_FOUND":
+            found = errors.NotFound("run", error.metadata.get("id", ""))
+        case "LANGUAGE_UNAVAILABLE":
+            found = errors.LanguageUnavailable(str(error), "kernel/main1", error.metadata)
+        case "OFFSET_PAST_END":
+            found = errors.OffsetPastEnd(error.metadata.get("size", ""))
+        case "STREAM_LIMIT":
+            found = errors.StreamLimit(error.metadata.get("limit", ""))
+        case "UNAVAILABLE":
+            found = errors.Unavailable(str(error))
+        case "PORT_CLOSED":
+            found = errors.PortClosed(error.metadata.get("port", ""))
+        case "SERVICE_FAILED":
+            found = errors.ServiceFailed(str(error))
+        case "CONNECTION_RESET":
+            found = errors.ConnectionReset(str(error))
+        case _:
+            found = _told_of_file(error)
+    return found
+
+
+def _told_of_file(error: forwarding.AgentRefusedError) -> errors.ApiError | None:
+    """The same for files of a work directory."""
+    path = error.metadata.get("path", "")
+    found: errors.ApiError | None = None
+    match error.reason:
+        case "NOT_FOUND":
+            found = errors.NotFound("file", path)
+        case "FILE_REFUSED":
+            found = errors.FileRefused(path, str(error))
+        case "NO_SPACE":
+            found = errors.NoSpace(path, str(error))
+        case "INVALID_FIELD" if field := error.metadata.get("field"):
+            found = errors.InvalidRequest([(field, str(error).removeprefix(f"{field}: "))])
+    return found

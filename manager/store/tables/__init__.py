@@ -1,0 +1,52 @@
+"""The tables.
+
+One truth for each fact: free capacity is capacity minus live claims, a claim lives as long as its attempt, shares are sums of
+live claims. Amounts are integers in a slot's smallest unit: bytes for `mem`, thousandths for every other slot.
+"""
+
+from manager.store.tables.accounts import Membership, Project, Quota, Request, Token, UserAccount
+from manager.store.tables.claims import Claim, DrfShare, Usage
+from manager.store.tables.fleet import Agent, JoinToken, Leadership, ResourceGroup
+from manager.store.tables.idle import IdleLook, IdleOverride, SessionIdle
+from manager.store.tables.journal import Journal, JournalHead, scheduling_change
+from manager.store.tables.networks import Network, NetworkSite
+from manager.store.tables.port_access import PortAccess, PortTicket
+from manager.store.tables.sessions import Attempt, Kernel, KernelLog, Session, SessionDependency
+from manager.store.tables.templates import Template, TemplateVersion
+from manager.store.tables.webhooks import Webhook, WebhookCursor, WebhookDelivery
+
+__all__ = [
+    "Agent",
+    "Attempt",
+    "Claim",
+    "DrfShare",
+    "IdleLook",
+    "IdleOverride",
+    "JoinToken",
+    "Journal",
+    "JournalHead",
+    "Kernel",
+    "KernelLog",
+    "Leadership",
+    "Membership",
+    "Network",
+    "NetworkSite",
+    "PortAccess",
+    "PortTicket",
+    "Project",
+    "Quota",
+    "Request",
+    "ResourceGroup",
+    "Session",
+    "SessionDependency",
+    "SessionIdle",
+    "Template",
+    "TemplateVersion",
+    "Token",
+    "Usage",
+    "UserAccount",
+    "Webhook",
+    "WebhookCursor",
+    "WebhookDelivery",
+    "scheduling_change",
+]

@@ -1,0 +1,83 @@
+"""Who may do what: projects, users, their tokens and quotas, and the calls that are answered once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+
+from sqlalchemy import Column, LargeBinary
+from sqlmodel import Field, SQLModel
+
+from manager.store.tables.columns import json_column, time_column
+
+
+class Project(SQLModel, table=True):
+    """What sessions are accounted to."""
+
+    __tablename__ = "project"
+
+    name: str = Field(primary_key=True)
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+
+
+class UserAccount(SQLModel, table=True):
+    """A person or a service; `role` is USER or ADMIN."""
+
+    __tablename__ = "user_account"
+
+    name: str = Field(primary_key=True)
+    role: str
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+
+
+class Membership(SQLModel, table=True):
+    """A user's role in a project: MEMBER or ADMIN."""
+
+    __tablename__ = "membership"
+
+    user_name: str = Field(primary_key=True, foreign_key="user_account.name", ondelete="CASCADE")
+    project: str = Field(primary_key=True, foreign_key="project.name", ondelete="CASCADE")
+    role: str
+
+
+class Token(SQLModel, table=True):
+    """A bearer token; only the SHA-256 of its secret is kept."""
+
+    __tablename__ = "token"
+
+    id: uuid.UUID = Field(primary_key=True)
+    hash: bytes = Field(sa_column=Column(LargeBinary, nullable=False, unique=True))
+    user_name: str = Field(foreign_key="user_account.name", ondelete="CASCADE", index=True)
+    description: str = ""
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+    expire_time: dt.datetime | None = time_column()
+    revoke_time: dt.datetime | None = time_column()
+
+
+class Quota(SQLModel, table=True):
+    """Limits for the sessions of a user, a project or a resource group (`kind` USER, PROJECT, RESOURCE_GROUP); None is no limit."""
+
+    __tablename__ = "quota"
+
+    kind: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    # Most that live claims may hold, by slot.
+    slots: dict[str, int] = json_column()
+    # Sessions that are placed and not over, and sessions that wait.
+    max_sessions: int | None = None
+    max_pending_sessions: int | None = None
+    highest_priority: int | None = None
+    version: int = 1
+
+
+class Request(SQLModel, table=True):
+    """A finished creating call, to answer its repetitions: the serialized response and a hash of the request."""
+
+    __tablename__ = "request"
+
+    principal: str = Field(primary_key=True)
+    method: str = Field(primary_key=True)
+    request_id: uuid.UUID = Field(primary_key=True)
+    body_hash: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    answer: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)

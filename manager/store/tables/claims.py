@@ -1,0 +1,62 @@
+"""What sessions hold of the nodes, now and in the past.
+
+Free capacity is capacity minus live claims, and shares are sums of live claims.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+
+from sqlalchemy import BigInteger, Column, Index, Numeric, text
+from sqlmodel import Field, SQLModel
+
+from manager.store.tables.columns import json_column, time_column
+
+
+class Claim(SQLModel, table=True):
+    """How much of one slot of one agent an attempt holds, until it is released with the attempt's end."""
+
+    __tablename__ = "claim"
+    __table_args__ = (
+        Index("claim_live_agent", "agent_id", "slot", postgresql_where=text("release_time IS NULL")),
+        Index("claim_live_owner", "resource_group", "owner", "slot", postgresql_where=text("release_time IS NULL")),
+    )
+
+    kernel_id: uuid.UUID = Field(primary_key=True)
+    epoch: int = Field(primary_key=True)
+    slot: str = Field(primary_key=True)
+    agent_id: str
+    resource_group: str
+    owner: str
+    amount: int = Field(sa_column=Column(BigInteger, nullable=False))
+    claim_time: dt.datetime = time_column(nullable=False, default_now=True)
+    release_time: dt.datetime | None = time_column()
+
+
+class DrfShare(SQLModel, table=True):
+    """An owner's dominant share in a group: exactly the live claims, written in the commit that changes them."""
+
+    __tablename__ = "drf_share"
+
+    resource_group: str = Field(primary_key=True)
+    owner: str = Field(primary_key=True)
+    weight: int = 1
+    held: dict[str, int] = json_column()
+    dominant_slot: str = ""
+    numerator: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
+    denominator: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
+
+
+class Usage(SQLModel, table=True):
+    """What released claims of an owner held of a group's slot on one day (UTC), in amount times seconds: written with the release."""
+
+    __tablename__ = "usage"
+
+    resource_group: str = Field(primary_key=True)
+    owner: str = Field(primary_key=True)
+    slot: str = Field(primary_key=True)
+    day: dt.date = Field(primary_key=True)
+    # A day of 2**53 bytes has more digits than a bigint.
+    amount_seconds: decimal.Decimal = Field(sa_column=Column(Numeric, nullable=False))

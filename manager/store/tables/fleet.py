@@ -1,0 +1,84 @@
+"""Nodes, the groups they are in, and who leads them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, LargeBinary, SmallInteger, text
+from sqlmodel import Field, SQLModel
+
+from manager.store.tables.columns import json_column, time_column
+
+
+class Leadership(SQLModel, table=True):
+    """The one row that says which term leads; every write of a leader checks it."""
+
+    __tablename__ = "leadership"
+
+    id: int = Field(default=1, sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
+    term: int = Field(sa_column=Column(BigInteger, nullable=False))
+    holder: str
+    acquire_time: dt.datetime = time_column(nullable=False, default_now=True)
+
+
+class ResourceGroup(SQLModel, table=True):
+    """A pool of agents and its scheduling policy."""
+
+    __tablename__ = "resource_group"
+
+    name: str = Field(primary_key=True)
+    session_strategy: str = "drf"
+    agent_strategy: str = "concentrated"
+    options: dict[str, str] = json_column()
+    owner_weights: dict[str, int] = json_column()
+    start_timeout_seconds: int = 600
+    # ALLOW or DENY: whether kernels started in the group have a way out.
+    egress: str = Field(default="ALLOW", sa_column_kwargs={"server_default": text("'ALLOW'")})
+    # What sessions may mount: path, writable, projects.
+    mount_roots: list[dict[str, Any]] = json_column("[]")
+    # When running sessions are ended that nobody needs; empty: never.
+    idle_policy: dict[str, Any] = json_column()
+    # The agent that `round-robin` chose last.
+    rotation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    # What exists: the sums over agents that were heard of, are not lost and not revoked; written by triggers of `agent`.
+    capacity: dict[str, int] = json_column()
+    version: int = 1
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+
+
+class Agent(SQLModel, table=True):
+    """A node. `state` is JOINING, ALIVE, SUSPECT or LOST; `version` counts changes of its settings."""
+
+    __tablename__ = "agent"
+
+    id: str = Field(primary_key=True)
+    resource_group: str = Field(foreign_key="resource_group.name", index=True)
+    state: str = "JOINING"
+    drained: bool = False
+    revoked: bool = False
+    address: str = ""
+    instance: str = ""
+    architecture: str = ""
+    capacity: dict[str, int] = json_column()
+    backends: list[str] = json_column("[]")
+    software_version: str = ""
+    underlay_address: str = ""
+    underlay_mtu: int = 0
+    boot_id: str = ""
+    version: int = 1
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+    announce_time: dt.datetime | None = time_column()
+    heartbeat_time: dt.datetime | None = time_column()
+
+
+class JoinToken(SQLModel, table=True):
+    """Lets nodes enrol as agents of a group, so many times."""
+
+    __tablename__ = "join_token"
+
+    hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
+    resource_group: str = Field(foreign_key="resource_group.name", ondelete="CASCADE")
+    agent_id: str | None = None
+    uses_left: int
+    expire_time: dt.datetime = time_column(nullable=False)

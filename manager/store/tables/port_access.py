@@ -1,0 +1,40 @@
+"""Who may use a port of a session over HTTP."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+
+from sqlalchemy import Column, LargeBinary
+from sqlmodel import Field, SQLModel
+
+from manager.store.tables.columns import time_column
+
+
+class PortTicket(SQLModel, table=True):
+    """Lets whoever has its secret, of which only the SHA-256 is kept, begin once to use a port of a session over HTTP."""
+
+    __tablename__ = "port_ticket"
+
+    hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
+    session_id: uuid.UUID = Field(foreign_key="session.id", ondelete="CASCADE")
+    port: int
+    user_name: str
+    # What its user was known by: it is worth as much as that.
+    token_id: uuid.UUID = Field(foreign_key="token.id", ondelete="CASCADE")
+    # Where to begin.
+    path: str
+    expire_time: dt.datetime = time_column(nullable=False)
+
+
+class PortAccess(SQLModel, table=True):
+    """What a ticket was exchanged for: a browser's cookie, of which only the SHA-256 is kept."""
+
+    __tablename__ = "port_access"
+
+    hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
+    session_id: uuid.UUID = Field(foreign_key="session.id", ondelete="CASCADE")
+    port: int
+    user_name: str
+    token_id: uuid.UUID = Field(foreign_key="token.id", ondelete="CASCADE")
+    expire_time: dt.datetime = time_column(nullable=False)

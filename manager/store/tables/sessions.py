@@ -1,0 +1,168 @@
+"""Sessions, their kernels, and every try to run one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Identity, Index, LargeBinary, text
+from sqlmodel import Field, SQLModel
+
+from manager.store.tables.columns import json_column, time_column
+
+
+class Session(SQLModel, table=True):
+    """A session. `spec` is the request in proto JSON with defaults filled in; `sequence` is the order of arrival."""
+
+    __tablename__ = "session"
+    __table_args__ = (
+        Index("session_queue", "resource_group", "sequence", postgresql_where=text("state = 'PENDING'")),
+        # For counting what waits without looking at history.
+        Index("session_pending_owner", "owner", postgresql_where=text("state = 'PENDING'")),
+        Index("session_pending_project", "project", postgresql_where=text("state = 'PENDING'")),
+        Index("session_live", "state", postgresql_where=text("state NOT IN ('TERMINATED', 'CANCELLED')")),
+        Index(
+            "session_live_name",
+            "project",
+            "owner",
+            "name",
+            unique=True,
+            postgresql_where=text("state NOT IN ('TERMINATED', 'CANCELLED')"),
+        ),
+        Index("session_newest", text("create_time DESC"), text("id DESC")),
+        Index(
+            "session_endpoint",
+            "project",
+            "endpoint",
+            postgresql_where=text("endpoint <> '' AND state NOT IN ('TERMINATED', 'CANCELLED')"),
+        ),
+        Index("session_expiry", "expire_time", postgresql_where=text("expire_time IS NOT NULL")),
+    )
+
+    id: uuid.UUID = Field(primary_key=True)
+    sequence: int = Field(
+        default=None, sa_column=Column(BigInteger, Identity(always=True), nullable=False, unique=True)
+    )
+    name: str
+    owner: str = Field(index=True)
+    project: str
+    resource_group: str
+    type: str
+    cluster_mode: str
+    cluster_size: int
+    priority: int
+    spec: dict[str, Any] = json_column()
+    state: str
+    result: str = "UNDEFINED"
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    # How a waiting session was last judged: tier and shortfalls.
+    explanation: dict[str, Any] = json_column()
+    conditions: list[dict[str, Any]] = json_column("[]")
+    network: str = ""
+    # Passes that tried to place it, and starts that failed after placement.
+    tries: int = 0
+    failed_starts: int = 0
+    # How often it was run again.
+    retries: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    failed_agents: list[str] = json_column("[]")
+    last_failure: str = ""
+    # Endpoint that it is a replica of; empty for none.
+    endpoint: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    # Room kept for it while those it preempts are ending: `agents` of its kernels by rank, `until`; empty for none.
+    promise: dict[str, Any] = json_column()
+    # Kill without grace.
+    force: bool = False
+    version: int = 1
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+    evaluate_time: dt.datetime | None = time_column()
+    next_try_time: dt.datetime | None = time_column()
+    schedule_time: dt.datetime | None = time_column()
+    start_time: dt.datetime | None = time_column()
+    # When fetching an image for it last got on; the bound of its start counts from here.
+    pull_time: dt.datetime | None = time_column()
+    # When it entered the state it is in; bounds of waiting states count from here.
+    state_time: dt.datetime = time_column(nullable=False, default_now=True)
+    end_time: dt.datetime | None = time_column()
+    # When its time limit ends it; only while it runs.
+    expire_time: dt.datetime | None = time_column()
+
+
+class SessionDependency(SQLModel, table=True):
+    """A session waits for the success of another; `settled` once that has come. A parent that is gone leaves its row."""
+
+    __tablename__ = "session_dependency"
+    __table_args__ = (
+        Index("session_dependency_open", "parent_id", postgresql_where=text("NOT settled")),
+        Index("session_dependency_parent", "parent_id"),
+    )
+
+    child_id: uuid.UUID = Field(primary_key=True, foreign_key="session.id", ondelete="CASCADE")
+    parent_id: uuid.UUID = Field(primary_key=True)
+    position: int
+    settled: bool
+
+
+class Kernel(SQLModel, table=True):
+    """A kernel. The main kernel's id is its session's. `agent_id` and `epoch` are those of its newest attempt."""
+
+    __tablename__ = "kernel"
+    __table_args__ = (Index("kernel_place", "session_id", "local_rank", unique=True),)
+
+    id: uuid.UUID = Field(primary_key=True)
+    session_id: uuid.UUID = Field(foreign_key="session.id", ondelete="CASCADE")
+    role: str
+    role_index: int
+    local_rank: int
+    hostname: str
+    slots: dict[str, int] = json_column()
+    state: str
+    agent_id: str | None = None
+    epoch: int = 0
+    address: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    # What its image was found to be: digest in the registry (empty if it came from none) and the engine's id.
+    image_digest: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    image_id: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    # Ports its image says it serves: name, protocol, ports.
+    service_ports: list[dict[str, Any]] = json_column("[]")
+    # While it is PULLING: bytes and total.
+    pull: dict[str, int] = json_column()
+
+
+class Attempt(SQLModel, table=True):
+    """One try to run a kernel; live until its agent confirmed its end. `goal` is HELD, RUNNING or STOPPED."""
+
+    __tablename__ = "attempt"
+    __table_args__ = (
+        Index("attempt_live_agent", "agent_id", postgresql_where=text("end_time IS NULL OR log_pending")),
+        Index("attempt_live_session", "session_id", postgresql_where=text("end_time IS NULL")),
+    )
+
+    kernel_id: uuid.UUID = Field(primary_key=True, foreign_key="kernel.id", ondelete="CASCADE")
+    epoch: int = Field(primary_key=True)
+    session_id: uuid.UUID
+    agent_id: str
+    goal: str
+    # Last state its agent reported: '', ACCEPTED, PULLING, CREATING, HELD, RUNNING, STOPPING, EXITED, FAILED.
+    observed: str = ""
+    term: int = Field(sa_column=Column(BigInteger, nullable=False))
+    # It ended, and its output is still to be fetched: its agent keeps it until then.
+    log_pending: bool = False
+    log_size: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+    create_time: dt.datetime = time_column(nullable=False, default_now=True)
+    end_time: dt.datetime | None = time_column()
+
+
+class KernelLog(SQLModel, table=True):
+    """The kept tail of an ended attempt's output; of each kernel, that of the newest attempts."""
+
+    __tablename__ = "kernel_log"
+
+    kernel_id: uuid.UUID = Field(primary_key=True, foreign_key="kernel.id", ondelete="CASCADE")
+    epoch: int = Field(primary_key=True)
+    start_offset: int = Field(sa_column=Column(BigInteger, nullable=False))
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
