@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from agent.attempts import ObservedAttempt
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
     from agent.attempts import Layer
     from agent.backends.records import Record, Records
+
+BOUND_INTERVAL = 1.0
+"""Seconds between two looks at the sizes of outputs."""
 
 
 class Book:
@@ -92,6 +97,11 @@ class Book:
         self._records[record.id] = record
         self.changed()
 
+    def forget(self, attempt_id: str) -> None:
+        """Drops an attempt that was shown, and is not on disk."""
+        del self._records[attempt_id]
+        self.changed()
+
     def changed(self) -> None:
         """Tells the listener that something is not as it was."""
         self._listener()
@@ -123,6 +133,15 @@ class Book:
             return record is None or record.phase.ended
 
         return Output(self.place(attempt_id) / OUTPUT, over)
+
+    async def bound_outputs(self, limit: int) -> None:
+        """Keeps what running attempts print within so many bytes each; does not return."""
+        while True:
+            await asyncio.sleep(BOUND_INTERVAL)
+            for record in self:
+                if not record.phase.ended:
+                    with contextlib.suppress(UnknownAttemptError, OSError):
+                        await asyncio.to_thread(self.output(record.id).look, limit, time.time())
 
     def observed(self) -> dict[str, ObservedAttempt]:
         """All attempts by id, as the outside sees them."""

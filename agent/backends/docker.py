@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from agent.attempts import Phase
 from agent.backends.attachment import BUFFER, DockerStream, NotRunningError, Wire
-from agent.backends.backend import BackendError, UnknownAttemptError
+from agent.backends.backend import BackendError
 from agent.backends.book import Book
 from agent.backends.cgroups import memory_group, out_of_memory_kills
 from agent.backends.docker_engine import Engine, EngineError
@@ -35,17 +34,18 @@ from agent.backends.docker_kernels import (
     start_server,
 )
 from agent.backends.kernels import KernelError
-from agent.backends.processes import open_pidfd, send_signal
+from agent.backends.processes import send_signal
 from agent.backends.records import Record, Records, ended
+from agent.backends.tasks import Tasks
 from agent.backends.verdict import verdict
 from agent.backends.warden import was_ended
+from agent.backends.watches import Watches
 from agent.kernel.build import BuildError
 from agent.resources.allocation import AllocationError
 from agent.resources.holdings import Holdings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-    from typing import Any
+    from collections.abc import Callable, Mapping
 
     from agent.attempts import AttemptSpec, Layer, ObservedAttempt
     from agent.backends.docker_engine import ContainerState
@@ -63,8 +63,6 @@ OPEN_TIMEOUT = 5.0
 """Seconds that an agent's start waits for an engine; native processes need none."""
 RETRY = 1.0
 """Seconds before the engine, or the disk, is tried again."""
-BOUND_INTERVAL = 1.0
-"""Seconds between two looks at the sizes of outputs."""
 TAIL = 2_000
 """Bytes of output in the message of an attempt that could not be created."""
 ATTACHED_TIMEOUT, ATTACHED_POLL = 10.0, 0.2
@@ -101,8 +99,8 @@ class DockerBackend:
         self._trouble = "the Docker engine was not asked yet"
         self._prepared = asyncio.Event()
         self._unreadable: set[str] = set()
-        self._watches: dict[str, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._watches = Watches(self._ended)
+        self._tasks = Tasks()
         self._pool = ThreadPoolExecutor(options.starts + SPARE_THREADS, "docker")
         self._starts = asyncio.Semaphore(options.starts)
 
@@ -121,20 +119,17 @@ class DockerBackend:
         for record in self._book:
             self._adopt(record)
         tried = asyncio.Event()
-        self._spawn(self._prepare_always(tried), "wait for the Docker engine")
-        self._spawn(self._bound_outputs(), "bound outputs")
+        self._tasks.spawn(self._prepare_always(tried), "wait for the Docker engine")
+        self._tasks.spawn(self._book.bound_outputs(self._options.output_limit), "bound outputs")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPEN_TIMEOUT):
                 await tried.wait()
 
     async def close(self) -> None:
         """Lets go of everything; kernels run on."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._images.close()
-        for attempt_id in list(self._watches):
-            self._unwatch(attempt_id)
+        self._watches.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._engine.close)
 
@@ -159,7 +154,7 @@ class DockerBackend:
             await asyncio.wait((opening,))
             if opening.exception() is None and (late := opening.result()) is not None:
                 late[1].close()
-                self._spawn(self._end_attached(late[0]), "end of an attached command")
+                self._tasks.spawn(self._end_attached(late[0]), "end of an attached command")
             raise
         if entry is None:
             raise NotRunningError("the kernel has ended")
@@ -222,7 +217,7 @@ class DockerBackend:
             if image is not None:
                 await self._start(spec, hosts, image)
                 return
-        task = self._spawn(self._fetch_and_start(spec, hosts), f"fetch the image of {spec.id}")
+        task = self._tasks.spawn(self._fetch_and_start(spec, hosts), f"fetch the image of {spec.id}")
         self._fetches[spec.id] = task
         task.add_done_callback(lambda _task: self._fetches.pop(spec.id, None))
 
@@ -382,7 +377,7 @@ class DockerBackend:
             self._book.show(replace(record, phase=Phase.WAITING))
             return
         if record.boot_id != self._options.boot_id or record.phase is Phase.CREATING:
-            self._spawn(self._finish(record.id), f"finish {record.id}")
+            self._tasks.spawn(self._finish(record.id), f"finish {record.id}")
             return
         if record.phase is Phase.STOPPING:
             self._book.kill_at[record.id] = self._clock() + record.stop_grace
@@ -404,21 +399,11 @@ class DockerBackend:
 
     def _watch(self, record: Record) -> None:
         """Waits for the end of the attempt's first process."""
-        descriptor = None if record.init is None else open_pidfd(record.init)
-        if descriptor is None:
-            self._spawn(self._finish(record.id), f"finish {record.id}")
-            return
-        self._watches[record.id] = descriptor
-        asyncio.get_running_loop().add_reader(descriptor, self._ended, record.id)
-
-    def _unwatch(self, attempt_id: str) -> None:
-        descriptor = self._watches.pop(attempt_id)
-        asyncio.get_running_loop().remove_reader(descriptor)
-        os.close(descriptor)
+        if record.init is None or not self._watches.begin(record.id, record.init):
+            self._ended(record.id)
 
     def _ended(self, attempt_id: str) -> None:
-        self._unwatch(attempt_id)
-        self._spawn(self._finish(attempt_id), f"finish {attempt_id}")
+        self._tasks.spawn(self._finish(attempt_id), f"finish {attempt_id}")
 
     async def _finish(self, attempt_id: str, failure: tuple[str, str] | None = None) -> None:
         """Records the end of an attempt, once nothing of it is left; tries until that is done."""
@@ -444,7 +429,7 @@ class DockerBackend:
     async def _fail(self, attempt_id: str, failure: tuple[str, str] | None = None) -> None:
         """Records that an attempt could not be created; what cannot be done now is done in the background."""
         if not await self._try_finish(attempt_id, failure):
-            self._spawn(self._finish(attempt_id, failure), f"finish {attempt_id}")
+            self._tasks.spawn(self._finish(attempt_id, failure), f"finish {attempt_id}")
 
     async def _try_finish(self, attempt_id: str, failure: tuple[str, str] | None) -> bool:
         """Ends what is left and records it; False when that has to be tried again. `failure` is reason and message."""
@@ -491,15 +476,6 @@ class DockerBackend:
         await self._book.write(ended(record, phase, reason, message, when))
         self._holdings.release(record.id)
 
-    async def _bound_outputs(self) -> None:
-        while True:
-            await asyncio.sleep(BOUND_INTERVAL)
-            for record in self._book:
-                if not record.phase.ended:
-                    with contextlib.suppress(UnknownAttemptError, OSError):
-                        output = self._book.output(record.id)
-                        await asyncio.to_thread(output.look, self._options.output_limit, time.time())
-
     @property
     def _kernels(self) -> DockerKernels:
         if self._node is None:
@@ -509,17 +485,6 @@ class DockerBackend:
     async def _run(self, action: Callable[[], Result]) -> Result:
         """Runs something that asks the engine in a thread; few at a time, and none of the threads that others need."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, action)
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed", task.get_name(), exc_info=error)
 
 
 def has_records(state_dir: Path) -> bool:

@@ -8,42 +8,39 @@ watches over it, whether an agent is there or not.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agent.attempts import ObservedAttempt, Phase
 from agent.backends.attachment import NotRunningError
-from agent.backends.backend import BackendError, UnknownAttemptError
+from agent.backends.backend import BackendError
+from agent.backends.book import Book
 from agent.backends.entry import enter
-from agent.backends.kernels import OUTPUT, KernelError, Kernels, ProcessOptions
-from agent.backends.output import Output
-from agent.backends.processes import open_pidfd
+from agent.backends.kernels import KernelError, Kernels, ProcessOptions
 from agent.backends.records import Record, Records, ended
+from agent.backends.tasks import Tasks
 from agent.backends.verdict import verdict
 from agent.backends.warden import was_ended
+from agent.backends.watches import Watches
 from agent.kernel.build import ATTACH, BuildError, build
 from agent.resources.holdings import CUDA, Holdings
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
-    from typing import Any
 
     from agent.attempts import AttemptSpec
     from agent.backends.attachment import Wire
+    from agent.backends.output import Output
     from agent.backends.processes import Process
 
 log = logging.getLogger(__name__)
 
 RETRY = 1.0
 """Seconds before the end of an attempt is recorded again after the disk refused."""
-BOUND_INTERVAL = 1.0
-"""Seconds between two looks at the sizes of outputs."""
 TAIL = 2_000
 """Bytes of output in the message of an attempt that could not be created."""
 
@@ -71,34 +68,28 @@ class ProcessBackend:
         self._options = options
         self._holdings = holdings or Holdings()
         self._clock = clock
+        # Beside the book for what goes on in threads.
         self._store = Records(options.state_dir / "attempts")
+        self._book = Book(self._store)
         self._node: Kernels | None = None
-        self._records: dict[str, Record] = {}
-        self._kill_at: dict[str, float] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._watches: dict[str, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: Callable[[], None] = lambda: None
+        self._watches = Watches(self._ended)
+        self._tasks = Tasks()
 
     async def open(self, listener: Callable[[], None]) -> None:
         """Takes over what a former process of this agent left. Raises BackendError when the node lacks something."""
-        self._listener = listener
         self._node = await asyncio.to_thread(Kernels, self._options)
-        self._records, unreadable = await asyncio.to_thread(self._store.load)
-        for attempt_id in sorted(unreadable | self._node.names() - set(self._records)):
+        unreadable = await self._book.open(listener)
+        for attempt_id in sorted(unreadable | self._node.names() - {record.id for record in self._book}):
             await self._bury(attempt_id)
-        for record in list(self._records.values()):
+        for record in self._book:
             await self._adopt(record)
-        self._spawn(self._bound_outputs(), "bound outputs")
+        self._tasks.spawn(self._book.bound_outputs(self._options.output_limit), "bound outputs")
 
     async def close(self) -> None:
         """Lets go of everything; kernels run on."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for attempt_id in list(self._watches):
-            self._unwatch(attempt_id)
+        await self._tasks.close()
+        self._watches.close()
         for child in self._children.values():
             # This process will not wait for it any more; without a code, the object would complain of that.
             child.returncode = 0
@@ -108,21 +99,15 @@ class ProcessBackend:
 
     def observed(self) -> Mapping[str, ObservedAttempt]:
         """All attempts there is a record of, by id."""
-        return {attempt_id: self._observe(record) for attempt_id, record in self._records.items()}
+        return self._book.observed()
 
     def output(self, attempt_id: str) -> Output:
         """What the attempt printed. Raises UnknownAttemptError."""
-        self._record(attempt_id)
-
-        def over() -> bool:
-            record = self._records.get(attempt_id)
-            return record is None or record.phase.ended
-
-        return Output(self._store.place(attempt_id) / OUTPUT, over)
+        return self._book.output(attempt_id)
 
     async def attach(self, attempt_id: str) -> Wire:
         """A way in, for one command beside the attempt's own."""
-        record = self._record(attempt_id)
+        record = self._book.record(attempt_id)
         if record.phase is not Phase.RUNNING or record.init is None:
             raise NotRunningError(f"attempt {attempt_id} does not run")
         try:
@@ -134,27 +119,28 @@ class ProcessBackend:
 
     def work(self, attempt_id: str) -> Path:
         """The node's directory that is the work directory of a running attempt."""
-        if self._record(attempt_id).phase is not Phase.RUNNING:
+        if self._book.record(attempt_id).phase is not Phase.RUNNING:
             raise NotRunningError(f"attempt {attempt_id} does not run")
         return self._kernels.work(attempt_id)
 
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created. Raises BackendError on others."""
-        init = self._record(attempt_id).init
+        init = self._book.record(attempt_id).init
         if init is None:
             raise BackendError(f"attempt {attempt_id} does not run")
         return f"/proc/{init.pid}/ns/net"
 
     def first_process(self, attempt_id: str) -> Process | None:
         """The process of the node that an attempt lives and ends with."""
-        record = self._records.get(attempt_id)
-        return None if record is None or record.phase.ended else record.init
+        if attempt_id not in self._book or (record := self._book.record(attempt_id)).phase.ended:
+            return None
+        return record.init
 
     async def create(self, spec: AttemptSpec, hosts: str) -> None:
         """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED."""
-        if spec.id in self._records:
+        if spec.id in self._book:
             return
-        if self._store.was_removed(spec.id):
+        if self._book.was_removed(spec.id):
             await self.decline(spec, Phase.FAILED, "ALREADY_REMOVED", "the attempt was here before, and was removed")
             return
         if spec.image:
@@ -164,84 +150,78 @@ class ProcessBackend:
             # A sandbox over the host's root has none of its devices.
             await self.decline(spec, Phase.FAILED, "DEVICE_MISSING", "kernels of kind `process` have no GPUs")
             return
-        async with self._lock(spec.id):
-            if spec.id in self._records:
+        async with self._book.lock(spec.id):
+            if spec.id in self._book:
                 return
-            self._records[spec.id] = Record.of(spec, self._options.boot_id)
-            self._listener()
+            self._book.show(Record.of(spec, self._options.boot_id))
             try:
                 cores = self._holdings.take(spec.id, spec.slots).cores
                 started = await asyncio.to_thread(self._record_and_start, spec, hosts, cores)
             except KernelError as error:
                 log.warning("attempt %s could not be started: %s", spec.id, error)
                 message = f"it could not be started: {error}"
-                self._records[spec.id] = replace(self._records[spec.id], reason=error.reason, message=message)
+                self._book.show(replace(self._book.record(spec.id), reason=error.reason, message=message))
                 await self._finish_locked(spec.id)
             except OSError:
                 # It could not even be recorded, so nothing was started.
                 self._holdings.release(spec.id)
-                del self._records[spec.id]
+                self._book.forget(spec.id)
                 raise
             else:
                 self._children[spec.id] = started.child
-                self._records[spec.id] = started.record
-                self._listener()
+                self._book.show(started.record)
                 self._watch(started.record)
                 self._shelter(started.record)
 
     async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
         """Records that the attempt ended before anything of it was created."""
         record = Record.of(spec, self._options.boot_id)
-        await self._add(ended(record, phase, reason, message, time.time()))
+        await self._book.add(ended(record, phase, reason, message, time.time()))
 
     async def mark_attached(self, attempt_id: str) -> None:
         """Records that the attempt has its place in the network."""
-        async with self._lock(attempt_id):
-            await self._write(replace(self._record(attempt_id), attached=True))
-            await asyncio.to_thread(self._kernels.start_server, self._store.place(attempt_id))
+        async with self._book.lock(attempt_id):
+            await self._book.write(replace(self._book.record(attempt_id), attached=True))
+            await asyncio.to_thread(self._kernels.start_server, self._book.place(attempt_id))
 
     async def release(self, attempt_id: str) -> None:
         """Lets the command go; nothing to do unless it is held."""
-        async with self._lock(attempt_id):
-            record = self._record(attempt_id)
+        async with self._book.lock(attempt_id):
+            record = self._book.record(attempt_id)
             if record.phase is not Phase.CREATED:
                 return
             record = replace(record, phase=Phase.RUNNING, start_time=time.time())
             await asyncio.to_thread(self._record_and_release, record)
-            self._records[attempt_id] = record
-            self._listener()
+            self._book.show(record)
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
-        async with self._lock(attempt_id):
-            record = self._record(attempt_id)
+        async with self._book.lock(attempt_id):
+            record = self._book.record(attempt_id)
             if record.phase not in {Phase.CREATED, Phase.RUNNING, Phase.STOPPING}:
                 return
             if record.start_time is None:
                 grace = 0.0
-            self._kill_at[attempt_id] = self._clock() + grace
-            await self._write(replace(record, phase=Phase.STOPPING, stop_grace=grace))
+            self._book.kill_at[attempt_id] = self._clock() + grace
+            await self._book.write(replace(record, phase=Phase.STOPPING, stop_grace=grace))
             if record.init is not None and grace > 0:
                 await asyncio.to_thread(self._kernels.ask_to_end, record.init)
 
     async def kill(self, attempt_id: str) -> None:
         """Ends all processes of the attempt."""
-        async with self._lock(attempt_id):
-            record = self._record(attempt_id)
-            self._kill_at.pop(attempt_id, None)
+        async with self._book.lock(attempt_id):
+            record = self._book.record(attempt_id)
+            self._book.kill_at.pop(attempt_id, None)
             await asyncio.to_thread(self._kernels.kill, attempt_id, record.init)
-        self._listener()
+        self._book.changed()
 
     async def remove(self, attempt_id: str) -> None:
         """Removes all traces of an ended attempt but the knowledge that it was."""
-        async with self._lock(attempt_id):
-            if not self._record(attempt_id).phase.ended:
+        async with self._book.lock(attempt_id):
+            if not self._book.record(attempt_id).phase.ended:
                 raise BackendError(f"attempt {attempt_id} has not ended")
             await asyncio.to_thread(self._kernels.remove, attempt_id)
-            await asyncio.to_thread(self._store.remove, attempt_id)
-            del self._records[attempt_id]
-        self._locks.pop(attempt_id, None)
-        self._listener()
+            await self._book.remove(attempt_id)
 
     def _record_and_start(self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...]) -> _Started:
         record = replace(Record.of(spec, self._options.boot_id), cores=cores)
@@ -249,7 +229,7 @@ class ProcessBackend:
             raise OSError(f"there is a directory of attempt {spec.id} already")
         # The disk takes its time while the sandbox is set up; what matters is that nothing is let go before.
         started = self._kernels.start(
-            spec, hosts, cores, self._store.place(spec.id), lambda: self._store.make_lasting(spec.id)
+            spec, hosts, cores, self._book.place(spec.id), lambda: self._store.make_lasting(spec.id)
         )
         record = replace(record, phase=Phase.CREATED, monitor=started.monitor, init=started.init)
         try:
@@ -263,7 +243,7 @@ class ProcessBackend:
 
     def _record_and_release(self, record: Record) -> None:
         self._store.write(record)
-        self._kernels.open_gate(self._store.place(record.id))
+        self._kernels.open_gate(self._book.place(record.id))
 
     async def _adopt(self, record: Record) -> None:
         """Takes one attempt over from a former process of this agent."""
@@ -274,18 +254,18 @@ class ProcessBackend:
             await self._finish(record.id)
             return
         if record.phase is Phase.STOPPING:
-            self._kill_at[record.id] = self._clock() + record.stop_grace
+            self._book.kill_at[record.id] = self._clock() + record.stop_grace
         # The former process may have ended between recording something and doing it; a second time does no harm.
         if record.phase is Phase.CREATED and record.attached:
-            await asyncio.to_thread(self._kernels.start_server, self._store.place(record.id))
+            await asyncio.to_thread(self._kernels.start_server, self._book.place(record.id))
         if record.phase is Phase.RUNNING:
-            await asyncio.to_thread(self._kernels.open_gate, self._store.place(record.id))
+            await asyncio.to_thread(self._kernels.open_gate, self._book.place(record.id))
         self._watch(record)
         self._shelter(record)
 
     def _shelter(self, record: Record) -> None:
         if record.monitor is not None:
-            self._spawn(asyncio.to_thread(self._kernels.shelter, record.monitor), f"shelter {record.id}")
+            self._tasks.spawn(asyncio.to_thread(self._kernels.shelter, record.monitor), f"shelter {record.id}")
 
     async def _bury(self, attempt_id: str) -> None:
         """Ends an attempt whose record is lost: it must not be started again, and no more can be said of it."""
@@ -293,41 +273,32 @@ class ProcessBackend:
         await asyncio.to_thread(self._kernels.remove, attempt_id)
         record = Record(attempt_id, "", attempt_id.rpartition(".")[0], self._options.boot_id)
         record = ended(record, Phase.FAILED, "RECORD_LOST", "the agent's record of the attempt was lost", time.time())
-        await asyncio.to_thread(self._store.set_aside, attempt_id)
-        await self._add(record)
+        await self._book.set_aside(attempt_id)
+        await self._book.add(record)
 
     def _watch(self, record: Record) -> None:
         """Waits for the end of the attempt: of its watching process or, when that is gone too early, of its init."""
         for process in (record.monitor, record.init):
-            descriptor = None if process is None else open_pidfd(process)
-            if descriptor is not None:
-                self._watches[record.id] = descriptor
-                asyncio.get_running_loop().add_reader(descriptor, self._ended, record.id)
+            if process is not None and self._watches.begin(record.id, process):
                 return
-            if self._kernels.status(self._store.place(record.id)).exit_code is not None:
+            if self._kernels.status(self._book.place(record.id)).exit_code is not None:
                 break
-        self._spawn(self._finish(record.id), f"finish {record.id}")
-
-    def _unwatch(self, attempt_id: str) -> None:
-        descriptor = self._watches.pop(attempt_id)
-        asyncio.get_running_loop().remove_reader(descriptor)
-        os.close(descriptor)
+        self._tasks.spawn(self._finish(record.id), f"finish {record.id}")
 
     def _ended(self, attempt_id: str) -> None:
-        self._unwatch(attempt_id)
         if (child := self._children.get(attempt_id)) is not None and child.poll() is not None:
             del self._children[attempt_id]
-        self._watch(self._records[attempt_id])
+        self._watch(self._book.record(attempt_id))
 
     async def _finish(self, attempt_id: str) -> None:
-        async with self._lock(attempt_id):
+        async with self._book.lock(attempt_id):
             await self._finish_locked(attempt_id)
 
     async def _finish_locked(self, attempt_id: str) -> None:
         """Records the end of an attempt, once nothing of it is left; tries until that is done."""
         while True:
             try:
-                if await self._try_finish(self._records[attempt_id]):
+                if await self._try_finish(self._book.record(attempt_id)):
                     return
                 log.warning("processes of attempt %s do not end", attempt_id)
             except OSError:
@@ -341,8 +312,8 @@ class ProcessBackend:
         out_of_memory = await asyncio.to_thread(self._kernels.end, record.id, init)
         if out_of_memory is None:
             return False
-        self._kill_at.pop(record.id, None)
-        place = self._store.place(record.id)
+        self._book.kill_at.pop(record.id, None)
+        place = self._book.place(record.id)
         code, when = self._kernels.status(place).exit_code, time.time()
         if code is not None:
             # Times of files are coarse; an end never lies before its start.
@@ -350,74 +321,16 @@ class ProcessBackend:
         code = None if record.start_time is None else code
         fenced = await asyncio.to_thread(was_ended, self._options.state_dir, record.id)
         phase, reason, message = verdict(record, code, out_of_memory, rebooted, fenced)
-        output = self.output(record.id)
+        output = self._book.output(record.id)
         if phase is Phase.FAILED and (said := await asyncio.to_thread(output.tail, TAIL)):
             message = f"{message}: {said}"
         record = replace(record, exit_code=code, log_size=output.size(), monitor=None, init=None)
-        await self._write(ended(record, phase, reason, message, when))
+        await self._book.write(ended(record, phase, reason, message, when))
         self._holdings.release(record.id)
         return True
-
-    async def _bound_outputs(self) -> None:
-        while True:
-            await asyncio.sleep(BOUND_INTERVAL)
-            for attempt_id, record in list(self._records.items()):
-                if not record.phase.ended:
-                    with contextlib.suppress(UnknownAttemptError, OSError):
-                        await asyncio.to_thread(self.output(attempt_id).look, self._options.output_limit, time.time())
-
-    async def _add(self, record: Record) -> bool:
-        if not await asyncio.to_thread(self._store.add, record):
-            return False
-        await asyncio.to_thread(self._store.make_lasting, record.id)
-        self._records[record.id] = record
-        self._listener()
-        return True
-
-    async def _write(self, record: Record) -> None:
-        await asyncio.to_thread(self._store.write, record)
-        self._records[record.id] = record
-        self._listener()
-
-    def _observe(self, record: Record) -> ObservedAttempt:
-        return ObservedAttempt(
-            id=record.id,
-            session_id=record.session_id,
-            kernel_id=record.kernel_id,
-            networked=record.networked,
-            egress=record.egress,
-            phase=record.phase,
-            attached=record.attached,
-            exit_code=record.exit_code,
-            reason=record.reason,
-            message=record.message,
-            start_time=record.start_time,
-            end_time=record.end_time,
-            stop_grace=record.stop_grace,
-            kill_at=self._kill_at.get(record.id),
-            log_size=record.log_size if record.phase.ended else self.output(record.id).size(),
-        )
 
     @property
     def _kernels(self) -> Kernels:
         if self._node is None:
             raise BackendError("the backend is not open")
         return self._node
-
-    def _record(self, attempt_id: str) -> Record:
-        if (record := self._records.get(attempt_id)) is None:
-            raise UnknownAttemptError(f"there is no attempt {attempt_id}")
-        return record
-
-    def _lock(self, attempt_id: str) -> asyncio.Lock:
-        return self._locks.setdefault(attempt_id, asyncio.Lock())
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed", task.get_name(), exc_info=error)
