@@ -45,10 +45,18 @@ class Egress:
     async def attach(self, attempt_id: str, netns_path: str) -> int:
         """Gives an attempt its way out; `netns_path` is its network namespace, /proc/PID/ns/net.
 
-        The answer is how many steps that took, 0 when it had one. It goes with the namespace. Raises NetworkError, also
-        when the kernel is gone already.
+        The answer is how many steps that took, 0 when it had one. Raises NetworkError, also when the kernel is gone
+        already.
         """
         return await asyncio.to_thread(self._attach, attempt_id, netns_path)
+
+    async def remove(self, attempt_id: str) -> None:
+        """Takes an attempt's way out away, if it is not gone with its namespace. Raises NetworkError.
+
+        A namespace outlives its last process while a connection that was open then has not told its peer that it is
+        over; Linux tries to for minutes when the peer does not answer.
+        """
+        await asyncio.to_thread(self._remove, attempt_id)
 
     async def observed(self) -> set[str]:
         """Names of the node's ends of ways out. Raises NetworkError."""
@@ -59,6 +67,13 @@ class Egress:
         with netlink.connected() as node:
             strangers = [DeleteLink(link.index) for link in self._links() if link.name not in wanted]
             _send(strangers, node, -1)
+
+    def _remove(self, attempt_id: str) -> None:
+        name = link_name(self._label, attempt_id)
+        with netlink.connected() as node:
+            link = observe_outside(node, name).links.get(name)
+            if link is not None:
+                _send([DeleteLink(link.index)], node, -1)
 
     def _links(self) -> list[Link]:
         prefix = link_prefix(self._label)
@@ -113,7 +128,7 @@ def _apply(steps: Sequence[Step], outside: netlink.Netlink, inside: netlink.Netl
 def _send(operations: Sequence[Operation], connection: netlink.Netlink, kernel: int) -> None:
     def failed(number: int, error: netlink.RequestError) -> None:
         operation = operations[number]
-        if isinstance(operation, DeleteLink):
+        if isinstance(operation, DeleteLink) and error.code == errno.ENODEV:
             # The other end's removal, or the kernel's, was faster.
             return
         if isinstance(operation, CreateVeth) and error.code in {errno.EEXIST, errno.EBUSY}:

@@ -79,7 +79,11 @@ class WaysOut(Protocol):
     """The ways out of kernels on this node. Every method may be repeated after a crash at any point."""
 
     async def attach(self, attempt_id: str, netns_path: str) -> object:
-        """Gives an attempt its way out, by the path of its network namespace; it goes with that."""
+        """Gives an attempt its way out, by the path of its network namespace."""
+        ...
+
+    async def remove(self, attempt_id: str) -> object:
+        """Removes the way out of an attempt that ended, if it is not gone with the namespace."""
         ...
 
 
@@ -323,6 +327,9 @@ class Reconciler(Generic[Network]):
             case Kill(attempt_id):
                 await self._backend.kill(attempt_id)
             case Remove(attempt_id):
+                # The record comes last: as long as it is there, this is tried again.
+                if self._backend.observed()[attempt_id].egress:
+                    await self._ways_out.remove(attempt_id)
                 await self._backend.remove(attempt_id)
 
     async def _attach(self, spec: AttemptSpec, path: str) -> None:

@@ -199,6 +199,11 @@ async def test_ways_out_survive_the_agent_and_go_with_the_kernel() -> None:
                 await second.call("open", ["another.1"])
                 assert await second.call("ways_out") == []
                 assert "out0" not in link_names(other)
+                await second.call("give_way_out", "kept.1", path)
+                # A second time there is nothing left to do.
+                for _ in range(2):
+                    await second.call("take_way_out", "kept.1")
+                    assert await second.call("ways_out") == []
         # The last one that nothing needs any more takes its rules along.
         assert len(tables(place.node.name)) == 1
         with ears(place.outside, PUBLIC, 7000) as (ear,):

@@ -24,6 +24,8 @@ async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # n
     match method:
         case "give_way_out":
             return await node.egress.attach(*arguments)
+        case "take_way_out":
+            return await node.egress.remove(*arguments)
         case "ways_out":
             return sorted(await node.egress.observed())
         case "protect":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+from contextlib import aclosing
 
 import pytest
 
@@ -56,3 +58,17 @@ async def test_a_group_may_deny_the_way_out(client: Client, cluster: Cluster) ->
             assert not host.callers
     finally:
         await client.resource_groups.update("default", egress="allow")
+
+
+async def test_a_way_out_goes_with_its_kernel_also_amid_a_conversation(client: Client, cluster: Cluster) -> None:
+    connect = "c = socket.create_connection((sys.argv[1], int(sys.argv[2]))); print(c.recv(100), flush=True)"
+    talk = f"import socket, sys, time; {connect}; time.sleep(1000)"
+    with outside(cluster) as host:
+        command = ["/usr/bin/python3", "-c", talk, PUBLIC, str(host.port)]
+        session = await client.sessions.create(type="interactive", command=command, termination_grace=0)
+        async with aclosing(session.logs(follow=True)) as chunks, asyncio.timeout(60):
+            await anext(chunks)
+    # Linux goes on telling the other end for minutes that the connection is over, and keeps the kernel's namespace for it.
+    await session.terminate(force=True)
+    await session.wait_ended(60)
+    assert not await cluster.wait_clean(20)

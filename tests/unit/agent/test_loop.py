@@ -60,7 +60,8 @@ class MemoryBackend:
                 await gate.wait()
             assert spec.id not in self.attempts
             self.hosts[spec.id] = hosts
-            self._set(ObservedAttempt(spec.id, spec.session_id, spec.kernel_id, spec.networked, Phase.CREATED))
+            attempt = ObservedAttempt(spec.id, spec.session_id, spec.kernel_id, spec.networked, Phase.CREATED)
+            self._set(replace(attempt, egress=spec.egress))
         finally:
             self.creating -= 1
 
@@ -118,13 +119,20 @@ class MemoryLinks:
 
 
 class MemoryWays:
-    """Ways out that are names only."""
+    """Ways out that are names only, and whose removal fails a few times."""
 
     def __init__(self) -> None:
-        self.attached: list[tuple[str, str]] = []
+        self.failures = 0
+        self.attached: dict[str, str] = {}
 
     async def attach(self, attempt_id: str, netns_path: str) -> None:
-        self.attached.append((attempt_id, netns_path))
+        self.attached[attempt_id] = netns_path
+
+    async def remove(self, attempt_id: str) -> None:
+        if self.failures > 0:
+            self.failures -= 1
+            raise NetworkError("the cable is stuck")
+        del self.attached[attempt_id]
 
 
 @dataclass
@@ -217,6 +225,22 @@ async def test_grace_runs_out_by_itself_and_the_end_is_kept_until_settled(bench:
     await bench.until(lambda: not bench.backend.attempts and not bench.loop.networks())
     assert bench.links.there == set()
     assert bench.loop.settled == frozenset()
+
+
+async def test_an_attempt_is_forgotten_only_once_its_way_out_is_gone(bench: Bench) -> None:
+    out = replace(wanted("out").spec, egress=True)
+    bench.loop.set_desired([DesiredAttempt(out, Goal.RUNNING, 0.0), wanted("in", "t")], [])
+    await bench.until(lambda: all(bench.phase(name) is Phase.RUNNING for name in ("out.1", "in.1")))
+    assert bench.ways.attached == {"out.1": "/proc/out.1/ns/net"}
+    bench.ways.failures = 1
+    bench.loop.set_desired([], [])
+    for name in ("out.1", "in.1"):
+        await bench.backend.kill(name)
+    bench.loop.settle(["out.1", "in.1"])
+    await bench.until(lambda: bench.loop.trouble("out.1") == "the cable is stuck")
+    assert bench.backend.attempts.keys() == {"out.1"}
+    await bench.until(lambda: not bench.backend.attempts)
+    assert bench.ways.attached == {}
 
 
 async def test_stopped_before_it_was_created(bench: Bench) -> None:
