@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from agent.api.errors import ApiError, invalid
+from agent.api.first_request import first_request
 from agent.api.open_streams import OpenStreams
 from agent.backends.attachment import Attachment, AttachmentLostError, Exited, NotRunningError, Printed, Started
 from agent.backends.backend import BackendError, UnknownAttemptError
@@ -26,8 +27,6 @@ log = logging.getLogger(__name__)
 
 MOST_PER_ATTEMPT = 32
 """Commands at a time in one kernel, besides its own."""
-START_TIMEOUT = 10.0
-"""Seconds to wait for the first step."""
 LARGEST_TERMINAL = 1000
 SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi")
 """What runs when no command is given."""
@@ -123,13 +122,7 @@ class AttachService:
 
 
 async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:
-    try:
-        async with asyncio.timeout(START_TIMEOUT):
-            request = await anext(requests)
-    except (StopAsyncIteration, TimeoutError) as error:
-        raise invalid("start", "must come first") from error
-    if not request.HasField("start"):
-        raise invalid("start", "must come first")
+    request = await first_request(anext(requests), "start")
     start = request.start
     texts = (*start.command, *start.environment, *start.environment.values(), start.directory)
     if any("\0" in text for text in texts):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from agent.api.errors import ApiError, invalid
+from agent.api.first_request import first_request
 from agent.api.open_streams import OpenStreams
 from agent.backends.attachment import NotRunningError
 from agent.backends.backend import BackendError, UnknownAttemptError
@@ -29,8 +30,6 @@ MOST_PER_ATTEMPT = 32
 """Streams at a time into one kernel."""
 MOST_UNREAD = 64
 """Responses that wait for whoever reads the stream."""
-START_TIMEOUT = 10.0
-"""Seconds to wait for the first step."""
 
 
 class CodeService:
@@ -50,7 +49,7 @@ class CodeService:
         self, requests: AsyncIterator[pb.ExecuteCodeRequest]
     ) -> AsyncGenerator[pb.ExecuteCodeResponse, None]:
         """Serves one stream to its end."""
-        opening = await _first(requests)
+        opening = (await first_request(anext(requests), "open")).open
         with self._open.hold(opening.attempt_id), _told(opening.attempt_id):
             workspace = await self._workspaces.find(opening.attempt_id, opening.language)
             yield pb.ExecuteCodeResponse(opened=pb.CodeOpened())
@@ -148,17 +147,6 @@ class _Stream:
             self.failure = error
         self.active -= 1
         await self.responses.put(None)
-
-
-async def _first(requests: AsyncIterator[pb.ExecuteCodeRequest]) -> pb.CodeOpen:
-    try:
-        async with asyncio.timeout(START_TIMEOUT):
-            request = await anext(requests)
-    except (StopAsyncIteration, TimeoutError) as error:
-        raise invalid("open", "must come first") from error
-    if not request.HasField("open"):
-        raise invalid("open", "must come first")
-    return request.open
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from agent.api.errors import ApiError, invalid
+from agent.api.first_request import first_request
 from agent.api.open_streams import OpenStreams
 from agent.backends.backend import BackendError
 from agent.backends.processes import open_pidfd
@@ -33,8 +34,6 @@ log = logging.getLogger(__name__)
 
 MOST_PER_ATTEMPT = 512
 """Connections at a time into one kernel."""
-START_TIMEOUT = 10.0
-"""Seconds to wait for the first step."""
 CONNECT_TIMEOUT = 10.0
 """Seconds that a server in the kernel has to take the connection."""
 PIECE = 1 << 20
@@ -192,13 +191,7 @@ async def _pass_on(requests: AsyncIterator[pb.OpenPortRequest], connection: sock
 
 
 async def _first(requests: AsyncIterator[pb.OpenPortRequest]) -> pb.OpenPortStart:
-    try:
-        async with asyncio.timeout(START_TIMEOUT):
-            request = await anext(requests)
-    except (StopAsyncIteration, TimeoutError) as error:
-        raise invalid("start", "must come first") from error
-    if not request.HasField("start"):
-        raise invalid("start", "must come first")
+    request = await first_request(anext(requests), "start")
     if request.start.port not in PORTS:
         raise invalid("start.port", f"must be from {PORTS.start} to {PORTS.stop - 1}")
     try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from manager.api import errors
+from manager.api.first_request import first_request
 from manager.api.interceptors import current_principal
 from manager.api.sight import find_session, note_entrance
 from manager.fleet.forwarding import Forwarder
@@ -21,8 +21,6 @@ from retinue.manager.v1 import session_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
-# Seconds to wait for the first step.
-START_SECONDS = 10.0
 MAX_INPUT_BYTES = 64 * 1024
 MAX_PATH_BYTES = 4096
 MAX_TERMINAL = 1000
@@ -51,13 +49,7 @@ async def serve_attach(
 
 
 async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:
-    try:
-        async with asyncio.timeout(START_SECONDS):
-            request = await anext(requests)
-    except (StopAsyncIteration, TimeoutError):
-        raise errors.InvalidRequest([("start", "must come first")]) from None
-    if not request.HasField("start"):
-        raise errors.InvalidRequest([("start", "must come first")])
+    request = await first_request(anext(requests), "start")
     if violations := wrong_start(request.start):
         raise errors.InvalidRequest(violations)
     return request.start

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager, ExitStack, aclosing
 
 from manager.api import errors
+from manager.api.first_request import first_request
 from manager.api.interceptors import current_principal
 from manager.api.sight import find_session, note_entrance
 from manager.fleet.forwarding import Forwarder
@@ -23,8 +23,6 @@ from retinue.manager.v1 import session_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
-# Seconds to wait for the first step.
-START_SECONDS = 10.0
 MAX_CODE_BYTES = 1 << 20
 MAX_TEXT_BYTES = 64 * 1024
 MAX_LANGUAGE = 64
@@ -107,13 +105,7 @@ class RunningCode:
 
 
 async def _first(requests: AsyncIterator[pb.ExecuteCodeRequest]) -> pb.CodeOpen:
-    try:
-        async with asyncio.timeout(START_SECONDS):
-            request = await anext(requests)
-    except (StopAsyncIteration, TimeoutError):
-        raise errors.InvalidRequest([("open", "must come first")]) from None
-    if not request.HasField("open"):
-        raise errors.InvalidRequest([("open", "must come first")])
+    request = await first_request(anext(requests), "open")
     language = request.open.language
     if len(language) > MAX_LANGUAGE or not language.isprintable() or "/" in language:
         raise errors.InvalidRequest([("open.language", f"must be a name of at most {MAX_LANGUAGE} characters")])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from manager.api import errors
+from manager.api.first_request import first_request
 from manager.api.interceptors import current_principal
 from manager.api.sight import find_session, note_entrance
 from manager.fleet.forwarding import Forwarder, Place
@@ -20,8 +20,6 @@ from retinue.manager.v1 import session_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
-# Seconds to wait for the first step.
-START_SECONDS = 10.0
 MAX_DATA_BYTES = 1 << 20
 MAX_PATH_BYTES, MAX_PART_BYTES, MAX_PARTS = 4096, 255, 100
 MAX_FILES = 1000
@@ -33,7 +31,7 @@ async def serve_upload(
     database: Database, forwarder: Forwarder, requests: AsyncIterator[pb.UploadFilesRequest]
 ) -> AsyncGenerator[pb.UploadFilesResponse, None]:
     """Serves one stream."""
-    start = await _first(requests)
+    start = (await first_request(anext(requests), "start")).start
     place = await _place(database, start.session, start.hostname, Way.UPLOAD)
     _log.info("%s uploads files to attempt %s", current_principal().name, place.attempt_id)
     steps = _steps(place.attempt_id, requests)
@@ -78,17 +76,6 @@ async def serve_list(
     async with aclosing(forwarder.stream(place, lambda stub: stub.ListFiles, asked)) as responses:
         async for response in responses:
             yield pb.ListFilesResponse(entries=response.entries)
-
-
-async def _first(requests: AsyncIterator[pb.UploadFilesRequest]) -> pb.UploadStart:
-    try:
-        async with asyncio.timeout(START_SECONDS):
-            request = await anext(requests)
-    except (StopAsyncIteration, TimeoutError):
-        raise errors.InvalidRequest([("start", "must come first")]) from None
-    if not request.HasField("start"):
-        raise errors.InvalidRequest([("start", "must come first")])
-    return request.start
 
 
 async def _place(database: Database, session: str, hostname: str, way: Way | None = None) -> Place:

@@ -6,7 +6,6 @@ others are read, checked and made anew.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -14,6 +13,7 @@ from contextlib import aclosing
 from google.protobuf.message import DecodeError
 
 from manager.api import errors
+from manager.api.first_request import first_request
 from manager.api.interceptors import current_principal
 from manager.api.sight import find_session, note_entrance
 from manager.fleet.forwarding import Forwarder
@@ -25,8 +25,6 @@ from retinue.manager.v1 import session_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
-# Seconds to wait for the first step.
-START_SECONDS = 10.0
 MAX_DATA_BYTES = 1 << 20
 KERNEL = "main1"
 # How a serialised message begins that holds data: number and kind of the field; then comes the size.
@@ -70,16 +68,14 @@ def data_size(message: bytes) -> int | None:
 
 
 async def _first(requests: AsyncIterator[bytes]) -> pb.OpenPortStart:
-    try:
-        async with asyncio.timeout(START_SECONDS):
-            request = _read(await anext(requests))
-    except (StopAsyncIteration, TimeoutError):
-        raise errors.InvalidRequest([("start", "must come first")]) from None
-    if not request.HasField("start"):
-        raise errors.InvalidRequest([("start", "must come first")])
+    request = await first_request(_read_next(requests), "start")
     if not request.start.port:
         raise errors.InvalidRequest([("start.port", "is required")])
     return request.start
+
+
+async def _read_next(requests: AsyncIterator[bytes]) -> pb.OpenPortRequest:
+    return _read(await anext(requests))
 
 
 def _read(message: bytes) -> pb.OpenPortRequest:

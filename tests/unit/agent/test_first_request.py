@@ -1,0 +1,37 @@
+"""What a stream of requests begins with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from agent.api import first_request
+from agent.api.errors import ApiError
+from retinue.agent.v1 import agent_service_pb2 as pb
+
+
+async def coming(*requests: pb.AttachRequest) -> AsyncIterator[pb.AttachRequest]:
+    for request in requests:
+        yield request
+
+
+async def nothing() -> AsyncIterator[pb.AttachRequest]:
+    await asyncio.Event().wait()
+    yield pb.AttachRequest()
+
+
+async def test_the_first_request_has_the_field() -> None:
+    request = pb.AttachRequest(start=pb.AttachStart(attempt_id="k.1"))
+    assert await first_request.first_request(anext(coming(request)), "start") == request
+
+
+@pytest.mark.parametrize("requests", [coming(), coming(pb.AttachRequest(stdin=b"x")), nothing()])
+async def test_what_does_not_begin_so_is_refused(
+    requests: AsyncIterator[pb.AttachRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_request, "START_TIMEOUT", 0.01)
+    with pytest.raises(ApiError) as refused:
+        await first_request.first_request(anext(requests), "start")
+    assert (refused.value.reason, refused.value.metadata) == ("INVALID_FIELD", {"field": "start"})
