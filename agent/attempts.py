@@ -153,7 +153,7 @@ class ObservedAttempt:
 
     `attached` says that it has its place in the network, and its way out, as far as it is to have them. `start_time` and
     `end_time` are seconds since the epoch, for display. `stop_grace` is in seconds; `kill_at` is on the monotonic clock, and
-    set from the time it is asked to end to the time it is killed.
+    set from the time it is asked to end to the time it is killed. `log_size` is in bytes, and known of ended ones.
     """
 
     id: str

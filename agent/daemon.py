@@ -97,6 +97,7 @@ class Settings:
     egress_allow: tuple[str, ...] = ()
 
 
+@functools.cache
 def version() -> str:
     """Version of this software."""
     return metadata.version("retinue")
@@ -166,9 +167,10 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     sync = SyncService(
         reconciler,
         terms,
-        lambda: welcome(backend.names),
-        networks.protect,
-        Sampler(functools.partial(_first_pid, backend)),
+        backends=lambda: backend.names,
+        welcome=lambda: welcome(backend.names),
+        protect=networks.protect,
+        sampler=Sampler(functools.partial(_first_pid, backend)),
     )
     workspaces = Workspaces(backend, settings.state_dir / "code", CACHE)
     server = Server(sync, backend, workspaces, identities.current)

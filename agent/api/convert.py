@@ -109,17 +109,6 @@ def _image_facts(facts: ImageFacts) -> agent_service_pb2.ImageFacts:
     return agent_service_pb2.ImageFacts(identity=identity, service_ports=ports)
 
 
-def same_but_size(one: agent_service_pb2.AttemptStatus, other: agent_service_pb2.AttemptStatus) -> bool:
-    """Whether two statuses differ in the size of the output at most."""
-    if one == other:
-        return True
-    first, second = agent_service_pb2.AttemptStatus(), agent_service_pb2.AttemptStatus()
-    first.CopyFrom(one)
-    second.CopyFrom(other)
-    first.log_size = second.log_size = 0
-    return first == second
-
-
 def attempt_stats(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptStats:
     """What an attempt has used; what is missing is left out."""
     usage = sample.usage

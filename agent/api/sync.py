@@ -8,20 +8,20 @@ import ipaddress
 import logging
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
 
-from agent.api.convert import attempt_status, attempt_usage, desired_attempt, same_but_size
+from agent.api.convert import attempt_status, attempt_usage, desired_attempt
 from agent.api.errors import ApiError, internal, invalid
+from agent.api.news import News, Told
 from agent.api.terms import StaleTermError
 from agent.network.convert import network_from_message
 from agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from agent.api.terms import Terms
     from agent.attempts import ObservedAttempt
@@ -52,16 +52,18 @@ class SyncService:
         self,
         reconciler: Reconciler[Network],
         terms: Terms,
+        *,
+        backends: Callable[[], Sequence[str]],
         welcome: Callable[[], agent_service_pb2.Welcome],
         protect: Callable[[frozenset[str]], None],
         sampler: Sampler,
     ) -> None:
-        """`welcome` gives a Welcome with all that is known of the node, less attempts and networks.
-
-        `protect` is told all addresses that no kernel may reach, each time they change.
+        """`backends` are the kinds of kernels there can be now; `welcome` gives a Welcome with all that is known of the node, less
+        attempts and networks. `protect` is told all addresses that no kernel may reach, each time they change.
         """
         self.reconciler = reconciler
         self.terms = terms
+        self.backends = backends
         self.welcome = welcome
         self.protect = protect
         self.sampler = sampler
@@ -128,7 +130,7 @@ class _Stream:
         self._complete = False
         self._sequence = 0
         self._unacked: deque[tuple[int, list[str]]] = deque()
-        self._sent: dict[str, _Told] = {}
+        self._sent: dict[str, Told] = {}
         self._sent_ends: set[str] = set()
         self._sent_networks: frozenset[str] = frozenset()
         # When the welcome and the heartbeats were sent, by the fence's clock.
@@ -155,14 +157,19 @@ class _Stream:
             yield self._welcome()
             clock = asyncio.get_running_loop().time
             spoke = reported = clock()
+            # When the news that there are have to be told.
+            due = math.inf
             while self._end is None and not self._closed:
                 self._wake.clear()
                 now = clock()
                 waits = bool(self._unacked) and now < reported + PATIENCE
-                if not waits and (report := self._report()) is not None:
-                    yield agent_service_pb2.SyncResponse(report=report)
-                    reported = clock()
-                    continue
+                if not waits:
+                    news = self._news()
+                    due = news.due(due, now)
+                    if now >= due:
+                        yield agent_service_pb2.SyncResponse(report=self._report(news))
+                        reported, due = clock(), math.inf
+                        continue
                 if now >= spoke + self._interval:
                     yield self._heartbeat()
                     spoke = clock()
@@ -173,12 +180,12 @@ class _Stream:
                         yield usage
                         spoke = clock()
                     continue
-                if list(self._service.welcome().backends) != self._backends:
+                if list(self._service.backends()) != self._backends:
                     # A Docker engine that came up after the agent: only a welcome tells, and a new stream begins with one.
                     raise ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "what this agent can run has changed")
                 until = min(
                     spoke + self._interval,
-                    reported + PATIENCE if waits else math.inf,
+                    reported + PATIENCE if waits else due,
                     self._usage_due if self._usage_interval else math.inf,
                 )
                 with contextlib.suppress(TimeoutError):
@@ -306,60 +313,48 @@ class _Stream:
             fence.confirm(sent)
             fence.write()
 
-    def _look(self, attempt_id: str, attempt: ObservedAttempt | None) -> _Told:
+    def _look(self, attempt_id: str, attempt: ObservedAttempt | None) -> Told:
         trouble = self._reconciler.trouble(attempt_id)
-        return _Told(attempt, trouble, attempt_status(attempt_id, attempt, trouble))
+        return Told(attempt, trouble, attempt_status(attempt_id, attempt, trouble))
 
-    def _report(self) -> agent_service_pb2.Report | None:
-        """What changed since the last report; None when nothing did. The ends of attempts are in some report at least."""
+    def _news(self) -> News:
+        """What changed since the last report. The ends of attempts are in some report at least."""
         attempts, settled = self._reconciler.attempts(), self._reconciler.settled
-        changed: list[agent_service_pb2.AttemptStatus] = []
-        new_ends: list[str] = []
+        changed: dict[str, Told] = {}
+        ends: list[str] = []
         for key, attempt in attempts.items():
             sent = self._sent.get(key)
             end = attempt is not None and attempt.phase.ended and key not in self._sent_ends and key not in settled
             if sent is not None and not end and sent.is_same(attempt, self._reconciler.trouble(key)):
                 continue
             told = self._look(key, attempt)
-            if end or sent is None or not same_but_size(told.status, sent.status):
-                if len(changed) == MOST_STATUSES:
-                    # The rest follows this one's ack.
-                    break
-                changed.append(told.status)
+            if sent is not None and not end and told.status == sent.status:
+                self._sent[key] = told
+            elif len(changed) == MOST_STATUSES:
+                # The rest follows this one's ack.
+                break
+            else:
+                changed[key] = told
                 if end:
-                    new_ends.append(key)
-            self._sent[key] = told
-        removed = sorted(self._sent.keys() - attempts.keys())
+                    ends.append(key)
         networks = self._reconciler.networks()
-        removed_networks = sorted(self._sent_networks - networks)
-        self._sent_networks = networks
-        for key in removed:
+        return News(changed, sorted(ends), sorted(self._sent.keys() - attempts.keys()), networks, self._sent_networks)
+
+    def _report(self, news: News) -> agent_service_pb2.Report:
+        self._sent |= news.changed
+        for key in news.removed:
             del self._sent[key]
             self._sent_ends.discard(key)
-        if not changed and not removed and not removed_networks:
-            return None
+        self._sent_networks = news.networks
         self._sequence += 1
-        self._sent_ends.update(new_ends)
-        self._unacked.append((self._sequence, sorted(new_ends)))
+        self._sent_ends.update(news.ends)
+        self._unacked.append((self._sequence, news.ends))
         return agent_service_pb2.Report(
             sequence=self._sequence,
-            attempts=changed,
-            removed_attempt_ids=removed,
-            removed_network_session_ids=removed_networks,
+            attempts=[told.status for told in news.changed.values()],
+            removed_attempt_ids=news.removed,
+            removed_network_session_ids=news.removed_networks,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What a manager was told of an attempt, and what that was made from."""
-
-    attempt: ObservedAttempt | None
-    trouble: str
-    status: agent_service_pb2.AttemptStatus
-
-    def is_same(self, attempt: ObservedAttempt | None, trouble: str) -> bool:
-        """Whether nothing at all has changed: the usual case, and much cheaper than to make a status and compare."""
-        return trouble == self.trouble and (attempt is self.attempt or attempt == self.attempt)
 
 
 async def _first(requests: AsyncIterator[agent_service_pb2.SyncRequest]) -> agent_service_pb2.Hello:

@@ -7,16 +7,16 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from agent.attempts import ObservedAttempt
 from agent.backends.backend import UnknownAttemptError
 from agent.backends.kernels import OUTPUT
+from agent.backends.observation import Observation
 from agent.backends.output import Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from agent.attempts import Layer
+    from agent.attempts import Layer, ObservedAttempt
     from agent.backends.records import Record, Records
 
 BOUND_INTERVAL = 1.0
@@ -33,6 +33,7 @@ class Book:
         self._locks: dict[str, asyncio.Lock] = {}
         # Being removed.
         self._leaving: set[str] = set()
+        self._observation = Observation()
         self._listener: Callable[[], None] = lambda: None
         self.kill_at: dict[str, float] = {}
         """When an attempt that was asked to end is due to be killed, on the monotonic clock."""
@@ -145,25 +146,4 @@ class Book:
 
     def observed(self) -> dict[str, ObservedAttempt]:
         """All attempts by id, as the outside sees them."""
-        return {attempt_id: self._observe(record) for attempt_id, record in self._records.items()}
-
-    def _observe(self, record: Record) -> ObservedAttempt:
-        return ObservedAttempt(
-            id=record.id,
-            session_id=record.session_id,
-            kernel_id=record.kernel_id,
-            networked=record.networked,
-            egress=record.egress,
-            phase=record.phase,
-            attached=record.attached,
-            exit_code=record.exit_code,
-            reason=record.reason,
-            message=record.message,
-            start_time=record.start_time,
-            end_time=record.end_time,
-            stop_grace=record.stop_grace,
-            kill_at=self.kill_at.get(record.id),
-            log_size=record.log_size if record.phase.ended else self.output(record.id).size(),
-            image=record.image,
-            layers=self.layers.get(record.id, ()),
-        )
+        return self._observation.of(self._records, self.kill_at, self.layers)

@@ -1,0 +1,67 @@
+"""What a manager is told, and when."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from agent.api.convert import attempt_status
+from agent.api.news import LULL, News, Told
+from agent.attempts import ObservedAttempt, Phase
+from agent.backends.observation import Observation
+from agent.backends.records import Record
+
+ATTEMPT = ObservedAttempt("k.1", "s", "k", networked=True, phase=Phase.CREATED)
+
+
+def told(phase: Phase, *, attached: bool = False) -> Told:
+    attempt = replace(ATTEMPT, phase=phase, attached=attached)
+    return Told(attempt, "", attempt_status(attempt.id, attempt))
+
+
+def news(*changed: Told, removed: str = "", gone: str = "") -> News:
+    before = frozenset({"here", gone} - {""})
+    return News(
+        {str(n): one for n, one in enumerate(changed)}, [], [removed] if removed else [], before - {gone}, before
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "after"),
+    [
+        (news(), math.inf),
+        (news(told(Phase.PULLING)), LULL),
+        (news(told(Phase.CREATING), told(Phase.CREATED)), LULL),
+        (news(told(Phase.STOPPING)), LULL),
+        (news(removed="k.1"), LULL),
+        (news(gone="s"), LULL),
+        # Others of its session may wait for it.
+        (news(told(Phase.CREATING), told(Phase.CREATED, attached=True)), 0.0),
+        (news(told(Phase.RUNNING)), 0.0),
+        (news(told(Phase.FAILED), removed="k.1"), 0.0),
+        (news(told(Phase.EXITED)), 0.0),
+    ],
+)
+def test_what_nothing_waits_for_waits_for_the_rest(what: News, after: float) -> None:
+    assert what.due(math.inf, 7.0) == 7.0 + after
+
+
+def test_it_does_not_wait_longer_for_more_of_its_kind() -> None:
+    first = news(told(Phase.PULLING)).due(math.inf, 7.0)
+    second = news(told(Phase.PULLING), told(Phase.CREATING)).due(first, 7.0 + LULL / 2)
+    assert first == second == 7.0 + LULL
+    assert news().due(first, 7.0 + LULL / 2) == math.inf
+
+
+def test_an_attempt_is_looked_at_anew_only_when_it_changed() -> None:
+    one, other = Record("a.1", "s", "a", "boot"), Record("b.1", "s", "b", "boot")
+    observation = Observation()
+    first = observation.of({"a.1": one, "b.1": other}, {}, {})
+    second = observation.of({"a.1": one, "b.1": replace(other, phase=Phase.RUNNING)}, {}, {})
+    assert second["a.1"] is first["a.1"]
+    assert (first["b.1"].phase, second["b.1"].phase) == (Phase.CREATING, Phase.RUNNING)
+    third = observation.of({"a.1": one}, {"a.1": 5.0}, {})
+    assert (third["a.1"].kill_at, first["a.1"].kill_at) == (5.0, None)
+    assert third.keys() == {"a.1"}
