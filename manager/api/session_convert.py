@@ -393,6 +393,15 @@ def preview_message(preview: Preview) -> service_pb.PlacementPreview:
     )
 
 
+def show_unmade(session: pb.Session, preview: Preview) -> None:
+    """Makes a session as it would be accepted one that is not there: without ids, and waiting for what the preview says, not for a pass."""
+    session.ClearField("id")
+    session.ClearField("etag")
+    for kernel in session.kernels:
+        kernel.ClearField("id")
+    session.reason, session.message = preview.reason, preview.message
+
+
 def explanation_message(
     row: Mapping[str, Any], position: int, parents: Sequence[Mapping[str, Any]]
 ) -> service_pb.ExplainSessionResponse:

@@ -28,6 +28,7 @@ from manager.api.session_convert import (
     graph_message,
     preview_message,
     session_message,
+    show_unmade,
 )
 from manager.api.session_logs import serve_logs
 from manager.api.session_requests import Drafted, admitted, draft_all, result_message, wrong_number
@@ -91,6 +92,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 if request.validate_only:
                     found = await preview.previews(tx, [draft])
                     response.preview.CopyFrom(preview_message(found[session_id]))
+                    show_unmade(response.session, found[session_id])
                 return response
 
             if request.validate_only:

@@ -41,8 +41,15 @@ async def resolve(tx: AsyncSession, owner: str, references: Collection[tuple[str
                 SELECT w.project, w.reference, s.id FROM wanted w JOIN session s ON s.id = w.id AND s.owner = :owner
                 UNION
                 SELECT w.project, w.reference, named.id FROM wanted w CROSS JOIN LATERAL (
-                    SELECT s.id FROM session s WHERE w.id IS NULL AND s.owner = :owner AND s.project = w.project AND s.name = w.reference
-                    ORDER BY s.state NOT IN ('TERMINATED', 'CANCELLED') DESC, s.sequence DESC LIMIT 1
+                    (SELECT s.id, FALSE AS over FROM session s
+                    WHERE w.id IS NULL AND s.owner = :owner AND s.project = w.project AND s.name = w.reference
+                        AND s.state NOT IN ('TERMINATED', 'CANCELLED'))
+                    UNION ALL
+                    (SELECT s.id, TRUE FROM session s
+                    WHERE w.id IS NULL AND s.owner = :owner AND s.project = w.project AND s.name = w.reference
+                        AND s.state IN ('TERMINATED', 'CANCELLED')
+                    ORDER BY s.sequence DESC LIMIT 1)
+                    ORDER BY over LIMIT 1
                 ) named
             )
             SELECT m.project AS wanted_project, m.reference, s.id, s.name, s.type, s.state, s.result

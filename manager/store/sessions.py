@@ -122,17 +122,26 @@ async def hold_references(
 
 
 async def find(tx: AsyncSession, reference: str, sight: Sight, caller: str) -> uuid.UUID | None:
-    """The session meant by an id, a unique prefix of one (8 characters or more), or the name of a live session of the caller."""
+    """The session meant by an id, a unique prefix of one (8 characters or more), or the name of a session of the caller: of the live one, else
+    of the newest that is over.
+    """
     if "\0" in reference:
         return None
     rows = await tx.execute(
         text(f"""
-            SELECT s.id FROM session s
-            WHERE {sight.condition("s")} AND (s.id = :id OR (:prefix <> '' AND s.id BETWEEN :low AND :high))
-            UNION
-            SELECT s.id FROM session s
-            WHERE s.owner = :caller AND s.name = :reference AND s.state NOT IN ('TERMINATED', 'CANCELLED')
-            LIMIT 2
+            WITH found AS (
+                SELECT s.id FROM session s
+                WHERE {sight.condition("s")} AND (s.id = :id OR (:prefix <> '' AND s.id BETWEEN :low AND :high))
+                UNION
+                SELECT s.id FROM session s
+                WHERE s.owner = :caller AND s.name = :reference AND s.state NOT IN ('TERMINATED', 'CANCELLED')
+                LIMIT 2
+            )
+            SELECT id FROM found
+            UNION ALL
+            (SELECT s.id FROM session s
+            WHERE s.owner = :caller AND s.name = :reference AND s.state IN ('TERMINATED', 'CANCELLED') AND NOT EXISTS (SELECT FROM found)
+            ORDER BY s.sequence DESC LIMIT 1)
         """),  # noqa: S608  # the condition is ours, its values are parameters
         {"caller": caller, "reference": reference, **_id_range(reference), **sight.parameters()},
     )

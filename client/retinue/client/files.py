@@ -71,11 +71,12 @@ class Files:
     async def upload(
         self, source: str | os.PathLike[str], path: str, *, recursive: bool = False, progress: Progress | None = None
     ) -> Copied:
-        """Copies a local file to `path`, or with `recursive` a directory and all beneath it. Links are left out, and told.
+        """Copies a local file to `path`, or with `recursive` a directory and all beneath it. Links are left out, and what
+        cannot be sent is, too; the answer tells of both.
 
         A file is in its place once it is whole. Raises CallError, TransferError, OSError.
         """
-        uploads, skipped = await asyncio.to_thread(found, Path(source), path, recursive=recursive)
+        uploads, skipped, missing = await asyncio.to_thread(found, Path(source), path, recursive=recursive)
         left = deque(uploads)
         backoff = Backoff(self._patience)
         while left:
@@ -86,7 +87,7 @@ class Files:
             except Unavailable as error:
                 await _pause(backoff, error)
         files = [upload for upload in uploads if not upload.directory]
-        return Copied(len(files), sum(upload.size for upload in files), tuple(skipped))
+        return Copied(len(files), sum(upload.size for upload in files), tuple(skipped), tuple(missing))
 
     async def _sent(
         self, uploads: Sequence[Upload], progress: Progress | None, backoff: Backoff
@@ -163,7 +164,7 @@ class Files:
         finally:
             await asyncio.to_thread(arriving.close)
         others = [(entry.path, "is no regular file") for entry in entries if entry.type >= file_pb2.FILE_TYPE_LINK]
-        return Copied(arriving.files, arriving.bytes, (*others, *arriving.skipped))
+        return Copied(arriving.files, arriving.bytes, tuple(others), tuple(arriving.missing))
 
     async def _fetch(self, arriving: Arriving, paths: Sequence[str]) -> None:
         def request() -> pb.DownloadFilesRequest:

@@ -33,11 +33,12 @@ Progress: TypeAlias = "Callable[[str, int, int], None]"
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What was copied, and what was not: (path, why)."""
+    """What was copied, and (path, why) of what was not: `skipped` is no regular file, `missing` is one and could not be copied."""
 
     files: int
     bytes: int
     skipped: tuple[tuple[str, str], ...] = ()
+    missing: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +57,22 @@ class Upload:
             return hashlib.file_digest(file, "sha256").digest()
 
 
-def found(source: Path, path: str, *, recursive: bool) -> tuple[list[Upload], list[tuple[str, str]]]:
-    """What there is to be sent, directories before what is in them, and what is left out. Raises TransferError, OSError."""
+def found(
+    source: Path, path: str, *, recursive: bool
+) -> tuple[list[Upload], list[tuple[str, str]], list[tuple[str, str]]]:
+    """What there is to be sent, directories before what is in them, and (path, why) of what is left out: what is no regular file, and what
+    cannot be sent. Raises TransferError, OSError.
+    """
     status = source.stat()
     if not stat.S_ISDIR(status.st_mode):
         if not stat.S_ISREG(status.st_mode):
             raise TransferError(f"{source} is no regular file")
-        return [Upload(source, path, status.st_mode & _PERMISSIONS, status.st_size)], []
+        return [Upload(source, path, status.st_mode & _PERMISSIONS, status.st_size)], [], []
     if not recursive:
-        raise TransferError(f"{source} is a directory")
+        raise TransferError(f"{source} is a directory, and the copy is not recursive (-r)")
     uploads = [Upload(source, path, status.st_mode & _PERMISSIONS, directory=True)] if path else []
     skipped: list[tuple[str, str]] = []
+    missing: list[tuple[str, str]] = []
     for directory, names, files in os.walk(source, onerror=_raise):
         for name in sorted((*names, *files)):
             local = Path(directory, name)
@@ -74,14 +80,14 @@ def found(source: Path, path: str, *, recursive: bool) -> tuple[list[Upload], li
             status = local.lstat()
             mode = status.st_mode & _PERMISSIONS
             if not _is_text(place):
-                skipped.append((os.fsencode(place).decode(errors="backslashreplace"), "has a name that is not UTF-8"))
+                missing.append((os.fsencode(place).decode(errors="backslashreplace"), "has a name that is not UTF-8"))
             elif stat.S_ISDIR(status.st_mode):
                 uploads.append(Upload(local, place, mode, directory=True))
             elif stat.S_ISREG(status.st_mode):
                 uploads.append(Upload(local, place, mode, status.st_size))
             else:
                 skipped.append((place, "is no regular file"))
-    return uploads, skipped
+    return uploads, skipped, missing
 
 
 def _raise(error: OSError) -> None:
@@ -118,7 +124,7 @@ def local_places(
             raise TransferError(f"{path} is no regular file")
         return {asked: target}
     if not recursive:
-        raise TransferError(f"{path or 'the work directory'} is a directory")
+        raise TransferError(f"{path or 'the work directory'} is a directory, and the copy is not recursive (-r)")
     return {
         entry.path: target.joinpath(*_below(asked, entry.path))
         for entry in entries
@@ -161,7 +167,7 @@ class Arriving:
         self._digest = hashlib.sha256()
         self.files = 0
         self.bytes = 0
-        self.skipped: list[tuple[str, str]] = []
+        self.missing: list[tuple[str, str]] = []
 
     def make_directories(self, entries: Sequence[file_pb2.FileEntry]) -> None:
         """Makes what is a directory there. Raises TransferError, OSError."""
@@ -201,7 +207,7 @@ class Arriving:
                 self._end(response.end)
             case _:
                 self._left.pop(response.skipped.path, None)
-                self.skipped.append((response.skipped.path, response.skipped.message))
+                self.missing.append((response.skipped.path, response.skipped.message))
 
     def _begin(self, begin: file_pb2.FileBegin) -> None:
         entry = begin.entry

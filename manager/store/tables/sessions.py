@@ -30,6 +30,14 @@ class Session(SQLModel, table=True):
             unique=True,
             postgresql_where=text("state NOT IN ('TERMINATED', 'CANCELLED')"),
         ),
+        # For the newest of those of a name that are over, without looking at all that its owner ever had.
+        Index(
+            "session_ended_name",
+            "owner",
+            "name",
+            "sequence",
+            postgresql_where=text("state IN ('TERMINATED', 'CANCELLED')"),
+        ),
         Index("session_newest", text("create_time DESC"), text("id DESC")),
         Index(
             "session_endpoint",

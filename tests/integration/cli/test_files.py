@@ -37,7 +37,7 @@ async def test_copies(retinue: Program, name: str, tmp_path: Path) -> None:
     (tmp_path / "tree" / "link").symlink_to("/etc/passwd")
     ran = await retinue("cp", "-r", str(tmp_path / "tree"), f"{name}:")
     assert (ran.code, ran.out) == (0, "")
-    assert ran.err.splitlines() == ["left out: tree/link is no regular file", "1 files, 6 bytes"]
+    assert ran.err.splitlines() == ["left out: tree/link is no regular file", "1 file, 6 bytes"]
     assert (await retinue("exec", name, "--", "cat", "/home/work/tree/sub/x")).out == "hello\n"
     # Into a directory that is there, and to a name that is not.
     assert (await retinue("cp", "-q", str(tmp_path / "tree" / "sub" / "x"), f"{name}:/home/work/tree")).code == 0
@@ -54,6 +54,11 @@ async def test_copies(retinue: Program, name: str, tmp_path: Path) -> None:
     assert (back / "tree" / "sub" / "x").read_text() == "hello\n"
     assert (await retinue("cp", f"{name}:tree/sub/x", str(back / "z"))).code == 0
     assert (back / "z").read_text() == "hello\n"
+    # What cannot be named there is missing afterwards: the rest is copied, and the code tells.
+    (tmp_path / "tree" / "bad\udcff").touch()
+    ran = await retinue("cp", "-r", str(tmp_path / "tree"), f"{name}:")
+    assert (ran.code, ran.err.splitlines()[0]) == (1, "left out: tree/bad\\xff has a name that is not UTF-8")
+    assert ran.err.splitlines()[-1] == "1 file, 6 bytes"
 
 
 async def test_what_cannot_be_copied(retinue: Program, name: str, tmp_path: Path) -> None:

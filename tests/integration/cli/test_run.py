@@ -69,7 +69,14 @@ async def test_detached_prints_the_id_only(retinue: Program, client: Client) -> 
 async def test_a_dry_run_makes_nothing(retinue: Program, client: Client) -> None:
     ran = await retinue("run", "--dry-run", "--name", "not-made", "-o", "json", "--", "true")
     assert ran.code == 0
-    assert json.loads(ran.out)["spec"]["name"] == "not-made"
+    checked = json.loads(ran.out)
+    assert checked["session"]["spec"]["name"] == "not-made"
+    assert checked["preview"]["kernels"][0]["hostname"] == "main1"
+    assert not {"id", "reason", "etag"} & checked["session"].keys(), "it is not there, and waits for nothing"
+    refused = await retinue("run", "--dry-run", "--fail-fast", "--slots", "cpu=4000", "--", "true")
+    assert refused.code == 6
+    assert "EXCEEDS_LARGEST_AGENT" in refused.out
+    assert "QUEUED" not in refused.out
     assert [session.name async for session in client.sessions.list(show_ended=True) if session.name == "not-made"] == []
 
 

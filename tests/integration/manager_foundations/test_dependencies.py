@@ -197,3 +197,25 @@ async def test_a_purged_parent_cancels_its_children(ada: Ada) -> None:
 async def _ended(ada: Ada) -> session_pb2.Session:
     listed = await ada.stub.ListSessions(pb.ListSessionsRequest(show_ended=True), metadata=ada.metadata)
     return next(session for session in listed.sessions if session.spec.name == "left-behind")
+
+
+async def test_a_name_is_that_of_the_live_session_else_of_the_newest(ada: Ada, service: Service) -> None:
+    other = await service.user("bob")
+
+    async def named(name: str, metadata: tuple[tuple[str, str], ...] = ada.metadata) -> str:
+        answer = await ada.stub.GetSession(pb.GetSessionRequest(session=name), metadata=metadata, timeout=10)
+        return str(answer.session.id)
+
+    made = []
+    for result in ("SUCCESS", "FAILURE"):
+        made.append((await ask(ada, name="again")).session.id)
+        assert await named("again") == made[-1]
+        await end(ada, "again", "TERMINATED", result)
+        assert await named("again") == made[-1]
+    live = (await ask(ada, name="again")).session.id
+    assert await named("again") == live
+    assert await named(made[0][:13]) == made[0]
+    assert (await failure(named("again", bearer(other)))).reason == "NOT_FOUND"
+    # What depends on the name goes by the same rule.
+    child = (await ask(ada, name="child", depends_on=["again"])).session
+    assert [parent.session_id for parent in child.dependencies] == [live]

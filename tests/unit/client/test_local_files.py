@@ -103,13 +103,15 @@ def test_what_is_sent(tmp_path: Path) -> None:
     (tmp_path / "d" / "e").mkdir(parents=True)
     (tmp_path / "d" / "e" / "f").write_text("xyz")
     (tmp_path / "d" / "link").symlink_to("/etc/passwd")
-    uploads, skipped = found(tmp_path / "d", "to", recursive=True)
+    (tmp_path / "d" / "bad\udcff").touch()
+    uploads, skipped, missing = found(tmp_path / "d", "to", recursive=True)
     assert [(upload.path, upload.directory, upload.size) for upload in uploads] == [
         ("to", True, 0),
         ("to/e", True, 0),
         ("to/e/f", False, 3),
     ]
     assert skipped == [("to/link", "is no regular file")]
+    assert missing == [("to/bad\\xff", "has a name that is not UTF-8")]
     with pytest.raises(TransferError):
         found(tmp_path / "d", "to", recursive=False)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import Column, output_option, print_list
 from retinue.client.command.text import safe
 from retinue.client.errors import NotFound, TransferError
@@ -68,11 +69,12 @@ def remote(text: str) -> Remote | None:
 @asynchronous
 async def cp_command(
     connection: Connection, *, recursive: bool, kernel: str, quiet: bool, source: str, target: str
-) -> None:
+) -> int:
     """Copies files to or from the work directory of a running session; one of SOURCE and TARGET is SESSION:PATH.
 
     A PATH is beneath the work directory, with or without its name. A target that is a directory, or ends with `/`, is copied into. Each file
-    comes whole or not at all, and a copy goes on over broken connections; symbolic links are left out.
+    comes whole or not at all, and a copy goes on over broken connections; symbolic links are left out. When a file could not be
+    copied, the others are, and the code is 1.
 
     \b
       retinue cp train.py my-session:
@@ -100,12 +102,14 @@ async def cp_command(
                 elif target.endswith("/") and not recursive:
                     raise TransferError(f"{safe(target)} is no directory")
                 copied = await files.download(here.path, place, recursive=recursive, progress=progress)
-    for path, why in copied.skipped[:_MOST_TOLD]:
+    left_out = (*copied.missing, *copied.skipped)
+    for path, why in left_out[:_MOST_TOLD]:
         click.echo(f"left out: {safe(path)} {safe(why)}", err=True)
-    if len(copied.skipped) > _MOST_TOLD:
-        click.echo(f"left out: {len(copied.skipped) - _MOST_TOLD} more", err=True)
+    if len(left_out) > _MOST_TOLD:
+        click.echo(f"left out: {len(left_out) - _MOST_TOLD} more", err=True)
     if not quiet:
-        click.echo(f"{copied.files} files, {copied.bytes} bytes", err=True)
+        click.echo(f"{copied.files} {'file' if copied.files == 1 else 'files'}, {copied.bytes} bytes", err=True)
+    return ExitCode.FAILURE if copied.missing else ExitCode.OK
 
 
 def _name_of(local: Path) -> str:

@@ -71,6 +71,8 @@ async def _probe(session: Session, name: str) -> None:
         if error.reason != "PORT_CLOSED":
             raise
         _told(name, error)
+        if any(service.name == name for service in session.view.spec.services):
+            click.echo(f"`retinue app start {safe(session.name)} {safe(name)}` starts what answers there", err=True)
 
 
 def _told(name: str, error: CallError) -> None:

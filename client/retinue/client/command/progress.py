@@ -77,7 +77,6 @@ class LiveProgress:
     def __init__(self, console: Console) -> None:
         """The picture is drawn on `console`, a terminal."""
         self._console = console
-        self._started = time.monotonic()
         self._session: session_pb2.Session | None = None
         self._note = ""
         self._spinner = Spinner("dots")
@@ -118,7 +117,7 @@ class LiveProgress:
         if self._live is not None:
             self._live.stop()
         if self._session is not None:
-            self.say(summary(self._session, time.monotonic() - self._started))
+            self.say(summary(self._session, self._elapsed()))
 
     def _render(self) -> RenderableType:
         session = self._session
@@ -145,12 +144,18 @@ class LiveProgress:
         return Group(*parts, kernels)
 
     def _elapsed(self) -> float:
-        return time.monotonic() - self._started
+        return 0.0 if self._session is None else elapsed(self._session, time.time())
 
 
 def reason_text(session: session_pb2.Session) -> str:
     """Why the session is in its state, safe; empty when nothing is said."""
     return ": ".join(safe(part) for part in (session.reason, session.message) if part)
+
+
+def elapsed(session: session_pb2.Session, now: float) -> float:
+    """Seconds since a session was asked for, to its end if it is over; `now` in seconds since 1970. Never negative, whatever the clocks say."""
+    end = words.time_of(session, "end_time")
+    return max(0.0, (now if end is None else end) - (words.time_of(session, "create_time") or now))
 
 
 def summary(session: session_pb2.Session, seconds: float) -> str:

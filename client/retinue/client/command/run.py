@@ -16,9 +16,10 @@ from retinue.client.command.sessions import session_facts
 from retinue.client.command.text import safe
 from retinue.client.errors import UsageError
 from retinue.client.spec import session_spec
+from retinue.manager.v1 import session_service_pb2
 
 if TYPE_CHECKING:
-    from retinue.manager.v1 import session_pb2, session_service_pb2
+    from retinue.manager.v1 import session_pb2
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -113,8 +114,9 @@ async def run_command(
         if dry_run:
             checked = await client.sessions.check_from(spec)
             facts = [*session_facts(checked.session), ("would go to", _preview_text(checked.preview))]
-            print_one(output, checked.session, facts, checked.session.id)
-            return ExitCode.OK
+            print_one(output, checked, facts, safe(checked.session.spec.name))
+            never = fail_fast and checked.preview.tier == session_service_pb2.REASON_TIER_CONFIGURATION
+            return ExitCode.UNSCHEDULABLE if never else ExitCode.OK
         session = await client.sessions.create_from(spec)
         if detach:
             if output in ("table", "wide"):
@@ -130,7 +132,7 @@ async def run_command(
 def _preview_text(preview: session_service_pb2.PlacementPreview) -> str:
     if preview.kernels:
         return ", ".join(f"{safe(kernel.hostname)} on {safe(kernel.agent)}" for kernel in preview.kernels)
-    return f"nowhere yet: {safe(preview.reason)}: {safe(preview.message)}"
+    return "nowhere yet"
 
 
 def request(given: dict[str, Any]) -> session_pb2.SessionSpec:

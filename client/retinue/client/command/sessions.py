@@ -144,22 +144,41 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
         ("owner", safe(session.owner)),
         ("project", safe(session.spec.project)),
         ("group", safe(session.spec.resource_group)),
-        (
-            "cluster",
-            f"{session.spec.cluster_size} kernels, {words.word(words.CLUSTER_MODE, session.spec.cluster_mode).lower()}",
-        ),
+        ("cluster", _cluster(session.spec)),
         ("kernels", kernel_counts(session)),
         ("network", "" if _network(session) == "-" else _network(session)),
         ("command", safe(command)),
+        ("ports", _ports(session)),
+        ("apps", ", ".join(safe(service.name) for service in session.spec.services)),
         ("template", _template(session.spec)),
         ("after", ", ".join(safe(parent.name or short_id(parent.session_id)) for parent in session.dependencies)),
         ("retries", str(session.retries) if session.retries else ""),
         ("labels", safe(" ".join(f"{key}={value}" for key, value in sorted(session.spec.labels.items())))),
-        ("age", since(session, "create_time", now)),
+        ("age", since(session, "create_time", now) if session.HasField("create_time") else ""),
         ("ran", "" if started is None else span((ended or now) - started)),
         *((safe(condition.type), safe(condition.message)) for condition in session.conditions),
         *check_facts(session),
     ]
+
+
+def _cluster(spec: session_pb2.SessionSpec) -> str:
+    if spec.cluster_size == 1:
+        return "1 kernel"
+    return f"{spec.cluster_size} kernels, {words.word(words.CLUSTER_MODE, spec.cluster_mode).lower().replace('_', '-')}"
+
+
+def _ports(session: session_pb2.Session) -> str:
+    """What clients reach: of a kernel that has started also what its image declares."""
+    main = session.kernels[0].service_ports if session.kernels else ()
+    named = {
+        port.name: f"{safe(port.name)} {safe(port.protocol) or 'tcp'} {','.join(map(str, port.ports))}"
+        for port in (*main, *session.spec.service_ports)
+    }
+    ranges = [
+        str(ports.first) if ports.first == ports.last else f"{ports.first}-{ports.last}"
+        for ports in session.spec.preopen_ports
+    ]
+    return "; ".join([*named.values(), *ranges])
 
 
 @click.command("explain")
