@@ -25,6 +25,7 @@ from grpc_status import rpc_status
 from manager.api import errors, lower_errors
 from manager.api.authentication import Authenticator
 from manager.api.authorization import Access, access_to, authorise
+from manager.api.messages import Reader, Reading, read
 from manager.api.open_streams import OpenStreams
 from manager.api.wrong_tokens import WrongTokens, address_of
 from manager.identity.principal import Principal
@@ -79,48 +80,40 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         method = handler_call_details.method
+        reader = None if method in SERIALISED_METHODS else handler.request_deserializer
+        writer = None if method in SERIALISED_METHODS else handler.response_serializer
+        # The library reads nothing itself: it would before anybody knows who calls.
         match handler.request_streaming, handler.response_streaming:
             case False, False:
-                return grpc.unary_unary_rpc_method_handler(
-                    self._answering(method, handler.unary_unary),
-                    handler.request_deserializer,
-                    handler.response_serializer,
-                )
+                answer = self._answering(method, handler.unary_unary, reader)
+                return grpc.unary_unary_rpc_method_handler(answer, None, writer)
             case True, False:
-                return grpc.stream_unary_rpc_method_handler(
-                    self._answering(method, handler.stream_unary),
-                    handler.request_deserializer,
-                    handler.response_serializer,
-                )
+                answer = self._answering(method, handler.stream_unary, reader)
+                return grpc.stream_unary_rpc_method_handler(answer, None, writer)
             case False, True:
-                return grpc.unary_stream_rpc_method_handler(
-                    self._streaming(method, handler.unary_stream),
-                    handler.request_deserializer,
-                    handler.response_serializer,
-                )
-        behaviour = self._streaming(method, handler.stream_stream)
-        if method in SERIALISED_METHODS:
-            return grpc.stream_stream_rpc_method_handler(behaviour)
+                stream = self._streaming(method, handler.unary_stream, reader)
+                return grpc.unary_stream_rpc_method_handler(stream, None, writer)
         return grpc.stream_stream_rpc_method_handler(
-            behaviour, handler.request_deserializer, handler.response_serializer
+            self._streaming(method, handler.stream_stream, reader), None, writer
         )
 
-    def _answering(self, method: str, behaviour: Any) -> Any:
+    def _answering(self, method: str, behaviour: Any, reader: Reader | None) -> Any:
         async def answer(request: Any, context: _Context) -> Any:
             async with self._around(method, context, UNARY_SECONDS):
-                return await behaviour(request, context)
+                return await behaviour(_readable(request, reader), context)
 
         return answer
 
-    def _streaming(self, method: str, behaviour: Any) -> Any:
+    def _streaming(self, method: str, behaviour: Any, reader: Reader | None) -> Any:
         async def stream(request: Any, context: _Context) -> AsyncIterator[Any]:
             async with self._around(method, context, None) as access, contextlib.AsyncExitStack() as held:
                 principal = _principal.get(None)
-                if principal is not None:
-                    held.enter_context(self._open_streams.hold(method, principal.name))
+                # Of those who need not say who they are, an address counts as one; no name has a space.
+                caller = f"address {address_of(context.peer())}" if principal is None else principal.name
+                held.enter_context(self._open_streams.hold(method, caller))
                 relay = _Relay()
                 # The handler runs in one task from its start to its end: what it enters it also leaves there.
-                work = relay.start(_produce(behaviour, request, context, relay))
+                work = relay.start(_produce(behaviour, _readable(request, reader), context, relay))
                 end = relay.start(self._end(context, access, principal))
                 try:
                     while True:
@@ -187,6 +180,11 @@ def _check_rights(before: Principal | None, now: Principal) -> None:
     """Raises Unavailable when the caller has lost a right that a stream may have begun with: opened again, it counts."""
     if before is not None and before.lost(now):
         raise errors.Unavailable("your role or memberships have changed: open the stream again")
+
+
+def _readable(request: Any, reader: Reader | None) -> Any:
+    """What a handler takes, of the one message of a call or of the stream of them."""
+    return read(request, reader) if isinstance(request, bytes) or reader is None else Reading(request, reader)
 
 
 class _Relay:

@@ -1,4 +1,4 @@
-"""How many streams a user may have open at a time, by method: the one place for it.
+"""How many streams a user, or an address that nobody is known of, may have open at a time, by method: the one place for it.
 
 What is counted is what this replica serves; a user of several replicas may have as many at each.
 """
@@ -20,6 +20,9 @@ LIMITS: Mapping[str, int] = {
     "/retinue.manager.v1.SessionService/UploadFiles": 32,
     "/retinue.manager.v1.SessionService/DownloadFiles": 32,
     "/retinue.manager.v1.SessionService/ListFiles": 32,
+    # Anyone may call these.
+    "/grpc.health.v1.Health/Watch": 64,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": 64,
 }
 
 
@@ -32,9 +35,9 @@ class OpenStreams:
         self._open: Counter[tuple[str, str]] = Counter()
 
     @contextlib.contextmanager
-    def hold(self, method: str, user: str) -> Iterator[None]:
+    def hold(self, method: str, caller: str) -> Iterator[None]:
         """Counts a stream for as long as the block lasts. Raises StreamLimit."""
-        key, limit = (method, user), self._limits.get(method, self._default)
+        key, limit = (method, caller), self._limits.get(method, self._default)
         if self._open[key] >= limit:
             raise StreamLimit(limit)
         self._open[key] += 1

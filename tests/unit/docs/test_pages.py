@@ -16,7 +16,7 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
-def _written() -> list[str]:
+def written() -> list[str]:
     """Markdown that belongs to the project."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],  # noqa: S607
@@ -60,7 +60,7 @@ def test_everything_in_the_contract_has_its_comment_on_a_page() -> None:
 
 def test_no_link_leads_nowhere() -> None:
     dead = []
-    for name in _written():
+    for name in written():
         file = ROOT / name
         for target in _LINK.findall(_FENCE.sub("", file.read_text())):
             path, _, anchor = target.partition("#")

@@ -1,0 +1,37 @@
+"""Requests as they arrive. They are read inside of a call, once it is known who makes it: strangers cannot have the manager read anything,
+and what cannot be read is told like any other error."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from manager.api import errors
+
+Reader: TypeAlias = Callable[[bytes], Any]
+
+
+def read(message: bytes, reader: Reader | None) -> Any:
+    """One message; without a reader it stays as it is. Raises InvalidRequest."""
+    if reader is None:
+        return message
+    try:
+        return reader(message)
+    except DecodeError:
+        raise errors.InvalidRequest([("request", "cannot be read as a message of its kind")]) from None
+
+
+class Reading:
+    """A stream of messages, each read when it is asked for."""
+
+    def __init__(self, messages: AsyncIterator[bytes], reader: Reader) -> None:
+        self._messages = aiter(messages)
+        self._reader = reader
+
+    def __aiter__(self) -> Reading:
+        return self
+
+    async def __anext__(self) -> Any:
+        return read(await anext(self._messages), self._reader)

@@ -1,0 +1,82 @@
+"""What pages say can be typed or read is there: commands with their options, and files of the project."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+
+import agent.main
+import manager.main
+from docs.generator import ROOT
+from retinue.client.command.application import cli
+from tests.unit.docs.test_pages import written
+
+_FENCE = re.compile(r"^```(?:sh|console|)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_PATH = re.compile(r"(?:manager|agent|client|protos|tests|docs|scripts|examples|demo)/[\w/.-]*\w/?")
+_MODULE = re.compile(r"\w+\.py")
+_CALL = re.compile(r".*(?:^|[\s/])(retinue(?:-manager|-agent)?)(?=\s+[a-z]|\s*$)(.*)")
+_PROGRAMS = {"retinue": cli, "retinue-manager": manager.main.main, "retinue-agent": agent.main.main}
+# What is told of the past may be gone.
+_PAST = {"CHANGELOG.md"}
+
+
+def _pages() -> Iterator[tuple[str, str]]:
+    for name in written():
+        if name not in _PAST and not name.startswith("docs/reference/"):
+            yield name, (ROOT / name).read_text()
+
+
+def _lines(text: str) -> Iterator[str]:
+    """What looks like a command: lines of blocks of shell, and code in sentences."""
+    for block in _FENCE.findall(text):
+        yield from block.replace("\\\n", " ").splitlines()
+    yield from _INLINE.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def _wrong(line: str) -> str:
+    """What is wrong with a line of shell that calls a program of ours; empty for nothing, and for all other lines."""
+    called = _CALL.fullmatch(re.split(r"\s[|&>#]\s?|;", line)[0])
+    if called is None:
+        return ""
+    program = _PROGRAMS[called[1]]
+    try:
+        words = shlex.split(called[2])
+    except ValueError:
+        words = called[2].split()
+    command: click.Command = program
+    for word in words:
+        if word == "--":
+            break
+        if word.startswith("-"):
+            name = word.partition("=")[0]
+            context = click.Context(command)
+            known = {option for made in command.get_params(context) for option in (*made.opts, *made.secondary_opts)}
+            shared = {option for made in program.params for option in made.opts}
+            short = {f"-{letter}" for letter in name[1:]} if not name.startswith("--") else {name}
+            if not {name} & (known | shared) and not short <= known | shared:
+                return f"{line.strip()}: no {name}"
+        elif isinstance(command, click.Group) and (found := command.get_command(click.Context(command), word)):
+            command = found
+        elif command is program and word.isalpha() and word.islower():
+            return f"{line.strip()}: no command {word}"
+    return ""
+
+
+def test_commands_are_there_with_their_options() -> None:
+    lines = [(name, line) for name, text in _pages() for line in _lines(text)]
+    assert sum("retinue " in line for _, line in lines) > 100
+    assert [f"{name}: {wrong}" for name, line in lines if (wrong := _wrong(line))] == []
+
+
+def test_files_are_there() -> None:
+    codes = [(name, code) for name, text in _pages() for code in _INLINE.findall(text)]
+    paths = [(name, path) for name, code in codes for path in _PATH.findall(code)]
+    modules = {path.name for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    bare = [(name, code) for name, code in codes if _MODULE.fullmatch(code)]
+    assert min(len(paths), len(bare)) > 20
+    assert [f"{name}: {path}" for name, path in paths if not (ROOT / path).exists()] == []
+    assert [f"{name}: {code}" for name, code in bare if code not in modules] == []
