@@ -61,7 +61,7 @@ def _wrong(line: str) -> str:
                 return f"{line.strip()}: no {name}"
         elif isinstance(command, click.Group) and (found := command.get_command(click.Context(command), word)):
             command = found
-        elif command is program and word.isalpha() and word.islower():
+        elif command is program and re.fullmatch(r"[a-z][a-z-]*", word):
             return f"{line.strip()}: no command {word}"
     return ""
 
