@@ -5,6 +5,7 @@ their own, started as a user would start it.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 
 import hypothesis
@@ -20,9 +21,13 @@ from tests.integration.databases import TEMPLATE, Postgres, passable_directory
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 
+# Programs that tests start and interrupt would inherit that a shell's background job ignores interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def cluster() -> AsyncIterator[Cluster]:
+async def shared_cluster() -> AsyncIterator[Cluster]:
+    """Of all modules together; tests take `cluster`."""
     options = ClusterOptions(
         agents=2,
         prefix="rt-test-",
@@ -38,6 +43,13 @@ async def cluster() -> AsyncIterator[Cluster]:
         log = await asyncio.to_thread((cluster.directory / "logs" / "manager.log").read_text)
         # Whatever the tests did, the manager met nothing that it did not expect.
         assert not [line for line in log.splitlines() if "incident" in line]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def cluster(shared_cluster: Cluster) -> AsyncIterator[Cluster]:
+    """A cluster of two agents, on which nothing is left when the tests of a module are over."""
+    yield shared_cluster
+    assert not await shared_cluster.wait_clean(30)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -12,7 +12,7 @@
  * be done, in words, U it runs already: whoever has a lock on its log does. At most WINDOW bytes of input are under way that were not reported as taken: so a command that does not
  * read holds up neither signals nor the end.
  *
- * When the command has ended, so does all that it started, orphans included. When standard input ends (whoever is outside has gone,
+ * When the command has ended, so does all that it started, orphans included; this process waits for whoever is outside to go. When standard input ends (whoever is outside has gone,
  * or died) or on SIGTERM (an engine whose client has gone) the command gets SIGHUP and a second later all of it is killed.
  */
 #define _GNU_SOURCE
@@ -550,6 +550,25 @@ static void serve(void)
 	}
 }
 
+/*
+ * Waits, when all is said, for the other end to go: what it still says to a command that has ended would break the way on which it reads,
+ * and what it has not read by then would be lost.
+ */
+static void linger(void)
+{
+	input_over = 1;
+	while (!gone) {
+		struct pollfd ready[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
+
+		if (poll(ready, 2, -1) < 0)
+			continue;
+		if (ready[1].revents != 0)
+			take_signals();
+		if (ready[0].revents != 0)
+			read_frames();
+	}
+}
+
 /* Nobody is there any more: the command may clean up, for a second. */
 static void hang_up(void)
 {
@@ -655,6 +674,7 @@ int main(int count, char **arguments)
 	if (signals < 0)
 		refuse("cannot wait for signals");
 	serve();
+	linger();
 	hang_up();
 	return 0;
 }

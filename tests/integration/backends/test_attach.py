@@ -215,6 +215,22 @@ def _same(contract: Contract, before: set[int]) -> bool:
     return members(contract) == before
 
 
+async def test_what_is_said_to_a_command_that_has_ended_takes_nothing_of_it_away(contract: Contract) -> None:
+    await running(contract)
+    await eventually(lambda: len(members(contract)) == 2)
+    before = members(contract)
+    async with attached(contract, "sh", "-c", "echo said; echo wrong >&2; exit 3") as attachment:
+        # It ends during the first of these.
+        for _ in range(50):
+            await attachment.write(b"x")
+            await attachment.resize(40, 100)
+            await asyncio.sleep(0.01)
+        await attachment.end_input()
+        result = await seen(attachment)
+    assert (result.output, result.errors, result.code) == (b"said\n", b"wrong\n", 3)
+    await eventually(lambda: _same(contract, before))
+
+
 async def test_a_slow_reader_holds_the_command_up(contract: Contract) -> None:
     await running(contract)
     # What the engine holds on its way is its own affair, and bounded too.
