@@ -46,6 +46,9 @@ LOOKS_AT: Mapping[Checker, frozenset[SessionType]] = {
     Checker.LIFETIME: frozenset({SessionType.INTERACTIVE, SessionType.BATCH}),
 }
 DEFAULT_WARNING = 600.0
+# What is exchanged with a session is noted so many seconds later at the most, where no timeout wants it sooner; and what the note itself may take.
+LONGEST_PACE = 15.0
+_NOTING = 1.0
 # A warning is taken back when so much more is left than it was given at: use that is near a threshold does not make it come and go.
 _SLACK = 1.25
 _NUMBERS = ("grace", "warning", "extension", "interaction", "window", "lifetime")
@@ -166,8 +169,11 @@ def remaining_time(now: float, baseline: float, timeout: float, grace_end: float
     return max(baseline, baseline if grace_end is None else grace_end) + timeout - now
 
 
-def judge(policy: IdlePolicy, seen: Seen, now: float) -> Verdict:
-    """What a policy makes of a session at `now`. It is ended when nothing is left and the warning was given early enough."""
+def judge(policy: IdlePolicy, seen: Seen, now: float, changed: float | None = None) -> Verdict:
+    """What a policy makes of a session at `now`. It is ended when nothing is left and the warning was given early enough.
+
+    `changed` is when timeouts were last set: what was exchanged before may be noted more slowly than these want.
+    """
     checks: list[Check] = []
     warn: list[Check] = []
     take_back: set[Checker] = set()
@@ -191,10 +197,20 @@ def judge(policy: IdlePolicy, seen: Seen, now: float) -> Verdict:
             check = Check(checker, Status.WARNED, limit, left, check.measured)
             warn.append(check)
         checks.append(check)
-        if known and left <= 0:
+        if known and left <= 0 and not (checker is Checker.INTERACTION and maybe_unnoted(seen, now, changed)):
             ends.append(check)
     take_back.update(checker for checker in seen.warned if checker not in looking)
     return Verdict(tuple(checks), tuple(warn), frozenset(take_back), ends[0] if ends else None)
+
+
+def maybe_unnoted(seen: Seen, now: float, changed: float | None) -> bool:
+    """Whether something may have been exchanged with a session that is to be noted at the pace of timeouts that are not those of now.
+
+    Only with one that ran and was in use then: the first exchange after a silence of two paces is noted at once.
+    """
+    if changed is None or seen.interaction is None or seen.start > changed:
+        return False
+    return now - changed <= LONGEST_PACE + _NOTING and now - seen.interaction <= 2 * LONGEST_PACE + _NOTING
 
 
 def _applies(policy: IdlePolicy, seen: Seen, checker: Checker) -> bool:

@@ -52,6 +52,11 @@ class Policies:
             merged = self._merged[group, owner] = self.groups.get(group, idle.NOTHING).then(override)
         return merged
 
+    def timeouts(self) -> Mapping[tuple[str, str], float | None]:
+        """How long sessions may go without an interaction, by group or user."""
+        named = (*(("group", *item) for item in self.groups.items()), *(("user", *item) for item in self.users.items()))
+        return {(kind, name): policy.limit(Checker.INTERACTION) for kind, name, policy in named}
+
     def all(self) -> Iterable[IdlePolicy]:
         """Every policy and override by itself."""
         return (*self.groups.values(), *self.users.values())
@@ -92,6 +97,9 @@ class IdleKeeper:
         self._looked: float | None = None
         self._pause = 0.0
         self._measurements = Measurements()
+        # The timeouts that hold, and since when: by the database's clock, and never before the first look.
+        self._timeouts: Mapping[tuple[str, str], float | None] | None = None
+        self._changed = 0.0
 
     def used(self, samples: Iterable[AttemptUsage]) -> None:
         """An agent says what its attempts have used."""
@@ -115,6 +123,8 @@ class IdleKeeper:
             elapsed = 0.0 if self._looked is None else moment - self._looked
             self._looked = moment
             policies = Policies(*await idle_store.read_policies(tx))
+            if (timeouts := policies.timeouts()) != self._timeouts:
+                self._timeouts, self._changed = timeouts, now
             if lost := idle.unwatched(before, now, elapsed, self._pause + _STOOD_STILL):
                 _log.info("nobody was listened to for %.0f s, which count as idle for no session", lost)
                 await idle_store.pause(tx, lost)
@@ -152,6 +162,7 @@ class IdleKeeper:
                 policies.of(row["resource_group"], row["owner"]),
                 seen_in(row, self._measurements.reading(row["id"])),
                 now,
+                self._changed,
             )
             for row in rows
         }
@@ -194,7 +205,7 @@ class IdleKeeper:
                 return
             row, now = rows[0], await idle_store.read_now(tx)
             policy = policies.of(row["resource_group"], row["owner"])
-            check = idle.judge(policy, seen_in(row, self._measurements.reading(session_id)), now).end
+            check = idle.judge(policy, seen_in(row, self._measurements.reading(session_id)), now, self._changed).end
             if check is None:
                 return
             _log.info("session %s is ended: %s", session_id, check.measured)

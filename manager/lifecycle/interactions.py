@@ -14,13 +14,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from manager.lifecycle.idle import LONGEST_PACE
 from manager.store import idle
 from manager.store.database import Database, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
-# Seconds between two writes for one session at the most, and as a part of the timeout.
-LONGEST_PACE, PACE_PARTS = 15.0, 4
+# Seconds between two writes for one session, as a part of the timeout.
+PACE_PARTS = 4
 # Seconds for which what is heard is gathered.
 GATHER_SECONDS = 0.25
 _CLOSE_SECONDS = 2.0

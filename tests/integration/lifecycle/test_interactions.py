@@ -11,10 +11,13 @@ import pytest
 from sqlalchemy import event, text
 
 from manager.lifecycle import commands
+from manager.lifecycle.idle_keeper import IdleKeeper
 from manager.lifecycle.interactions import Interactions
 from manager.lifecycle.spec import KernelSpec, SessionSpec
 from manager.lifecycle.states import SessionType
+from manager.store import idle, sessions
 from manager.store.database import Database
+from tests.integration.lifecycle.conftest import TERM
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -131,3 +134,30 @@ async def test_what_is_left_is_written_when_it_ends(database: Database) -> None:
     async with database.transaction() as tx:
         after: dt.datetime = (await tx.execute(text("SELECT interaction_time FROM session_idle"))).scalar_one()
     assert after > before
+
+
+async def test_a_new_timeout_ends_nothing_that_may_have_been_used_just_now(database: Database) -> None:
+    main, _ = await make(database)
+    session_id = uuid.UUID(main.partition(".")[0])
+    keeper = IdleKeeper(database, TERM, lambda _: None, lambda _: None)
+
+    async def state_after_a_look(used_seconds_ago: float) -> str:
+        async with database.transaction() as tx:
+            await tx.execute(
+                text("UPDATE session_idle SET interaction_time = now() - make_interval(secs => :ago)"),
+                {"ago": used_seconds_ago},
+            )
+        await keeper.look()
+        async with database.transaction() as tx:
+            return str((await sessions.read(tx, [session_id]))[session_id]["state"])
+
+    async with database.transaction() as tx:
+        await tx.execute(text("UPDATE session SET state = 'RUNNING', start_time = now() - interval '1 hour'"))
+        await tx.execute(text("UPDATE kernel SET state = 'RUNNING'"))
+        await idle.note_interactions(tx, {session_id: 0.0})
+    await keeper.look()
+    async with database.transaction() as tx:
+        policy = """UPDATE resource_group SET idle_policy = '{"interaction": 4.0, "warning": 0.0}'"""
+        await tx.execute(text(policy))
+    assert await state_after_a_look(10.0) == "RUNNING"
+    assert await state_after_a_look(60.0) == "TERMINATED"

@@ -242,6 +242,31 @@ def test_spans_in_words(seconds: float, text: str) -> None:
     assert spell(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("known", "after", "changed", "ends"),
+    [
+        (seen(interaction=START + 100), 105, 104, False),
+        # Nothing exchanged under the timeouts of before can be unnoted any more.
+        (seen(interaction=START + 100), 121, 104, True),
+        # A first exchange after a silence is noted at once, whatever the pace.
+        (seen(interaction=START + 70), 105, 104, True),
+        (seen(), 105, 104, True),
+        # It was never noted at another pace.
+        (seen(interaction=START + 100), 105, -1, True),
+        (seen(interaction=START + 100), 105, None, True),
+    ],
+)
+def test_a_new_timeout_waits_for_what_is_not_noted_yet(
+    known: Seen, after: float, changed: float | None, *, ends: bool
+) -> None:
+    now = START + after
+    verdict = judge(IdlePolicy(interaction=4.0, warning=0.0), known, now, None if changed is None else START + changed)
+    assert (verdict.end is not None) is ends
+    # It holds off no other checker.
+    lifetime = IdlePolicy(interaction=4.0, lifetime=60.0, warning=0.0)
+    assert judge(lifetime, known, now, START + 104).end is not None
+
+
 def test_the_pace_of_writing_is_a_part_of_what_the_policy_waits() -> None:
     assert pace(None, None) == 15.0
     assert pace(7200.0, None) == 15.0
