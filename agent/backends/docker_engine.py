@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import docker
 import docker.errors
 import urllib3.exceptions
+from docker.utils import decode_json_header
 
 from agent.attempts import ATTEMPT_ID
 from agent.backends.backend import BackendError
@@ -56,6 +57,22 @@ class ContainerState:
     out_of_memory: bool
     error: str
     end_time: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """A file in a container: whether it is a plain one, and its size in bytes."""
+
+    plain: bool
+    size: int
+
+
+def parse_file(header: str) -> tuple[FileFacts, str]:
+    """Reads the header of the answer to `HEAD /containers/ID/archive`; also where the file leads if it is a link, all others followed."""
+    found = decode_json_header(header)
+    # As Go has it: kinds of files are the highest bits of a mode.
+    plain = not int(found["mode"]) & (0x8F28 << 16)
+    return FileFacts(plain, int(found["size"])), str(found.get("linkTarget") or "")
 
 
 def parse_state(answer: Mapping[str, Any]) -> ContainerState:
@@ -113,6 +130,24 @@ class Engine:
                     raise
                 return False
             return True
+
+    def file(self, name: str, path: str) -> FileFacts | None:
+        """What a container holds at a path, links followed inside it; None when that is nothing. It is not opened, whatever it is."""
+        with _translated():
+            client = self._connected()
+            url = f"{client.base_url}/v{client.api_version}/containers/{name}/archive"
+            facts, target = None, path
+            # The engine follows all links but the last one, and says where they end.
+            for _ in range(2):
+                answer = client.head(url, params={"path": target}, timeout=CALL_TIMEOUT)
+                if answer.status_code == HTTPStatus.NOT_FOUND:
+                    return None
+                if answer.status_code != HTTPStatus.OK:
+                    raise EngineError(f"{path} in container {name} cannot be looked at")
+                facts, target = parse_file(answer.headers["X-Docker-Container-Path-Stat"])
+                if not target:
+                    break
+            return facts
 
     def start(self, name: str) -> None:
         """Starts a container; one that runs already goes on."""
@@ -203,6 +238,8 @@ class Engine:
                     timeout=CALL_TIMEOUT,
                     num_pools=CONNECTIONS,
                 )
+                # What an environment says of proxies and passwords is not meant for the engine, and is read anew for each call.
+                self._client.trust_env = False
             return self._client
 
     def _probe(self) -> None:

@@ -12,6 +12,7 @@ import resource
 import stat
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 from typing import TYPE_CHECKING, TypeVar
@@ -20,6 +21,7 @@ from agent.backends.docker_container import INSIDE, Container, Files, body, cont
 from agent.backends.docker_engine import EngineError, EngineUnavailableError
 from agent.backends.docker_fit import INVALID
 from agent.backends.furnishing import (
+    LARGEST_FILE,
     MOUNT_REFUSED,
     Furniture,
     MountRefusedError,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from agent.resources.holdings import Holding
 
 HOSTS, RESOLVER = "hosts", "resolv.conf"
+ACCOUNTS = ("/etc/passwd", "/etc/group")
 READY_TIMEOUT = 30.0
 """Seconds that a started container may take to be at its gate."""
 READY_POLL = 0.001
@@ -93,6 +96,8 @@ class DockerKernels:
         options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._init = build(options.cache_dir)
         self._attach = build(options.cache_dir, ATTACH)
+        # Images of which the engine can read what they say of users.
+        self._checked: set[str] = set()
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if self._open_files == resource.RLIM_INFINITY:
             self._open_files = 1 << 20
@@ -126,6 +131,7 @@ class DockerKernels:
             # Only one that was there before has to be looked at: it may be of a try whose answer was lost.
             if not _persist(lambda: self._engine.create(name, body(container))) and not self._is_ours(name, spec.id):
                 raise KernelError(f"there is a container {name} already")
+            self._check_accounts(name, image.identity.id)
             _persist(lambda: self._engine.start(name))
             init = self._wait_ready(name, place)
             self._furnish(init, ssh, spec, place)
@@ -136,6 +142,16 @@ class DockerKernels:
             raise KernelError(f"image {spec.image} cannot be used: {error}", INVALID) from error
         except (EngineError, OSError) as error:
             raise KernelError(str(error)) from error
+
+    def _check_accounts(self, name: str, image_id: str) -> None:
+        """Looks at where an image names users and groups, once: engine and runc read it whatever it is, and one that blocks is never given up."""
+        if image_id in self._checked:
+            return
+        for path in ACCOUNTS:
+            found = _persist(partial(self._engine.file, name, path))
+            if found is not None and not (found.plain and found.size <= LARGEST_FILE):
+                raise UnfitFileError(path)
+        self._checked.add(image_id)
 
     def _is_ours(self, name: str, attempt_id: str) -> bool:
         """Whether a container is this attempt's and was not started: whatever was started before is not started again."""

@@ -38,13 +38,17 @@ KEY_SPACE = {"mode": "0755", "size": "1m", "nr_inodes": "16"}
 
 
 LARGEST_FILE = 1 << 20
-"""Bytes of a file of an image that is changed."""
+"""Bytes of a file of an image that is read."""
 MOUNT_REFUSED = "MOUNT_REFUSED"
 """Reason of attempts that failed for a mount."""
 
 
 class UnfitFileError(OSError):
-    """A file that has to be changed is not what one is; the text says which."""
+    """A file of an image that has to be read is not what one is; the text says which."""
+
+    def __init__(self, path: object) -> None:
+        """`path` is where it is in the image."""
+        super().__init__(f"{path} in it is no plain file of at most {LARGEST_FILE >> 20} MiB")
 
 
 class MountRefusedError(Exception):
@@ -249,7 +253,7 @@ def _read(path: Path) -> str:
     except FileNotFoundError:
         return ""
     if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_FILE:
-        raise UnfitFileError(f"{path} in it is no plain file of at most {LARGEST_FILE >> 20} MiB")
+        raise UnfitFileError(path)
     return path.read_text(errors="surrogateescape")
 
 

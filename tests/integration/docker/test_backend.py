@@ -187,33 +187,45 @@ async def test_an_image_does_not_make_its_user_root_by_another_name(
         client.close()
 
 
-def strange_file(kind: str) -> tuple[tarfile.TarInfo, bytes]:
-    """What an image may hold where the users are named."""
-    content = b"x\n" * (1 << 20) if kind == "large" else b""
-    found = tarfile.TarInfo("etc/passwd")
-    found.type = {"device": tarfile.CHRTYPE, "large": tarfile.REGTYPE}[kind]
-    # Like /dev/null.
-    found.devmajor, found.devminor, found.size = 1, 3, len(content)
-    return found, content
+STRANGE: dict[str, list[tuple[str, str | bytes, int]]] = {
+    # Like /dev/null, and /dev/zero.
+    "device": [("etc/passwd", tarfile.CHRTYPE, 3)],
+    "endless": [("etc/group", tarfile.CHRTYPE, 5)],
+    "large": [("etc/passwd", tarfile.REGTYPE, 0)],
+    # What is never given up by who opens it.
+    "fifo": [("etc/passwd", tarfile.FIFOTYPE, 0)],
+    "fifo-of-groups": [("etc/group", tarfile.FIFOTYPE, 0)],
+    "fifo-behind-links": [("etc/passwd", "/a/../b", 0), ("b", "../../c", 0), ("c", tarfile.FIFOTYPE, 0)],
+}
+"""What an image may hold where users are named: path, kind or target of a link, and minor number."""
 
 
-@pytest.mark.parametrize("kind", ["device", "large"])
+def strange_image(kind: str) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for path, what, minor in STRANGE[kind]:
+            data = b"x\n" * (1 << 20) if what == tarfile.REGTYPE else b""
+            member = tarfile.TarInfo(path)
+            member.type, member.linkname = (what, "") if isinstance(what, bytes) else (tarfile.SYMTYPE, what)
+            member.devmajor, member.devminor, member.size = 1, minor, len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("kind", STRANGE)
 async def test_an_image_may_hold_anything_where_its_users_are_named(
     contract: Contract, engine: TestEngine, kind: str
 ) -> None:
-    """The agent neither fills its memory with it, nor writes to a disk of the node."""
-    content, image = io.BytesIO(), f"retinue-test/strange:{kind}"
-    with tarfile.open(fileobj=content, mode="w") as archive:
-        member, data = strange_file(kind)
-        archive.addfile(member, io.BytesIO(data))
+    """The agent neither fills its memory with it, nor writes to a disk of the node; and no engine waits for it for ever."""
+    image = f"retinue-test/strange:{kind}"
     client = engine.client()
     try:
-        client.import_image_from_data(content.getvalue(), repository="retinue-test/strange", tag=kind)
+        client.import_image_from_data(strange_image(kind), repository="retinue-test/strange", tag=kind)
         backend = await contract.open()
         await backend.create(contract.spec("k", "true", image=image), HOSTS)
         observed = backend.observed()["k.1"]
         assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_INVALID"), observed.message
-        assert "/etc/passwd in it is no plain file" in observed.message
+        assert "in it is no plain file" in observed.message
         await backend.remove("k.1")
         assert not contract.left()
     finally:
