@@ -7,15 +7,18 @@ import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import orjson
 import psycopg
 import sqlalchemy.exc
 from psycopg.rows import dict_row
-from sqlalchemy import Executable, Result, text
+from sqlalchemy import Executable, Result, event, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.ext.asyncio import AsyncSession as SqlAlchemySession
 from sqlmodel.ext.asyncio.session import AsyncSession
+
+from manager.store import arrays
 
 _DRIVER = "postgresql+psycopg"
 _CONNECT_SECONDS = 5
@@ -116,6 +119,7 @@ class Database:
             # The connection that was used last: its server process has the statements prepared, and its memory is warm.
             pool_use_lifo=True,
             pool_timeout=_CONNECT_SECONDS,
+            json_deserializer=orjson.loads,
             connect_args={
                 **_LIVENESS,
                 "application_name": "retinue-manager",
@@ -123,6 +127,9 @@ class Database:
                     statement_timeout=milliseconds, idle_in_transaction_session_timeout=3 * milliseconds, timezone="UTC"
                 ),
             },
+        )
+        event.listen(
+            self._engine.sync_engine, "connect", lambda connection, _: arrays.register(connection.adapters)
         )
 
     def listen(self, listener: Callable[[Sequence[Any]], None]) -> None:

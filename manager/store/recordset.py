@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
-import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+import orjson
 from sqlalchemy import Result
 
 Row: TypeAlias = Mapping[str, Any]
@@ -15,17 +13,9 @@ Row: TypeAlias = Mapping[str, Any]
 
 def recordset(rows: Iterable[Mapping[str, Any]]) -> str:
     """The text for a parameter used as `jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(column type, …)`."""
-    return json.dumps(list(rows), default=_plain, separators=(",", ":"))
+    return orjson.dumps(list(rows)).decode()
 
 
 def fetched(result: Result[Any]) -> list[Row]:
     """All rows of a result, by column name."""
     return [dict(row._mapping) for row in result]  # noqa: SLF001  # public in spite of its name: documented as the row's mapping
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, dt.datetime):
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} has no place in a row")
