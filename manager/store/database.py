@@ -128,9 +128,7 @@ class Database:
                 ),
             },
         )
-        event.listen(
-            self._engine.sync_engine, "connect", lambda connection, _: arrays.register(connection.adapters)
-        )
+        event.listen(self._engine.sync_engine, "connect", lambda connection, _: arrays.register(connection.adapters))
 
     def listen(self, listener: Callable[[Sequence[Any]], None]) -> None:
         """Has `listener` called with the events that a transaction of this process appended to the journal, after its commit; with none when

@@ -49,9 +49,7 @@ class Session(SQLModel, table=True):
     )
 
     id: uuid.UUID = Field(primary_key=True)
-    sequence: int = Field(
-        default=None, sa_column=Column(BigInteger, Identity(always=True), nullable=False, unique=True)
-    )
+    sequence: int = Field(default=None, sa_column=Column(BigInteger, Identity(always=True), nullable=False))
     name: str
     owner: str = Field(index=True)
     project: str
@@ -150,7 +148,8 @@ class Attempt(SQLModel, table=True):
         Index("attempt_live_session", "session_id", postgresql_where=text("end_time IS NULL")),
     )
 
-    kernel_id: uuid.UUID = Field(primary_key=True, foreign_key="kernel.id", ondelete="CASCADE")
+    # Goes with the kernel, from whose row it is made: by a trigger, not by a reference.
+    kernel_id: uuid.UUID = Field(primary_key=True)
     epoch: int = Field(primary_key=True)
     session_id: uuid.UUID
     agent_id: str

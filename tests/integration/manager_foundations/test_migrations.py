@@ -95,3 +95,20 @@ async def test_a_database_that_is_not_there(tmp_path: object) -> None:
 async def test_bad_urls(url: str) -> None:
     with pytest.raises(ValueError, match="database URL"):
         Database(url)
+
+
+async def test_attempts_go_with_their_session(database_url: str) -> None:
+    made = """
+        INSERT INTO session (id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, state, result, reason, message,
+            network, tries, failed_starts, last_failure, force, version)
+        SELECT CAST(id AS uuid), id, 'o', 'default', 'default', 'batch', 'SINGLE_NODE', 1, 10, 'RUNNING', 'UNDEFINED', '', '', '', 1, 0, '', FALSE, 1
+        FROM unnest(ARRAY['00000000-0000-0000-0000-000000000001', '00000000-0000-0000-0000-000000000002']) AS id;
+        INSERT INTO kernel (id, session_id, role, role_index, local_rank, hostname, slots, state, epoch, address, reason)
+        SELECT id, id, 'main', 1, 0, 'main1', '{}', 'RUNNING', 1, '', '' FROM session;
+        INSERT INTO attempt (kernel_id, epoch, session_id, agent_id, goal, observed, term, log_pending)
+        SELECT id, epoch, id, 'a', 'RUNNING', 'RUNNING', 1, FALSE FROM session CROSS JOIN generate_series(1, 2) AS epoch
+    """
+    await asyncio.to_thread(execute, database_url, made)
+    await asyncio.to_thread(execute, database_url, "DELETE FROM session WHERE name LIKE '%1'")
+    left = "SELECT string_agg(right(kernel_id::text, 1), ' ') FROM attempt"
+    assert await asyncio.to_thread(execute, database_url, left) == "2 2"
