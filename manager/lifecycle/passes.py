@@ -303,16 +303,17 @@ class GroupPasses:
     async def _write_kept(self, tx: Transaction, plan: Plan, kept: Integers, owners: list[str]) -> None:
         ids = [plan.ids[session] for session in kept.tolist()]
         networks = [plan.networks[session_id] for session_id in ids if session_id in plan.networks]
+        holdings = plan.holdings.part(kept)
+        sizes = np.diff(holdings.offsets)
         placed = placements.Sessions(
             group=plan.group,
             ids=ids,
             owners=owners,
+            sizes=sizes.tolist(),
             networks=[_kind(plan.networks.get(session_id)) for session_id in ids],
             tries=[plan.tries[session] for session in kept.tolist()],
             rotation=plan.rotation if plan.rotation != self._written_rotation else None,
         )
-        holdings = plan.holdings.part(kept)
-        sizes = np.diff(holdings.offsets)
         sessions = np.repeat(np.arange(len(ids)), sizes).tolist()
         ranks = (np.arange(len(sessions)) - np.repeat(holdings.offsets[:-1], sizes)).tolist()
         agents = self._keeper.mirror.agents.ids

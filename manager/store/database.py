@@ -124,7 +124,11 @@ class Database:
                 **_LIVENESS,
                 "application_name": "retinue-manager",
                 "options": _options(
-                    statement_timeout=milliseconds, idle_in_transaction_session_timeout=3 * milliseconds, timezone="UTC"
+                    statement_timeout=milliseconds,
+                    idle_in_transaction_session_timeout=3 * milliseconds,
+                    timezone="UTC",
+                    # Statements over lists are few and look dear: making machine code of one takes longer than it.
+                    jit="off",
                 ),
             },
         )

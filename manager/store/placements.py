@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import text
@@ -22,13 +23,14 @@ from manager.store.shares import Difference
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Placed sessions of a group, in order of decision: `networks` is '', BRIDGE or VXLAN, `tries` the tries that this one makes. `rotation` is
-    the agent that a rotation chose last, or None if that is written already.
+    """Placed sessions of a group, in order of decision: `sizes` are numbers of kernels, `networks` is '', BRIDGE or VXLAN, `tries` the tries that
+    this one makes. `rotation` is the agent that a rotation chose last, or None if that is written already.
     """
 
     group: str
     ids: Sequence[uuid.UUID]
     owners: Sequence[str]
+    sizes: Sequence[int]
     networks: Sequence[str]
     tries: Sequence[int]
     rotation: str | None
@@ -100,7 +102,7 @@ async def write(tx: Transaction, term: int, placed: Sessions, kernels: Kernels, 
         *shares.reading([(placed.group, owner) for owner in owners]),
     )
     more = [Difference(placed.group, row["owner"], row["slot"], row["amount"]) for row in claimed]
-    await tx.together(shares.writing(more, group, held), _recording(placed.ids), commit=True)
+    await tx.together(shares.writing(more, group, held), _recording(placed), commit=True)
     journal.appended_unseen(tx)
 
 
@@ -229,32 +231,35 @@ def _keeping_rotation(group: str, rotation: str) -> Statement:
     )
 
 
-def _recording(ids: Sequence[uuid.UUID]) -> Statement:
+def _recording(placed: Sessions) -> Statement:
+    """The journal: each session after its kernels, numbered by their ranks. How many there are is known, since the sessions are locked."""
+    entries = [0, *accumulate(size + 1 for size in placed.sizes)]
     return Statement(
         """
-            WITH told AS (
-                SELECT r.place, s.id, s.owner, s.project, s.network FROM unnest(CAST(:ids AS uuid[])) WITH ORDINALITY AS r(id, place)
+            WITH counted AS (
+                UPDATE journal_head SET revision = revision + :number WHERE id = 1 RETURNING revision - :number AS head
+            ), told AS (
+                SELECT head + r.before AS before, r.size, s.id, s.owner, s.project, s.network
+                FROM counted, unnest(CAST(:ids AS uuid[]), CAST(:befores AS bigint[]), CAST(:sizes AS int[])) AS r(id, before, size)
                 JOIN session s USING (id)
-            ), entry AS (
-                SELECT told.place, k.local_rank AS rank, told.id, told.owner, told.project, 'KERNEL_MOVED' AS kind,
-                    jsonb_build_object('kernel_id', k.id, 'hostname', k.hostname, 'from', 'PENDING', 'to', 'SCHEDULED', 'agent', k.agent_id,
-                        'epoch', k.epoch, 'address', k.address, 'exit_code', NULL, 'reason', '') AS payload
-                FROM told JOIN kernel k ON k.session_id = told.id
-                UNION ALL
-                SELECT place, 2147483647, id, owner, project, 'SESSION_MOVED',
-                    jsonb_build_object('from', 'PENDING', 'to', 'SCHEDULED', 'result', 'UNDEFINED', 'exit_code', NULL, 'reason', '',
-                        'message', '', 'network', network)
-                FROM told
-            ), numbered AS MATERIALIZED (
-                SELECT *, row_number() OVER (ORDER BY place, rank) AS number FROM entry
-            ), counted AS (
-                UPDATE journal_head SET revision = revision + (SELECT count(*) FROM numbered) WHERE id = 1
-                RETURNING revision - (SELECT count(*) FROM numbered) AS before
             )
             INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
-            SELECT before + number, clock_timestamp(), id, owner, project, kind, payload FROM counted, numbered
+            SELECT told.before + k.local_rank + 1 AS revision, clock_timestamp(), told.id, told.owner, told.project, 'KERNEL_MOVED',
+                jsonb_build_object('kernel_id', k.id, 'hostname', k.hostname, 'from', 'PENDING', 'to', 'SCHEDULED', 'agent', k.agent_id,
+                    'epoch', k.epoch, 'address', k.address, 'exit_code', NULL, 'reason', '')
+            FROM told JOIN kernel k ON k.session_id = told.id
+            UNION ALL
+            SELECT before + size + 1, clock_timestamp(), id, owner, project, 'SESSION_MOVED',
+                jsonb_build_object('from', 'PENDING', 'to', 'SCHEDULED', 'result', 'UNDEFINED', 'exit_code', NULL, 'reason', '',
+                    'message', '', 'network', network)
+            FROM told ORDER BY revision
         """,
-        {"ids": list(ids)},
+        {
+            "number": entries[-1],
+            "ids": list(placed.ids),
+            "befores": entries[:-1],
+            "sizes": list(placed.sizes),
+        },
     )
 
 
