@@ -41,9 +41,7 @@ async def start_service(database: Database, forwarder: Forwarder, request: pb.St
     kernel, service, place = await _find(database, request.session, request.service)
     if violations := service.wrong_additions(request.arguments, request.environment):
         raise errors.InvalidRequest(violations)
-    session_id = kernel.place.attempt_id.partition(".")[0]
-    async with database.transaction() as tx:
-        await note_entrance(tx, uuid.UUID(session_id), Way.SERVICE, f"{MAIN}1", service=service.name)
+    session_id = await _noted(database, kernel, service, Way.SERVICE)
     _log.info("%s starts service %s of session %s", current_principal().name, service.name, session_id)
     asked = agent_pb.StartServiceRequest(
         place=place,
@@ -60,7 +58,8 @@ async def stop_service(database: Database, forwarder: Forwarder, request: pb.Sto
     """Ends it, if it runs."""
     grace = _seconds(request.grace if request.HasField("grace") else None, "grace", DEFAULT_GRACE_SECONDS)
     kernel, service, place = await _find(database, request.session, request.service)
-    _log.info("%s stops service %s of attempt %s", current_principal().name, service.name, place.attempt_id)
+    session_id = await _noted(database, kernel, service, Way.SERVICE_STOP)
+    _log.info("%s stops service %s of session %s", current_principal().name, service.name, session_id)
     asked = agent_pb.StopServiceRequest(place=place, grace=grace)
     answer = await forwarder.call(kernel.place, lambda stub: stub.StopService, asked)
     return _status(answer.status, place.port)
@@ -72,6 +71,14 @@ async def get_service(database: Database, forwarder: Forwarder, request: pb.GetS
     asked = agent_pb.GetServiceRequest(place=place)
     answer = await forwarder.unheard.call(kernel.place, lambda stub: stub.GetService, asked)
     return _status(answer.status, place.port)
+
+
+async def _noted(database: Database, kernel: MainKernel, service: ServiceSpec, way: Way) -> str:
+    """Keeps in the journal what is done to a service; returns the session's id."""
+    session_id = kernel.place.attempt_id.partition(".")[0]
+    async with database.transaction() as tx:
+        await note_entrance(tx, uuid.UUID(session_id), way, f"{MAIN}1", service=service.name)
+    return session_id
 
 
 async def _find(database: Database, session: str, name: str) -> tuple[MainKernel, ServiceSpec, agent_pb.ServicePlace]:

@@ -23,15 +23,19 @@ class Way(StrEnum):
     UPLOAD = "UPLOAD"
     DOWNLOAD = "DOWNLOAD"
     SERVICE = "SERVICE"
+    SERVICE_STOP = "SERVICE_STOP"
 
 
-# Each of these is somebody at work.
-_ALWAYS = frozenset({Way.ATTACH, Way.CODE, Way.HTTP})
+# Each of these is somebody at work, or takes something away from others.
+_ALWAYS = frozenset({Way.ATTACH, Way.CODE, Way.HTTP, Way.SERVICE_STOP})
 
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """Who enters, where and how; `port` only by a port, `service` only by a service. What is run or sent is not told: it may hold secrets."""
+    """Who enters, where and how; `port` only by a port, `service` only where one is started or stopped.
+
+    What is run or sent is not told: it may hold secrets.
+    """
 
     way: Way
     hostname: str

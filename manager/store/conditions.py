@@ -77,7 +77,12 @@ async def _write(tx: Transaction, changed: Mapping[uuid.UUID, tuple[Row, list[di
                 owner=row["owner"],
                 project=row["project"],
                 kind="NOTED",
-                payload={"reason": row["reason"], "message": row["message"], "conditions": conditions},
+                payload={
+                    "reason": row["reason"],
+                    "message": row["message"],
+                    "conditions": conditions,
+                    "new": [condition["type"] for condition in conditions if condition not in row["conditions"]],
+                },
             )
             for session_id, (row, conditions) in changed.items()
         ],

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 EVENTS = ("CREATED", "SCHEDULED", "RUNNING", "PENDING", "TERMINATING", "TERMINATED", "CANCELLED", "SUCCEEDED", "FAILED")
+IDLE_WARNING = "IDLE_WARNING"
 ENDS = ("TERMINATED", "CANCELLED")
 # Tries in all, and pauses between them: some 12 hours.
 MAX_TRIES = 24
@@ -77,11 +78,19 @@ def events_of(kind: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
     """What an entry of the journal is to those who are told; nothing for most."""
     if kind == "CREATED":
         return ("CREATED",)
+    if kind == "NOTED":
+        return (IDLE_WARNING,) if _warnings(payload) else ()
     if kind != "SESSION_MOVED" or payload["to"] not in EVENTS:
         return ()
     result = {"SUCCESS": "SUCCEEDED", "FAILURE": "FAILED"}.get(payload["result"])
     ended = (result,) if payload["to"] in ENDS and result is not None else ()
     return (payload["to"], *ended)
+
+
+def _warnings(payload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Warnings of the end that are new with an entry of the journal; it has all conditions of the session."""
+    new = [name for name in payload.get("new", ()) if name.endswith("_WARNING")]
+    return [condition for condition in payload.get("conditions", ()) if condition["type"] in new]
 
 
 def wanted(asked: tuple[str, ...], happened: tuple[str, ...]) -> str:
@@ -93,6 +102,13 @@ def wanted(asked: tuple[str, ...], happened: tuple[str, ...]) -> str:
 def body_of(event: str, row: Mapping[str, Any]) -> str:
     """The JSON that is sent; `row` has revision, create_time, session_id, owner, project, name, kind and payload."""
     payload = row["payload"] if row["kind"] == "SESSION_MOVED" else {}
+    if event == IDLE_WARNING:
+        warnings = _warnings(row["payload"])
+        payload = {
+            "to": "RUNNING",
+            "reason": ", ".join(warning["type"] for warning in warnings),
+            "message": "; ".join(warning["message"] for warning in warnings),
+        }
     told = {
         "event": event,
         "revision": row["revision"],

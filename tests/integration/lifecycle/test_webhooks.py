@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import text
 
 from manager.lifecycle import commands
+from manager.lifecycle.idle_keeper import IdleKeeper
 from manager.lifecycle.spec import WebhookSpec
 from manager.lifecycle.webhooks import Courier
 from manager.store.database import Database
@@ -100,6 +101,24 @@ async def test_told_in_order_and_again_until_taken_over_restarts(database: Datab
         assert (await count(database, "webhook"), await count(database, "webhook_delivery")) == (0, 0)
         assert not await told(database, Courier(database, TERM, LOCAL))
         assert len(server.requests) == 4
+
+
+async def test_warnings_of_the_idle_policy_are_told(database: Database) -> None:
+    async with receiver() as server:
+        webhook = WebhookSpec(f"http://127.0.0.1:{server.port}/", ("IDLE_WARNING",))
+        session_id = await submit(database, "ann", "idle", webhooks=(webhook,))
+        async with database.transaction() as tx:
+            await tx.execute(text("UPDATE session SET state = 'RUNNING', type = 'INTERACTIVE'"))
+            await tx.execute(text("""UPDATE resource_group SET idle_policy = '{"interaction": 60, "warning": 40}'"""))
+            await tx.execute(text("UPDATE session SET start_time = now() - interval '30 s'"))
+        keeper, courier = IdleKeeper(database, TERM, lambda _: None, lambda _: None), Courier(database, TERM, LOCAL)
+        for _ in range(2):
+            await keeper.look()
+            assert not await told(database, courier)
+        ((headers, body),) = server.requests
+        assert headers["Retinue-Event"] == "IDLE_WARNING"
+        assert (body["session"]["id"], body["session"]["reason"]) == (str(session_id), "INTERACTION_WARNING")
+        assert "it ends at" in body["session"]["message"]
 
 
 async def test_inner_addresses_get_nothing(database: Database) -> None:

@@ -89,6 +89,8 @@ async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tm
                     await session.files("sub1").download("x", tmp_path / "y")
                 with contextlib.suppress(CallError):
                     await session.start_service("web")
+                for _ in range(2):
+                    await session.stop_service("web")
                 administrator = (await client.users.caller()).name
                 assert await entrances(client, session) == [
                     ("ATTACH", "entering", "sub1", 0),
@@ -101,6 +103,8 @@ async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tm
                     ("UPLOAD", "entering", "sub1", 0),
                     ("DOWNLOAD", "entering", "sub1", 0),
                     ("SERVICE", "entering", "main1", 0),
+                    ("SERVICE_STOP", "entering", "main1", 0),
+                    ("SERVICE_STOP", "entering", "main1", 0),
                 ]
             finally:
                 await session.terminate(force=True)

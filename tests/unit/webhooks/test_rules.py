@@ -91,6 +91,30 @@ def test_who_is_told_of_what() -> None:
     assert rules.wanted(("CREATED",), rules.events_of("CREATED", {})) == "CREATED"
 
 
+def test_a_warning_is_told_once() -> None:
+    conditions = [
+        {"type": "AGENT_LOST", "message": "gone"},
+        {"type": "INTERACTION_WARNING", "message": "unused"},
+        {"type": "LIFETIME_WARNING", "message": "old"},
+    ]
+    warned = {"new": ["LIFETIME_WARNING", "AGENT_LOST"], "conditions": conditions, "reason": "", "message": ""}
+    assert rules.events_of("NOTED", warned) == ("IDLE_WARNING",)
+    assert rules.events_of("NOTED", {**warned, "new": ["AGENT_LOST"]}) == (), "it was there before"
+    assert rules.wanted((), ("IDLE_WARNING",)) == "", "who asks for nothing is told of the end only"
+    row = {
+        "revision": 7,
+        "create_time": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        "session_id": "s",
+        "name": "n",
+        "owner": "o",
+        "project": "p",
+        "kind": "NOTED",
+        "payload": warned,
+    }
+    told = json.loads(rules.body_of("IDLE_WARNING", row))["session"]
+    assert (told["state"], told["reason"], told["message"]) == ("RUNNING", "LIFETIME_WARNING", "old")
+
+
 def test_the_body_is_signed() -> None:
     row = {
         "revision": 7,

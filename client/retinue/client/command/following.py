@@ -90,7 +90,7 @@ def event_line(event: session_pb2.SessionEvent) -> str:
     if change == "kernel_entered":
         entered = event.kernel_entered
         place = " ".join(filter(None, (str(entered.port or ""), safe(entered.service))))
-        way = words.word(words.KERNEL_WAY, entered.way).lower() + (f" {place}" if place else "")
+        way = words.word(words.KERNEL_WAY, entered.way).lower().replace("_", " ") + (f" {place}" if place else "")
         return f"{head}  {safe(entered.user)} enters {safe(entered.hostname)}: {way}"
     return f"{head}  {changes(None, event.noted)[0]}"
 
