@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -169,48 +168,6 @@ async def test_killed_at_any_point_of_creating(process: AgentProcess, place: Pla
     assert not list((place.directory / "scratch").iterdir())
 
 
-async def test_node_restart(backends: Backends) -> None:
-    backend = await backends.open()
-    for name in ("held", "running", "done"):
-        await backend.create(spec(name, "sleep", "1000") if name != "done" else spec(name, "true"), HOSTS)
-    await backend.release("running.1")
-    await backend.release("done.1")
-    await backends.until("done.1", Phase.EXITED)
-    await backend.close()
-    # A restart of the node ends all at once: nobody is left to write an exit code.
-    for name in ("held.1", "running.1"):
-        values = record(backends.place.directory, name)
-        for process in (values["monitor"], values["init"]):
-            assert isinstance(process, dict)
-            os.kill(process["pid"], signal.SIGKILL)
-    backend = await backends.open(boot_id="another-boot")
-    observed = backend.observed()
-    assert {name: observed[f"{name}.1"].reason for name in ("held", "running", "done")} == {
-        "held": "NODE_REBOOTED",
-        "running": "NODE_REBOOTED",
-        "done": "EXITED",
-    }
-    assert all(attempt.phase is Phase.EXITED for attempt in observed.values())
-    assert not groups(backends.place)
-
-
-async def test_lost_records_end_their_kernels(backends: Backends) -> None:
-    backend = await backends.open()
-    attempts = backends.place.directory / "state" / "attempts"
-    for name in ("damaged", "gone"):
-        await backend.create(spec(name), HOSTS)
-        await backend.release(f"{name}.1")
-    (attempts / "damaged.1" / "record.json").write_text('{"id": "dam')
-    shutil.rmtree(attempts / "gone.1")
-    backend = await backends.open()
-    for name in ("damaged.1", "gone.1"):
-        observed = backend.observed()[name]
-        assert (observed.phase, observed.reason) == (Phase.FAILED, "RECORD_LOST")
-        await backend.create(spec(name.removesuffix(".1"), "true"), HOSTS)
-        assert backend.observed()[name].reason == "RECORD_LOST"
-    assert not groups(backends.place)
-
-
 async def test_kernel_outlives_the_process_that_watches_it(backends: Backends) -> None:
     backend = await backends.open()
     await backend.create(
@@ -229,31 +186,3 @@ async def test_kernel_outlives_the_process_that_watches_it(backends: Backends) -
     observed = await backends.until("k.1", Phase.EXITED)
     assert (observed.exit_code, observed.reason) == (None, "STOPPED")
     assert printed(backend, "k.1") == "on\nlate\n"
-
-
-async def test_release_that_was_recorded_and_not_done(backends: Backends) -> None:
-    backend = await backends.open()
-    await backend.create(spec("k", "echo", "out"), HOSTS)
-    await backend.close()
-    path = backends.place.directory / "state" / "attempts" / "k.1" / "record.json"
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps(values | {"phase": "running", "start_time": 1.0}))
-    backend = await backends.open()
-    observed = await backends.until("k.1", Phase.EXITED)
-    assert (observed.exit_code, printed(backend, "k.1")) == (0, "out\n")
-
-
-async def test_stop_goes_on_in_the_next_agent(backends: Backends) -> None:
-    backend = await backends.open()
-    await backend.create(spec("k", "sh", "-c", "trap '' TERM; echo on; while :; do sleep 0.05; done"), HOSTS)
-    await backend.release("k.1")
-    async for _ in backend.output("k.1").stream(0, follow=True):
-        break
-    await backend.stop("k.1", 5)
-    backend = await backends.open()
-    observed = backend.observed()["k.1"]
-    assert observed.phase is Phase.STOPPING
-    assert observed.kill_at is not None
-    assert 0 < observed.kill_at - time.monotonic() <= 5
-    await backend.kill("k.1")
-    assert (await backends.until("k.1", Phase.EXITED)).exit_code == 137

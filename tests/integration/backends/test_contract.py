@@ -59,6 +59,7 @@ async def printed_something(contract: Contract, attempt_id: str) -> None:
         (("sh", "-c", "kill -SEGV $$"), 139),
         (("sh", "-c", "sleep 1000 & exit 5"), 5),
         (("sh", "-c", "setsid sleep 1000 & exit 6"), 6),
+        (("a=b",), 127),
     ],
 )
 async def test_exit_codes(contract: Contract, command: tuple[str, ...], code: int) -> None:
@@ -327,13 +328,16 @@ async def test_node_restart(contract: Contract) -> None:
             process = values[key]
             if isinstance(process, dict):
                 send_signal(Process(**process), 9)  # type: ignore[arg-type]
-    await contract.open(boot_id="another-boot")
+    backend = await contract.open(boot_id="another-boot")
     observed = {name: await contract.until(f"{name}.1", Phase.EXITED) for name in ("held", "running", "done")}
     assert {name: (attempt.reason, attempt.exit_code) for name, attempt in observed.items()} == {
         "held": ("NODE_REBOOTED", None),
         "running": ("NODE_REBOOTED", None),
         "done": ("EXITED", 0),
     }
+    for name in observed:
+        await backend.remove(f"{name}.1")
+    assert not contract.left()
 
 
 async def test_output_by_offset(contract: Contract) -> None:

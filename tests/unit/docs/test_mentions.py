@@ -14,7 +14,8 @@ from docs.generator import ROOT
 from retinue.client.command.application import cli
 from tests.unit.docs.test_pages import written
 
-_FENCE = re.compile(r"^```(?:sh|console|)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^ {4}\S.*$", re.MULTILINE)
 _INLINE = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(r"(?:manager|agent|client|protos|tests|docs|scripts|examples|demo)/[\w/.-]*\w/?")
 _MODULE = re.compile(r"\w+\.py")
@@ -31,10 +32,12 @@ def _pages() -> Iterator[tuple[str, str]]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """What looks like a command: lines of blocks of shell, and code in sentences."""
+    """What looks like a command: lines of blocks, and code in sentences."""
     for block in _FENCE.findall(text):
         yield from block.replace("\\\n", " ").splitlines()
-    yield from _INLINE.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    prose = _FENCE.sub("", text)
+    yield from _INDENTED.findall(prose)
+    yield from _INLINE.findall(prose)
 
 
 def _wrong(line: str) -> str:
@@ -53,17 +56,22 @@ def _wrong(line: str) -> str:
             break
         if word.startswith("-"):
             name = word.partition("=")[0]
-            context = click.Context(command)
-            known = {option for made in command.get_params(context) for option in (*made.opts, *made.secondary_opts)}
-            shared = {option for made in program.params for option in made.opts}
+            # A group of commands may have one that is meant when none is named.
+            meant = command.commands.values() if isinstance(command, click.Group) and command is not program else ()
+            known = {option for made in (program, command, *meant) for option in _options(made)}
             short = {f"-{letter}" for letter in name[1:]} if not name.startswith("--") else {name}
-            if not {name} & (known | shared) and not short <= known | shared:
+            if name not in known and not short <= known:
                 return f"{line.strip()}: no {name}"
         elif isinstance(command, click.Group) and (found := command.get_command(click.Context(command), word)):
             command = found
         elif command is program and re.fullmatch(r"[a-z][a-z-]*", word):
             return f"{line.strip()}: no command {word}"
     return ""
+
+
+def _options(command: click.Command) -> Iterator[str]:
+    for made in command.get_params(click.Context(command)):
+        yield from (*made.opts, *made.secondary_opts)
 
 
 def test_commands_are_there_with_their_options() -> None:

@@ -53,11 +53,6 @@ def remove(host: str, name: str) -> None:
     _request(host, "DELETE", f"/containers/{quote(name)}?force=true&v=true")
 
 
-def has_image(host: str, reference: str) -> bool:
-    """Whether the engine has an image. Blocks."""
-    return _request(host, "GET", f"/images/{quote(reference)}/json") is not None
-
-
 def load_image(host: str, archive: bytes, repository: str, tag: str) -> bool:
     """Makes an image of one layer out of a tar archive; whether that was done. Blocks."""
     query = urlencode({"fromSrc": "-", "repo": repository, "tag": tag})

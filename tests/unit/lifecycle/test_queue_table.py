@@ -1,0 +1,73 @@
+"""The sessions that wait, in columns: what is kept of each after many came and went."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from manager.lifecycle import snapshot as snapshots
+from manager.lifecycle.growing import Slots
+from manager.lifecycle.queue_table import QueueTable
+from tests.unit.lifecycle.test_snapshot import waiting
+
+
+def cores(table: QueueTable, slots: Slots) -> dict[str, list[int]]:
+    """What each session asks for, kernel by kernel; its priority stands for it."""
+    rows = table.rows_of("g")
+    kernels, offsets = table.kernels_of(rows)
+    column = slots.column("cpu")
+    return {
+        str(table.priority[row]): table.requests[kernels[offsets[place] : offsets[place + 1]], column].tolist()
+        for place, row in enumerate(rows.tolist())
+    }
+
+
+def test_packing_keeps_every_session_and_its_kernels() -> None:
+    slots = Slots()
+    table = QueueTable(slots, snapshots.needed)
+    wanted: dict[str, list[int]] = {}
+    ids = []
+    for number in range(3000):
+        # Ten shapes, of one kernel to three; the first ones all go.
+        shape, size = number * 10 // 3000, 1 + number % 3
+        kernels = [
+            {"hostname": f"k{rank}", "image": False, "slots": {"cpu": 1000 * shape + rank + 1}} for rank in range(size)
+        ]
+        row = waiting("ann") | {"priority": number, "sequence": number, "kernels": json.dumps(kernels)}
+        row["failed_agents"] = ["n1"] if number % 500 == 7 else []
+        table.put(row, 0)
+        ids.append(row["id"])
+        wanted[str(number)] = [1000 * shape + rank + 1 for rank in range(size)]
+    for number in range(2400):
+        assert table.remove(ids[number]) == "g"
+        del wanted[str(number)]
+    assert table.packed > 0
+    assert table.count < 1600
+    assert cores(table, slots) == wanted
+    assert {int(table.priority[row]) for row in table.particulars} == {2507}
+    # A session of a shape that was kept, and one of a shape that was forgotten.
+    for number, shape in ((3000, 9), (3001, 0)):
+        kernels = [{"hostname": "k0", "image": False, "slots": {"cpu": 1000 * shape + 1}}]
+        table.put(waiting("ann") | {"priority": number, "sequence": number, "kernels": json.dumps(kernels)}, 0)
+        wanted[str(number)] = [1000 * shape + 1]
+    assert cores(table, slots) == wanted
+    assert np.array_equal(table.sequence[table.rows_of("g")], np.sort(table.sequence[table.rows_of("g")]))
+
+
+def test_notes_that_nobody_has_are_forgotten() -> None:
+    table = QueueTable(Slots(), snapshots.needed)
+    kept = waiting("ann") | {"reason": "QUOTA", "message": "kept"}
+    table.put(kept, 0)
+    for number in range(3000):
+        row = waiting("ann") | {"id": kept["id"], "reason": "QUOTA", "message": f"{number}"}
+        table.put(row, 0)
+    table.put(kept, 0)
+    table.forget_notes()
+    assert len(table.notes) == 1
+    (row,) = table.rows_of("g").tolist()
+    note = table.notes[table.note[row]]
+    assert note is not None
+    assert note.message == "kept"
+    # It is the same note still when it is found once more.
+    assert table.note_number("QUOTA", "kept", int(table.hostnames[row])) == table.note[row]
