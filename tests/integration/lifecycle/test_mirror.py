@@ -195,6 +195,24 @@ async def test_a_lost_race_costs_only_that_session(database: Database, monkeypat
         assert found == {"SCHEDULED": 9, "PENDING": 1, "CANCELLED": 2}
 
 
+@pytest.mark.parametrize("change", ["drained = TRUE", "revoked = TRUE", "state = 'SUSPECT'"])
+async def test_an_agent_that_takes_nothing_any_more_gets_nothing(
+    database: Database, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    async def set_agent(what: str) -> None:
+        async with database.transaction() as tx:
+            await tx.execute(text(f"UPDATE agent SET {what}"))  # noqa: S608  # the tests' own
+
+    async with roomy_node(database) as (_, scheduler):
+        await submit_to(database, "ann", "s")
+        await before_the_commit(monkeypatch, scheduler, lambda: set_agent(change))
+        assert set((await states(database)).values()) == {"PENDING"}
+        await compare(database, scheduler)
+        await set_agent("drained = FALSE, revoked = FALSE, state = 'ALIVE'")
+        await scheduler.run_once()
+        assert set((await states(database)).values()) == {"SCHEDULED"}
+
+
 async def test_a_quota_lowered_meanwhile_is_not_exceeded(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     async with roomy_node(database) as (_, scheduler):
         await limit(database, "USER", "ann", slots={"cpu": 5000})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import string
 from collections.abc import Iterator
 
 import pytest
@@ -70,3 +72,16 @@ def test_every_change_of_a_token_is_noticed(data: st.DataObject, binding: bytes,
             sealer.open(binding, changed)
     with pytest.raises(InvalidPage):
         Sealer(b"l" * 32).open(binding, token)
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"xy"])
+def test_bits_to_spare_in_the_last_letter_are_noticed(content: bytes) -> None:
+    sealer = Sealer(b"k" * 32)
+    token = sealer.seal(b"", content)
+    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    others = [token[:-1] + letter for letter in string.ascii_letters + string.digits + "-_" if letter != token[-1]]
+    alike = [other for other in others if base64.urlsafe_b64decode(other + "=" * (-len(other) % 4)) == raw]
+    assert len(alike) == {0: 0, 2: 15, 3: 3}[len(token) % 4]
+    for other in alike:
+        with pytest.raises(InvalidPage):
+            sealer.open(b"", other)
