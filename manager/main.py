@@ -26,11 +26,19 @@ from manager.settings import Settings
 from manager.store import accounts, agents
 from manager.store.database import Database, StoreUnavailable
 from manager.store.embedded import EmbeddedServerError
-from manager.store.migrations import SchemaTooNewError, migrate
+from manager.store.migrations import SchemaTooNewError, WrongEncodingError, migrate
 from manager.webhooks.rules import AddressPolicy, Network
 
 _TIMERS = Timers()
-_EXPECTED = (BusyError, EmbeddedServerError, SchemaTooNewError, StoreUnavailable, OSError, ValueError)
+_EXPECTED = (
+    BusyError,
+    EmbeddedServerError,
+    SchemaTooNewError,
+    WrongEncodingError,
+    StoreUnavailable,
+    OSError,
+    ValueError,
+)
 
 _database_url = click.option(
     "--database-url",

@@ -104,7 +104,7 @@ class Leading:
 async def serve(settings: Settings, stop: asyncio.Event, ready: Callable[[Ready], None]) -> None:
     """Runs a manager until `stop` is set; `ready` is called once it serves.
 
-    Raises BusyError, EmbeddedServerError, SchemaTooNewError, StoreUnavailable when it cannot start, and OSError when a port is
+    Raises BusyError, EmbeddedServerError, SchemaTooNewError, WrongEncodingError, StoreUnavailable when it cannot start, and OSError when a port is
     taken.
     """
     prepare_directory(settings.data_directory)

@@ -21,10 +21,14 @@ class SchemaTooNewError(Exception):
     """The database was migrated by a newer program; this one must not touch it."""
 
 
+class WrongEncodingError(Exception):
+    """The database does not keep text as UTF-8, so not every text of a request could be stored."""
+
+
 async def migrate(url: str) -> None:
     """Brings the schema to this program's revision; nothing happens when it is there already.
 
-    Each revision is one transaction. Raises SchemaTooNewError, StoreUnavailable.
+    Each revision is one transaction. Raises SchemaTooNewError, WrongEncodingError, StoreUnavailable.
     """
     await asyncio.to_thread(_migrate, url)
 
@@ -38,10 +42,18 @@ def configuration() -> Config:
 
 def _migrate(url: str) -> None:
     engine = sqlalchemy.create_engine(
-        parse_url(url), poolclass=sqlalchemy.NullPool, connect_args={"connect_timeout": 5}
+        parse_url(url),
+        poolclass=sqlalchemy.NullPool,
+        # By default it is the database's, and one that has none would answer in bytes before it can be refused.
+        connect_args={"connect_timeout": 5, "client_encoding": "utf8"},
     )
     try:
         with engine.connect() as connection:
+            encoding = connection.execute(sqlalchemy.text("SHOW server_encoding")).scalar_one()
+            if encoding != "UTF8":
+                raise WrongEncodingError(
+                    f"the database's encoding is {encoding}; it has to be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+                )
             # Held by the session, not by a transaction: it spans the commits of all revisions.
             connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK})
             connection.commit()

@@ -141,6 +141,30 @@ async def test_a_killed_dev_is_cleaned_up_by_the_next(
     await asyncio.to_thread(state.clear, directory)
 
 
+async def test_what_killed_clusters_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    sleeping = await asyncio.create_subprocess_exec("sleep", "600")
+    started = process.start_time(sleeping.pid)
+    assert started is not None
+    locks: dict[str, int] = {}
+    for name in ("local-killed", "local-runs", "local-young", "kept"):
+        (tmp_path / name).mkdir()
+        descriptor = state.lock(tmp_path / name)
+        assert descriptor is not None
+        locks[name] = descriptor
+    (tmp_path / "local-other").mkdir()
+    made = state.ClusterState(processes={"manager": (sleeping.pid, started)})
+    made.write(tmp_path / "local-killed")
+    for name in ("local-killed", "local-young", "kept"):
+        os.close(locks[name])
+    age = os.stat(tmp_path / "local-young" / "cluster.lock").st_mtime
+    os.utime(tmp_path / "local-young" / "cluster.lock", (age + 100, age + 100))
+    removed = await asyncio.to_thread(state.sweep, tmp_path, age + 100)
+    assert removed == [tmp_path / "local-killed"]
+    assert await sleeping.wait() != 0
+    assert sorted(os.listdir(tmp_path)) == ["kept", "local-other", "local-runs", "local-young"]
+    os.close(locks["local-runs"])
+
+
 async def test_one_that_cannot_start_leaves_the_one_that_runs_alone(
     program: Program, dev: asyncio.subprocess.Process, directory: Path, port: int
 ) -> None:

@@ -16,7 +16,7 @@ from sqlmodel import SQLModel
 
 from manager.store import tables
 from manager.store.database import Database, StoreUnavailable, parse_url
-from manager.store.migrations import SchemaTooNewError, configuration, migrate
+from manager.store.migrations import SchemaTooNewError, WrongEncodingError, configuration, migrate
 from tests.integration.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -112,3 +112,14 @@ async def test_attempts_go_with_their_session(database_url: str) -> None:
     await asyncio.to_thread(execute, database_url, "DELETE FROM session WHERE name LIKE '%1'")
     left = "SELECT string_agg(right(kernel_id::text, 1), ' ') FROM attempt"
     assert await asyncio.to_thread(execute, database_url, left) == "2 2"
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+async def test_a_database_that_cannot_keep_every_text_is_refused(postgres: Postgres, encoding: str) -> None:
+    name = f"test_{uuid.uuid4().hex}"
+    await postgres.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    try:
+        with pytest.raises(WrongEncodingError, match=f"encoding is {encoding}; it has to be UTF8"):
+            await migrate(postgres.url_of(name))
+    finally:
+        await postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -37,7 +37,8 @@ _CONTEXT = "dev"
 async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir: Path | None) -> int:
     """Runs a manager, its database and agents on nodes of their own, until Ctrl-C; needs root.
 
-    A node is a network namespace. A context `dev` is written for as long as it runs. Without --data-dir nothing stays.
+    A node is a network namespace. A context `dev` is written for as long as it runs. Without --data-dir nothing stays;
+    what a killed one left, the next one removes.
     """
     try:
         from retinue.client.local.cluster import Cluster, ClusterOptions  # noqa: PLC0415  # part of an extra

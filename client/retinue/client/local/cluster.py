@@ -174,7 +174,9 @@ class Cluster:
         """Passable for the database's user, readable for nobody else; what is in it is of no cluster that runs."""
         if self._wanted is None:
             DIRECTORIES.mkdir(mode=0o711, parents=True, exist_ok=True)
-            directory = Path(tempfile.mkdtemp(prefix="local-", dir=DIRECTORIES))
+            for killed in state.sweep(DIRECTORIES, time.time()):
+                self._say(f"removing what a killed cluster left in {killed}")
+            directory = Path(tempfile.mkdtemp(prefix=state.PREFIX, dir=DIRECTORIES))
         else:
             directory = self._wanted.absolute()
             directory.mkdir(parents=True, exist_ok=True)

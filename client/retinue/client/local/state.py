@@ -5,14 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from retinue.client.local import leftovers, nodes, process
 
+PREFIX = "local-"
+"""How directories begin that go with their cluster."""
 _FILE = "cluster.json"
 _LOCK = "cluster.lock"
+# A directory is locked at once when it is made; one that is younger may be about to be.
+_YOUNG_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -76,6 +81,31 @@ def clear(directory: Path) -> None:
     if state.underlay is not None:
         nodes.delete_underlay(state.underlay)
     (directory / _FILE).unlink(missing_ok=True)
+
+
+def sweep(parent: Path, now: float) -> list[Path]:
+    """Clears and removes directories that were to go with their clusters and did not, because these were killed; returns them. Blocks.
+
+    `now` in seconds since 1970.
+    """
+    removed = []
+    for directory in sorted(parent.glob(f"{PREFIX}*")):
+        try:
+            if now - (directory / _LOCK).stat().st_mtime < _YOUNG_SECONDS:
+                continue
+            descriptor = lock(directory)
+        except OSError:
+            # Another one has just removed it.
+            continue
+        if descriptor is None:
+            continue
+        try:
+            clear(directory)
+            shutil.rmtree(directory, ignore_errors=True)
+            removed.append(directory)
+        finally:
+            os.close(descriptor)
+    return removed
 
 
 def end_database(directory: Path) -> None:
