@@ -42,6 +42,8 @@ from retinue.manager.v1 import (
 
 _log = logging.getLogger(__name__)
 
+# Until a connection has said who it is for, and that it speaks HTTP/2.
+HANDSHAKE_SECONDS = 10
 SERVER_OPTIONS = (
     # Two managers on one port would share it without a word.
     ("grpc.so_reuseport", 0),
@@ -52,6 +54,8 @@ SERVER_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Without probing, a reader that does not read costs 100 KB instead of megabytes.
     ("grpc.http2.bdp_probe", 0),
+    # A connection on which nothing is said costs a descriptor: two minutes by default.
+    ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
     ("grpc.max_connection_age_ms", 3_600_000),
     ("grpc.max_connection_age_grace_ms", 60_000),
 )

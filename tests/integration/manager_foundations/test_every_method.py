@@ -18,6 +18,7 @@ from sqlalchemy import text
 
 from manager.api import open_streams
 from manager.api.authorization import METHODS, Access
+from manager.api.ports import HANDSHAKE_SECONDS
 from manager.identity.tokens import hash_secret
 from manager.store import agents
 from retinue.manager.v1 import account_service_pb2, enrollment_service_pb2
@@ -178,3 +179,22 @@ async def test_what_is_no_grpc_ends_its_own_connection_only(
         channel, "/retinue.manager.v1.AccountService/GetCaller", metadata=bearer(await service.user("ada"))
     )
     assert caller is None
+
+
+async def test_connections_on_which_nothing_is_said_are_closed(service: Service) -> None:
+    host, _, port = service.endpoint.rpartition(":")
+    context = ssl.create_default_context(cadata=service.authority.certificate.decode())
+    context.set_alpn_protocols(["h2"])
+
+    async def ends(**options: Any) -> None:
+        reader, writer = await asyncio.open_connection(host, int(port), **options)
+        try:
+            with contextlib.suppress(ConnectionResetError):
+                while await reader.read(4096):
+                    pass
+        finally:
+            writer.transport.abort()
+
+    # Before TLS, and after it.
+    async with asyncio.timeout(3 * HANDSHAKE_SECONDS):
+        await asyncio.gather(ends(), ends(ssl=context, server_hostname="manager.retinue"))

@@ -16,16 +16,16 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
-def written() -> list[str]:
-    """Markdown that belongs to the project."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],  # noqa: S607
+def listed(pattern: str) -> list[str]:
+    """Files of the project."""
+    found = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern],  # noqa: S607
         cwd=ROOT,
         check=True,
         capture_output=True,
         text=True,
     )
-    return [name for name in listed.stdout.split() if (ROOT / name).exists()]
+    return [name for name in found.stdout.split() if (ROOT / name).exists()]
 
 
 def test_the_pages_are_what_make_docs_makes() -> None:
@@ -60,7 +60,7 @@ def test_everything_in_the_contract_has_its_comment_on_a_page() -> None:
 
 def test_no_link_leads_nowhere() -> None:
     dead = []
-    for name in written():
+    for name in listed("*.md"):
         file = ROOT / name
         for target in _LINK.findall(_FENCE.sub("", file.read_text())):
             path, _, anchor = target.partition("#")
