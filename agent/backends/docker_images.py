@@ -185,6 +185,10 @@ class Images:
             await _in_thread(follow)
         finally:
             pull.abort()
+        name = f"{parts.repository}@{digest}" if digest else reference
+        if await asyncio.to_thread(self._engine.image, name) is None:
+            # One that is told to end may say so of the fetch as well.
+            raise EngineError("the Docker engine ended the fetch without having the image")
 
 
 def _identities(found: Mapping[str, Any], repository: str) -> list[ImageIdentity]:

@@ -65,7 +65,7 @@ class Pull:
 def _read(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
     if response.status >= HTTPStatus.BAD_REQUEST:
         raise EngineError(_message(response.read()))
-    for line in response:
+    for line in _lines(response):
         try:
             event: dict[str, Any] = json.loads(line)
         except ValueError:
@@ -73,6 +73,14 @@ def _read(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
         if "error" in event:
             raise EngineError(str(event["error"]))
         yield event
+
+
+def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Lines as they come. Raises HTTPException when the answer is cut off: by its own lines, a response would just end."""
+    rest = b""
+    while piece := response.read1():
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
 
 
 def _message(content: bytes) -> str:

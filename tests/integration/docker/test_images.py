@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import docker.errors
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent.attempts import ObservedAttempt
+    from agent.backends.backend import Backend
     from tests.integration.agent.conftest import Place
 
 BIG = "retinue-test/big:1"
@@ -196,6 +199,52 @@ async def test_registry_that_dies_meanwhile(contract: Contract, engine: TestEngi
     assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_PULL_FAILED")
     await backend.remove("k.1")
     assert not contract.left()
+
+
+def phases(backend: Backend) -> dict[str, Phase]:
+    return {name: attempt.phase for name, attempt in backend.observed().items()}
+
+
+async def test_engine_that_is_killed_meanwhile(
+    place: Place, engine: TestEngine, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fetch is taken up again once it answers; of two agents on it, each goes on with its own."""
+    make_image(engine, BIG, size=BALLAST)
+    registry.push(engine, BIG, "big")
+    monkeypatch.setattr(docker_images, "PAUSES", (0.2,) * 100)
+    own = TestEngine()
+    contracts = [
+        Contract(
+            replace(place, agent_id=f"{place.agent_id}{name}", directory=place.directory / name),
+            Kind("docker", BIG, "docker/attempts", own),
+        )
+        for name in ("a", "b")
+    ]
+    try:
+        own.start()
+        backends = [await contract.open() for contract in contracts]
+        async with Door(registry.port, shut_after=BALLAST // 2) as door:
+            for backend, contract, name in zip(backends, contracts, ("k1", "k2"), strict=True):
+                await backend.create(contract.spec(name, "true", image=f"{door.address}/big:1"), HOSTS)
+            await door.stalled.wait()
+            own.end(signal.SIGKILL)
+            door.open()
+            own.start()
+            await eventually(
+                lambda: [set(phases(backend).values()) for backend in backends] == [{Phase.CREATED}, {Phase.CREATED}]
+            )
+        await backends[0].close()
+        backends[0] = await contracts[0].open()
+        assert [phases(backend) for backend in backends] == [{"k1.1": Phase.CREATED}, {"k2.1": Phase.CREATED}]
+        for backend, name in zip(backends, ("k1.1", "k2.1"), strict=True):
+            await backend.stop(name, 0)
+            await backend.kill(name)
+        await eventually(lambda: all(phase.ended for backend in backends for phase in phases(backend).values()))
+    finally:
+        for contract in contracts:
+            if contract.current is not None:
+                await contract.current.close()
+        own.stop()
 
 
 async def test_credentials(contract: Contract, engine: TestEngine, tmp_path: Path, fetched: list[str]) -> None:
