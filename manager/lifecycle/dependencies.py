@@ -22,9 +22,11 @@ async def settle(database: Database, term: int, committed: Callable[[Concerned],
     Only the leader does this, in transactions of its own: whoever ends one session need not hold those that depend on it.
     """
     async with database.transaction() as tx:
-        await leadership.check(tx, term)
-        done = await dependencies.settle(tx)
-        doomed = await dependencies.read_doomed(tx)
+        leading, settled, rows = await tx.together(
+            leadership.checking(term), dependencies.settling(), dependencies.finding_doomed()
+        )
+        leadership.checked(leading, term)
+    done, doomed = len(settled), [Doomed(**row) for row in rows]
     for begin in range(0, len(doomed), _PORTION):
         # Nothing else lets go of a session that waits for one that failed: it stays doomed between the commits.
         async with database.transaction() as tx:

@@ -180,11 +180,16 @@ class Reports:
                     if word.layers:
                         taken.pulls[kernel_id, epoch] = word.layers
                     machine.observe(kernel_id, epoch, observation)
-            await put_back(tx, taken)
-            for agent_id, session_ids in removed.items():
-                if session_ids:
-                    await attempts.drop_sites(tx, agent_id, session_ids)
-            concerned = await attempts.agents_concerned(tx, list(taken.machines), commit=True)
+            dropping = [
+                statement
+                for agent_id, session_ids in removed.items()
+                if session_ids
+                for statement in attempts.dropping_sites(agent_id, session_ids)
+            ]
+            *_, rows = await put_back(
+                tx, taken, *dropping, attempts.finding_concerned(list(taken.machines)), commit=True
+            )
+        concerned = attempts.concerned(rows)
         # An agent with nothing more to do for a session has to be told so too.
         for key, session_id in of_session.items():
             concerned.setdefault(speakers[key], set()).add(session_id)

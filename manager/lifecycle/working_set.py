@@ -14,7 +14,7 @@ from manager.lifecycle.machine import KernelMoved, KernelRecord, SessionMachine,
 from manager.lifecycle.spec import RetryPolicy
 from manager.lifecycle.states import Goal, KernelState, Observed, Result, SessionState, SessionType
 from manager.store import attempts, journal, sessions, shares
-from manager.store.database import Transaction
+from manager.store.database import Statement, Transaction
 
 # Pauses before a rolled-back session is tried again, by the number of failed starts.
 _BACKOFF_SECONDS = (1.0, 5.0, 20.0, 60.0)
@@ -83,10 +83,17 @@ async def take_out(tx: Transaction, session_ids: Collection[uuid.UUID]) -> Worki
     return taken
 
 
-async def put_back(tx: Transaction, taken: WorkingSet) -> None:
-    """Writes everything that changed: attempts (with the claims of those that ended, and the shares), kernels, sessions, journal."""
+async def put_back(
+    tx: Transaction, taken: WorkingSet, *others: Statement, commit: bool = False
+) -> list[list[dict[str, Any]]]:
+    """Writes everything that changed: attempts (with the claims of those that ended, and the shares), kernels, sessions, journal.
+
+    `others` are executed with that, before the journal; returns what they find. With `commit`, ends the transaction.
+    """
     session_rows, kernel_rows, attempt_rows, entries = [], [], [], list[journal.Entry]()
     pulling: list[uuid.UUID] = []
+    # Groups and owners of what is released.
+    releasing: set[tuple[str, str]] = set()
     for session_id, machine in taken.machines.items():
         session, row = machine.session, taken.rows[session_id]
         moved_kernels = {move.kernel_id for move in machine.moves if isinstance(move, KernelMoved)}
@@ -128,6 +135,8 @@ async def put_back(tx: Transaction, taken: WorkingSet) -> None:
                 )
             now = (kernel.goal, kernel.observed, kernel.attempt_ended)
             if now != taken.attempts_before[kernel.id, kernel.epoch]:
+                if kernel.attempt_ended:
+                    releasing.add((row["resource_group"], row["owner"]))
                 attempt_rows.append(
                     {
                         "kernel_id": kernel.id,
@@ -147,12 +156,16 @@ async def put_back(tx: Transaction, taken: WorkingSet) -> None:
         *((sessions.noting_pulls(pulling),) if pulling else ()),
         *((attempts.writing(attempt_rows),) if attempt_rows else ()),
     ]
-    if statements:
-        answers = await tx.together(*statements)
-        if attempt_rows:
-            await shares.add(tx, [shares.Difference(**row) for row in answers[-1]])
+    if releasing:
+        *_, released, groups, held = await tx.together(*statements, *shares.reading(sorted(releasing)))
+        statements = [shares.writing([shares.Difference(**row) for row in released], groups, held)]
+    last = [journal.appending(entries)] if entries else []
+    if not (statements or others or last):
+        return []
+    answers = await tx.together(*statements, *others, *last, commit=commit)
     if entries:
-        await journal.append(tx, entries)
+        journal.appended(tx, entries, answers[-1])
+    return answers[len(statements) : len(statements) + len(others)]
 
 
 def _pulls(

@@ -162,39 +162,47 @@ def writing(rows: Iterable[Mapping[str, Any]]) -> Statement:
     )
 
 
-async def agents_concerned(
-    tx: Transaction, session_ids: Collection[uuid.UUID], *, commit: bool = False
-) -> dict[str, set[uuid.UUID]]:
-    """Agents that have, or should have, anything of these sessions, and of which; with `commit`, ends the transaction."""
-    find = """
-        SELECT agent_id, session_id FROM attempt WHERE session_id = ANY(:ids) AND (end_time IS NULL OR log_pending)
-        UNION SELECT agent_id, session_id FROM network_site WHERE session_id = ANY(:ids)
-    """
-    (rows,) = await tx.together(Statement(find, {"ids": list(session_ids)}), commit=commit)
-    concerned: dict[str, set[uuid.UUID]] = {}
-    for row in rows:
-        concerned.setdefault(row["agent_id"], set()).add(row["session_id"])
-    return concerned
+async def agents_concerned(tx: Transaction, session_ids: Collection[uuid.UUID]) -> dict[str, set[uuid.UUID]]:
+    """Agents that have, or should have, anything of these sessions, and of which."""
+    (rows,) = await tx.together(finding_concerned(session_ids))
+    return concerned(rows)
 
 
-async def drop_sites(tx: AsyncSession, agent_id: str, session_ids: Collection[uuid.UUID]) -> None:
-    """An agent no longer has the networks of these sessions; networks that nobody has or needs any more go."""
-    await tx.execute(
-        text("""
-            DELETE FROM network_site site USING network n
-            WHERE site.network_id = n.id AND site.agent_id = :agent AND site.session_id = ANY(:ids)
-              AND NOT EXISTS (SELECT FROM attempt a WHERE n.session_id IS NOT NULL AND a.session_id = n.session_id AND a.end_time IS NULL)
-        """),
-        {"agent": agent_id, "ids": list(session_ids)},
+def finding_concerned(session_ids: Collection[uuid.UUID]) -> Statement:
+    """`agents_concerned` as a statement among others, for `concerned`."""
+    return Statement(
+        """
+            SELECT agent_id, session_id FROM attempt WHERE session_id = ANY(:ids) AND (end_time IS NULL OR log_pending)
+            UNION SELECT agent_id, session_id FROM network_site WHERE session_id = ANY(:ids)
+        """,
+        {"ids": list(session_ids)},
     )
-    await drop_networks(tx)
+
+
+def concerned(rows: Iterable[Row]) -> dict[str, set[uuid.UUID]]:
+    """Sessions by agent, as `finding_concerned` has found them."""
+    found: dict[str, set[uuid.UUID]] = {}
+    for row in rows:
+        found.setdefault(row["agent_id"], set()).add(row["session_id"])
+    return found
+
+
+def dropping_sites(agent_id: str, session_ids: Collection[uuid.UUID]) -> tuple[Statement, Statement]:
+    """An agent no longer has the networks of these sessions; networks that nobody has or needs any more go."""
+    sites = """
+        DELETE FROM network_site site USING network n
+        WHERE site.network_id = n.id AND site.agent_id = :agent AND site.session_id = ANY(:ids)
+          AND NOT EXISTS (SELECT FROM attempt a WHERE n.session_id IS NOT NULL AND a.session_id = n.session_id AND a.end_time IS NULL)
+    """
+    return Statement(sites, {"agent": agent_id, "ids": list(session_ids)}), Statement(_DROP_NETWORKS)
 
 
 async def drop_networks(tx: AsyncSession) -> None:
     """Removes networks that no agent has."""
-    await tx.execute(
-        text("DELETE FROM network n WHERE NOT EXISTS (SELECT FROM network_site site WHERE site.network_id = n.id)")
-    )
+    await tx.execute(text(_DROP_NETWORKS))
+
+
+_DROP_NETWORKS = "DELETE FROM network n WHERE NOT EXISTS (SELECT FROM network_site site WHERE site.network_id = n.id)"
 
 
 async def read_sites(tx: AsyncSession, agent_id: str) -> set[uuid.UUID]:

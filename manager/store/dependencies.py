@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.store.database import Statement
 from manager.store.recordset import Row, fetched
 
 # What a reason names at most.
@@ -76,42 +77,36 @@ async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, uuid.UUID, in
     )
 
 
-async def settle(tx: AsyncSession) -> int:
-    """Marks dependencies on sessions that have succeeded; returns how many. Costs as much as there are open dependencies."""
-    found = await tx.execute(
-        text("""
-            WITH settled AS (
-                UPDATE session_dependency d SET settled = TRUE FROM session p
-                WHERE NOT d.settled AND p.id = d.parent_id AND p.state = 'TERMINATED' AND p.result = 'SUCCESS' RETURNING 1
-            )
-            SELECT count(*) FROM settled
-        """)
-    )
-    return int(found.scalar_one())
+def settling() -> Statement:
+    """Marks dependencies on sessions that have succeeded; finds a row for each. Costs as much as there are open dependencies."""
+    return Statement("""
+        UPDATE session_dependency d SET settled = TRUE FROM session p
+        WHERE NOT d.settled AND p.id = d.parent_id AND p.state = 'TERMINATED' AND p.result = 'SUCCESS' RETURNING d.child_id
+    """)
 
 
-async def read_doomed(tx: AsyncSession) -> list[Doomed]:
-    """Waiting sessions with a dependency, direct or not, that ended without success or was purged; each once, with one that it depends on."""
-    found = await tx.execute(
-        text("""
-            WITH RECURSIVE doomed(id) AS (
-                SELECT d.child_id FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
-                WHERE NOT d.settled AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED') AND p.result <> 'SUCCESS'))
-                UNION
-                SELECT d.child_id FROM doomed JOIN session_dependency d ON d.parent_id = doomed.id AND NOT d.settled
-            ), members AS (
-                SELECT s.id FROM doomed JOIN session s ON s.id = doomed.id AND s.state = 'PENDING'
-            )
-            SELECT m.id, cause.* FROM members m CROSS JOIN LATERAL (
-                SELECT d.parent_id, coalesce(p.name, ''), coalesce(p.state, ''), coalesce(p.result, ''), coalesce(p.reason, '')
-                FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
-                WHERE d.child_id = m.id AND NOT d.settled
-                  AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED') AND p.result <> 'SUCCESS') OR p.id IN (SELECT id FROM members))
-                ORDER BY p.id IS NULL DESC, p.state IN ('TERMINATED', 'CANCELLED') DESC, d.position LIMIT 1
-            ) cause
-        """)
-    )
-    return [Doomed(*row) for row in found]
+def finding_doomed() -> Statement:
+    """Finds, as `Doomed`, waiting sessions with a dependency, direct or not, that ended without success or was purged; each once, with one that it
+    depends on.
+    """
+    return Statement("""
+        WITH RECURSIVE doomed(id) AS (
+            SELECT d.child_id FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+            WHERE NOT d.settled AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED') AND p.result <> 'SUCCESS'))
+            UNION
+            SELECT d.child_id FROM doomed JOIN session_dependency d ON d.parent_id = doomed.id AND NOT d.settled
+        ), members AS (
+            SELECT s.id FROM doomed JOIN session s ON s.id = doomed.id AND s.state = 'PENDING'
+        )
+        SELECT m.id AS session_id, cause.* FROM members m CROSS JOIN LATERAL (
+            SELECT d.parent_id, coalesce(p.name, '') AS parent_name, coalesce(p.state, '') AS parent_state,
+                coalesce(p.result, '') AS parent_result, coalesce(p.reason, '') AS parent_reason
+            FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+            WHERE d.child_id = m.id AND NOT d.settled
+              AND (p.id IS NULL OR (p.state IN ('TERMINATED', 'CANCELLED') AND p.result <> 'SUCCESS') OR p.id IN (SELECT id FROM members))
+            ORDER BY p.id IS NULL DESC, p.state IN ('TERMINATED', 'CANCELLED') DESC, d.position LIMIT 1
+        ) cause
+    """)
 
 
 async def read(

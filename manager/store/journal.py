@@ -95,28 +95,31 @@ async def append(tx: Transaction, entries: Sequence[Entry]) -> int:
     if not entries:
         newest, _ = await head(tx)
         return newest + 1
-    (numbered,) = await tx.together(
-        Statement(
-            """
-                WITH counted AS (
-                    UPDATE journal_head SET revision = revision + :number WHERE id = 1
-                    RETURNING revision - :number AS before, clock_timestamp() AS at
-                ), recorded AS (
-                    INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
-                    SELECT before + position, at, session_id, owner, project, kind, payload
-                    FROM counted, ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (session_id uuid, owner text, project text, kind text,
-                        payload jsonb)) WITH ORDINALITY AS entry(session_id, owner, project, kind, payload, position)
-                )
-                SELECT before + 1 AS first, at FROM counted
-            """,
-            {"number": len(entries), "rows": _rows(entries)},
-        )
-    )
+    (numbered,) = await tx.together(appending(entries))
     return appended(tx, entries, numbered)
 
 
+def appending(entries: Sequence[Entry]) -> Statement:
+    """`append` as a statement among others, for `appended`."""
+    return Statement(
+        """
+            WITH counted AS (
+                UPDATE journal_head SET revision = revision + :number WHERE id = 1
+                RETURNING revision - :number AS before, clock_timestamp() AS at
+            ), recorded AS (
+                INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
+                SELECT before + position, at, session_id, owner, project, kind, payload
+                FROM counted, ROWS FROM (jsonb_to_recordset(CAST(:rows AS jsonb)) AS (session_id uuid, owner text, project text, kind text,
+                    payload jsonb)) WITH ORDINALITY AS entry(session_id, owner, project, kind, payload, position)
+            )
+            SELECT before + 1 AS first, at FROM counted
+        """,
+        {"number": len(entries), "rows": _rows(entries)},
+    )
+
+
 def appending_made(entries: Sequence[Entry]) -> Statement:
-    """`append` as a statement among others, for `appended`, of those entries whose session is there by then."""
+    """As `appending`, of those entries whose session is there by then."""
     return Statement(
         """
             WITH entry AS MATERIALIZED (

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.database import Statement, Transaction
+from manager.store.database import Statement
 from manager.store.recordset import Row, fetched, recordset
 
 
@@ -60,20 +60,10 @@ async def read_capacity(tx: AsyncSession, groups: Collection[str]) -> dict[str, 
     return capacity
 
 
-async def add(tx: Transaction, differences: Collection[Difference]) -> None:
-    """Adds differences of what owners hold to their shares; an owner who holds nothing any more has no row.
-
-    Locks the groups; sessions and agents are locked before, the journal after.
-    """
-    if not differences:
-        return
-    owners = sorted({(difference.resource_group, difference.owner) for difference in differences})
-    groups, held = await tx.together(*reading(owners))
-    await tx.together(writing(differences, groups, held))
-
-
 def reading(owners: Sequence[tuple[str, str]]) -> tuple[Statement, Statement]:
-    """What `writing` has to know of owners (group, owner): locks the groups, then reads the shares."""
+    """What `writing` has to know of owners (group, owner): locks the groups, then reads the shares. Sessions and agents are locked before, the
+    journal after.
+    """
     groups, names = [group for group, _ in owners], [owner for _, owner in owners]
     held = """
         SELECT resource_group, owner, held FROM drf_share
@@ -83,7 +73,7 @@ def reading(owners: Sequence[tuple[str, str]]) -> tuple[Statement, Statement]:
 
 
 def writing(differences: Collection[Difference], groups: Iterable[Row], held: Iterable[Row]) -> Statement:
-    """Writes the shares of those whose holdings differ, by what `reading` has found."""
+    """Adds differences of what owners hold to their shares, by what `reading` has found; an owner who holds nothing any more has no row."""
     sums: dict[tuple[str, str], dict[str, int]] = {(row["resource_group"], row["owner"]): row["held"] for row in held}
     changed: dict[tuple[str, str], dict[str, int]] = {}
     for group, owner, slot, amount in differences:
