@@ -12,10 +12,19 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 def recordset(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The text for a parameter used as `jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(column type, …)`."""
-    return orjson.dumps(list(rows)).decode()
+    """The text for a parameter used as `jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(column type, …)`; keys may be words of an enumeration."""
+    return orjson.dumps(list(rows), _plain, orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
 def fetched(result: Result[Any]) -> list[Row]:
     """All rows of a result, by column name."""
     return [dict(row._mapping) for row in result]  # noqa: SLF001  # public in spite of its name: documented as the row's mapping
+
+
+def _plain(value: object) -> object:
+    """What only the tuples and numbers themselves are written as, and not those of other types."""
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} has no place in a row")

@@ -153,10 +153,9 @@ async def test_weights_reach_the_shares_in_the_same_commit(fleet: Fleet) -> None
             """),
             {"first": uuid.uuid4(), "second": uuid.uuid4()},
         )
-        await shares.add(
-            tx,
-            [shares.Difference("default", "ada", "cpu", 3000), shares.Difference("default", "bob", "mem", 536870912)],
-        )
+        held = [shares.Difference("default", "ada", "cpu", 3000), shares.Difference("default", "bob", "mem", 536870912)]
+        groups, before = await tx.together(*shares.reading([("default", "ada"), ("default", "bob")]))
+        await tx.together(shares.writing(held, groups, before))
     await update(fleet, pb.ResourceGroup(name="default", owner_weights={"ada": 3}))
     listed = (await fleet.stub.ListShares(pb.ListSharesRequest(), metadata=fleet.user)).shares
     assert [(s.owner, s.weight, s.dominant_slot, s.numerator, s.denominator, dict(s.held)) for s in listed] == [
