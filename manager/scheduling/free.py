@@ -12,7 +12,7 @@ import numpy as np
 
 from manager.scheduling.columns import Agents, Integers, Mask
 from manager.scheduling.kinds import ANY_AGENT, ANY_ARCHITECTURE, KERNEL, Needs, Shape
-from manager.scheduling.lanes import LIMIT, Lanes
+from manager.scheduling.lanes import LANE_BITS, LIMIT, Lanes
 
 _UNKNOWN = -1
 # More kernels than any gang has; still far from overflow when summed over agents.
@@ -27,7 +27,7 @@ class Free:
     ) -> None:
         """Lanes hold the slots in `columns`; when `max_kernels` is not 0, one more lane holds how many kernels an agent still takes.
 
-        `every_move` says that any taking may better an agent's place in the order of agents; else only using up a slot may.
+        `every_move` says that any taking may better an agent's place in the order of agents; else only using up a slot that is watched may.
         """
         self.lanes = lanes
         self._every_move = every_move
@@ -52,6 +52,9 @@ class Free:
         self.moved: dict[int, int] = {}
         self.moves = 0
         self._last_moved = _UNKNOWN
+        # The lanes (their guards) of which some agents that take new kernels had nothing left at some time of the pass, and others had.
+        self.mixed = lanes.guards_of((self._amounts[:, self.schedulable] == 0).any(axis=1).tolist())
+        self.watch(lanes.guards)
 
     def __len__(self) -> int:
         """Number of agents."""
@@ -91,16 +94,37 @@ class Free:
 
     def take(self, agent: int, request: int) -> int:
         """Takes a packed request that fits; returns what was free before, for `restore`."""
-        before = self.packed_of(agent)
-        self.lower(agent, before, before - request)
+        before = self.packed[agent]
+        if before == _UNKNOWN:
+            before = self.packed_of(agent)
+        self.packed[agent] = after = before - request
+        self._stale.add(agent)
+        emptied = request & self._watched and self._emptied(before, after)
+        if emptied or self._every_move:
+            self._log(agent)
         return before
 
     def lower(self, agent: int, before: int, after: int) -> None:
         """Puts what is free on an agent down, in no lane up, from what `packed_of` says."""
         self.packed[agent] = after
         self._stale.add(agent)
-        if self._every_move or self.lanes.zeros(before) != self.lanes.zeros(after):
+        emptied = self._emptied(before, after)
+        if emptied or self._every_move:
             self._log(agent)
+
+    def watch(self, slots: int) -> None:
+        """Says of which lanes (their guards) it matters to the order of agents that they are used up: those that some shape leaves alone."""
+        self._guarded = slots
+        # All bits of those lanes.
+        self._watched = (slots << 1) - (slots >> LANE_BITS - 1)
+
+    def _emptied(self, before: int, after: int) -> int:
+        """The watched lanes (their guards) that are used up now and were not before."""
+        ones = self.lanes.ones
+        emptied = (before + ones) & ~(after + ones) & self._guarded
+        if emptied:
+            self.mixed |= emptied
+        return emptied
 
     def restore(self, agent: int, before: int) -> None:
         """Undoes a `take`."""

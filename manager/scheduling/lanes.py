@@ -34,6 +34,10 @@ class Lanes:
         # The largest amount in every lane: adding it carries into a lane's guard exactly when the lane is above 0.
         self.ones = self.guards - repeat
 
+    def guards_of(self, chosen: Sequence[bool]) -> int:
+        """The guards of some lanes: by lane, whether it is one of them."""
+        return sum(1 << LANE_BITS * (self.count - lane) - 1 for lane, yes in enumerate(chosen) if yes)
+
     def pack(self, amounts: Iterable[int]) -> int:
         """One integer of the amounts, cut off at LIMIT."""
         packed = 0

@@ -10,6 +10,10 @@ agent; the best is last in a sorted list. Within a pass free amounts only shrink
   every taking betters it. What may have bettered is logged, with the newest move of each agent last; before a pick, the class moves those
   agents, and the shape raises its cursor to the best of them that fits.
 
+A slot that every agent has some of adds the same to all counts, so shapes that differ in asking for it share a list: what is taken moves
+an agent once, not once for each of them. When an agent first runs out of such a slot, the classes are made anew; each slot can do
+that once in a pass.
+
 A pick costs a binary search and a few steps. A walk that grows long gives up and scans, which bounds a pick; a class that is used a few
 times only scans and never builds its list.
 """
@@ -32,7 +36,7 @@ STEPS_BEFORE_SCAN = 100
 REPEATED = 10
 _ABSENT = -1
 
-Checkpoint = list[tuple[Shape, int, int]]
+Checkpoint = tuple[int, list[tuple[Shape, int, int]]]
 
 
 class OrderedPicker:
@@ -45,39 +49,47 @@ class OrderedPicker:
         self._most = most
         self._compared = compared
         self._classes: dict[tuple[Needs, int], _Class] = {}
+        self._mixed = free.mixed
 
     def best(self, shape: Shape) -> int:
         """The agent for a shape, or UNPLACED."""
-        key = (shape.needs, shape.unrequested)
+        mixed = self._free.mixed
+        if self._mixed != mixed:
+            # The classes are others now.
+            self._mixed = mixed
+            self._classes.clear()
+            for known in self._shapes.all():
+                known.cursor = NEVER
+        key = (shape.needs, shape.unrequested & mixed)
         found = self._classes.get(key)
         if found is None:
-            found = self._classes[key] = _Class(
-                self._free, shape, self._shapes, most=self._most, compared=self._compared
-            )
+            alike = [other for other in self._shapes.all() if (other.needs, other.unrequested & mixed) == key]
+            found = self._classes[key] = _Class(self._free, key[1], alike, most=self._most, compared=self._compared)
         return found.best(shape)
 
     def checkpoint(self, shapes: Iterable[Shape]) -> Checkpoint:
         """What to give to `rollback` when picks of `shapes` are undone."""
-        return [(shape, shape.cursor, shape.seen) for shape in shapes]
+        return self._mixed, [(shape, shape.cursor, shape.seen) for shape in shapes]
 
     def rollback(self, checkpoint: Checkpoint) -> None:
         """Forgets what picks since the checkpoint have taught."""
-        for shape, cursor, seen in checkpoint:
-            shape.cursor, shape.seen = cursor, seen
+        mixed, shapes = checkpoint
+        for shape, cursor, seen in shapes:
+            shape.cursor, shape.seen = cursor if mixed == self._mixed else NEVER, seen
 
     def keep(self) -> None:
         """Ends an attempt for good: there is nothing to do."""
 
 
 class _Class:
-    """The agents in order for the shapes of the same needs that leave the same slots alone."""
+    """The agents in order for shapes that need the same and leave the same slots alone, as far as agents differ in having some of them."""
 
-    def __init__(self, free: Free, shape: Shape, shapes: Shapes, *, most: bool, compared: int) -> None:
+    def __init__(self, free: Free, unrequested: int, shapes: Sequence[Shape], *, most: bool, compared: int) -> None:
         self._free = free
         self._most = most
         self._compared = compared
-        self._needs = shape.needs
-        self._unrequested = shape.unrequested
+        self._needs = shapes[0].needs
+        self._unrequested = unrequested
         self._shapes = shapes
         self._scans = 0
         self._built = False
@@ -86,15 +98,15 @@ class _Class:
         self._width = compared * LANE_BITS
         self._shift = (lanes.count - compared) * LANE_BITS
         self._slots = lanes.count
-        # What a value is taken from, so that the best is the largest.
-        count_bits = lanes.count.bit_length()
-        self._complement = 0 if most else (1 << (count_bits + self._width)) - 1
         self._agent_bits = max(1, len(free).bit_length())
         self._agent_mask = (1 << self._agent_bits) - 1
         self._values: list[int] = []
         # By agent: its value in the list, and the free amounts that it was made from.
         self._entries: list[int] = []
         self._made_from: list[int] = []
+        # By agent: the guards of its capabilities that the shapes leave alone, and its value there without amounts.
+        self._capabilities: list[int] = []
+        self._bases: list[int] = []
         self._floor = 0
         self._seen = 0
 
@@ -104,35 +116,36 @@ class _Class:
             if self._scans <= SCANS_BEFORE_ORDER:
                 return self._scan(shape)
             self._build()
-        free = self._free
-        if self._seen != free.moves:
+        free, values = self._free, self._values
+        moves = free.moves
+        if self._seen != moves:
             self._follow_moves()
-        values = self._values
-        cursor = shape.cursor
-        if cursor == NEVER:
-            place = len(values) - 1
-            steps = STEPS_BEFORE_SCAN
-        else:
-            if shape.seen != free.moves:
+        cursor, place = shape.cursor, len(values) - 1
+        steps = STEPS_BEFORE_SCAN
+        if cursor != NEVER:
+            steps *= REPEATED
+            if shape.seen != moves:
                 cursor = self._raised(shape, cursor)
-            place = bisect_right(values, cursor) - 1
-            steps = REPEATED * STEPS_BEFORE_SCAN
-        shape.seen = free.moves
+            if place >= 0 and values[place] > cursor:
+                place = bisect_right(values, cursor) - 1
+        shape.seen = moves
 
-        packed, made_from, guards, request, agent_mask = (
-            free.packed,
-            self._made_from,
-            self._guards,
-            shape.packed,
-            self._agent_mask,
-        )
+        packed, made_from, entries, bases = free.packed, self._made_from, self._entries, self._bases
+        agent_mask, agent_bits, shift = self._agent_mask, self._agent_bits, self._shift
+        guards, floor, request = self._guards, self._floor, shape.packed
         while place >= 0:
             value = values[place]
             agent = agent_mask - (value & agent_mask)
             amounts = packed[agent]
             if made_from[agent] is not amounts:
                 del values[place]
-                if not self._enter(agent, amounts):
+                made_from[agent] = amounts
+                if ((amounts | guards) - floor) & guards == guards:
+                    # Its base is still right: a slot used up would have been logged.
+                    entries[agent] = value = bases[agent] + (amounts >> shift << agent_bits)
+                    insort(values, value)
+                else:
+                    entries[agent] = _ABSENT
                     place -= 1
                 continue
             if ((amounts | guards) - request) & guards == guards:
@@ -152,67 +165,59 @@ class _Class:
     def _build(self) -> None:
         free = self._free
         free.pack_all()
-        self._floor = _smallest(
-            [
-                shape
-                for shape in self._shapes.all()
-                if shape.unrequested == self._unrequested and shape.needs == self._needs
-            ],
-            free,
-        )
+        self._floor = _smallest(self._shapes, free)
         self._entries = [_ABSENT] * len(free)
         self._made_from = [_ABSENT] * len(free)
+        self._capabilities, self._bases = [_ABSENT] * len(free), [0] * len(free)
         for agent in free.takers(self._needs).nonzero()[0].tolist():
-            self._enter(agent, free.packed[agent], insert=False)
+            self._enter(agent, free.packed[agent])
         self._values = sorted(value for value in self._entries if value != _ABSENT)
         self._seen = free.moves
         self._built = True
 
-    def _enter(self, agent: int, amounts: int, *, insert: bool = True) -> bool:
-        """Gives an agent that is not in the list its place, if it fits the smallest shape; returns whether it does."""
+    def _enter(self, agent: int, amounts: int) -> int:
+        """What an agent that is not in the list has to have as its value there; _ABSENT if it does not fit the smallest shape."""
         self._made_from[agent] = amounts
         if ((amounts | self._guards) - self._floor) & self._guards != self._guards:
             self._entries[agent] = _ABSENT
-            return False
-        unutilised = ((amounts + self._ones) & self._unrequested).bit_count()
-        if self._most:
-            value = (self._slots - unutilised) << self._width | amounts >> self._shift
-        else:
-            value = self._complement ^ (unutilised << self._width | amounts >> self._shift)
-        value = value << self._agent_bits | (self._agent_mask - agent)
-        self._entries[agent] = value
-        if insert:
-            insort(self._values, value)
-        return True
+            return _ABSENT
+        capabilities = (amounts + self._ones) & self._unrequested
+        if capabilities != self._capabilities[agent]:
+            self._capabilities[agent] = capabilities
+            count = capabilities.bit_count()
+            ranked = self._slots - count if self._most else (1 << self._slots.bit_length()) - count
+            self._bases[agent] = ranked << self._width + self._agent_bits | (self._agent_mask - agent)
+        lanes = amounts >> self._shift << self._agent_bits
+        value = self._entries[agent] = self._bases[agent] + (lanes if self._most else -lanes)
+        return value
 
     def _follow_moves(self) -> None:
         free, moved, values = self._free, self._free.moved, self._values
-        for agent in reversed(moved):
-            if moved[agent] <= self._seen:
+        for agent, move in reversed(moved.items()):
+            if move <= self._seen:
                 break
             amounts = free.packed[agent]
-            if self._made_from[agent] is amounts or (self._made_from[agent] == _ABSENT):
+            if self._made_from[agent] is amounts or self._made_from[agent] == _ABSENT:
                 continue
             if self._entries[agent] != _ABSENT:
                 del values[bisect_left(values, self._entries[agent])]
-            self._enter(agent, amounts)
+            value = self._enter(agent, amounts)
+            if value != _ABSENT:
+                insort(values, value)
         self._seen = free.moves
 
     def _raised(self, shape: Shape, cursor: int) -> int:
-        free, moved, entries = self._free, self._free.moved, self._entries
+        packed, entries, seen = self._free.packed, self._entries, shape.seen
         guards, request = self._guards, shape.packed
-        for agent in reversed(moved):
-            if moved[agent] <= shape.seen:
+        for agent, move in reversed(self._free.moved.items()):
+            if move <= seen:
                 break
-            if entries[agent] > cursor and ((free.packed[agent] | guards) - request) & guards == guards:
+            if entries[agent] > cursor and ((packed[agent] | guards) - request) & guards == guards:
                 cursor = entries[agent]
         return cursor
 
 
 def _smallest(shapes: Sequence[Shape], free: Free) -> int:
-    """The packed smallest amount of each lane; all shapes have the same lanes that are not 0."""
-    smallest = [0] * free.lanes.count
-    for position in range(len(shapes[0].amounts)):
-        lane = shapes[0].amounts[position][0]
-        smallest[lane] = min(shape.amounts[position][1] for shape in shapes)
-    return free.lanes.pack(smallest)
+    """The packed smallest amount of each lane."""
+    wanted = [dict(shape.amounts) for shape in shapes]
+    return free.lanes.pack(min(amounts.get(lane, 0) for amounts in wanted) for lane in range(free.lanes.count))

@@ -130,8 +130,9 @@ class _Ledger:
             self._demands[id(kind)] = demand
         scaled, largest = self._scaled[owner], self._largest[owner]
         for lane, amount in demand:
-            scaled[lane] += amount
-            largest = max(largest, scaled[lane])
+            scaled[lane] = held = scaled[lane] + amount
+            if held > largest:  # noqa: PLR1730  # max() would be most of what a decision costs here
+                largest = held
         self._largest[owner] = largest
 
 

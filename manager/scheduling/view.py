@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
@@ -53,6 +55,7 @@ class View:
         self.scoring, self.choices = scoring, choices
         self.rows = rows
         self.found, self.kind_of = find_kinds(queue, rows, self.columns, self.lanes, self.shapes)
+        self.free.watch(reduce(or_, (shape.unrequested for shape in self.shapes.all()), 0))
         self.kinds: dict[int, Kind] = {
             row: self.found[kind] for row, kind in zip(rows.tolist(), self.kind_of.tolist(), strict=True)
         }
