@@ -60,7 +60,7 @@ def fill(free: Mapping[str, int], amount: int) -> dict[str, int]:
 
 def spread(free: Mapping[str, int], amount: int) -> dict[str, int]:
     """Whole units, one by one from the device with the most left; ties in the given order."""
-    if amount % WHOLE:
+    if amount % WHOLE or amount < 0:
         raise InvalidAmountError("only whole units can be asked for")
     left = {device: units // WHOLE for device, units in free.items()}
     if amount // WHOLE > sum(left.values()):
@@ -134,6 +134,8 @@ def choose_cores(free: Mapping[int, Sequence[int]], count: int, near: Sequence[i
 
 
 def _check(free: Mapping[str, int], amount: int) -> None:
+    if amount < 0:
+        raise InvalidAmountError("amounts are not negative")
     if amount > (left := sum(free.values())):
         raise InsufficientError(f"{amount / WHOLE:g} asked for, {left / WHOLE:g} left")
 

@@ -150,7 +150,7 @@ class Placer:
         takers = self._free.schedulable
         designated, avoided = self._mask(wishes.designated), self._mask(wishes.avoided)
         tiers = [takers & designated]
-        if not (wishes.strict and len(wishes.designated)):
+        if not wishes.strict:
             tiers += [takers & ~designated & ~avoided, takers & ~designated & avoided]
         tiers = [tier for tier in tiers if tier.any()]
         for number in range(1, len(tiers) + 1):

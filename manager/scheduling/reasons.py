@@ -96,7 +96,7 @@ class Explainer:
             for shape in shapes:
                 if not self._free.meeting(shape.needs).any():
                     return self._missing(shape.needs)
-        if wishes is not None and wishes.strict and len(wishes.designated):
+        if wishes is not None and wishes.strict:
             existing = np.isin(self._free.rows, list(wishes.designated))
         takers = existing & self._free.schedulable
         if all((existing & self._free.meeting(shape.needs)).any() for shape in shapes):

@@ -87,7 +87,7 @@ class Situation:
         view = self._view(self.without(sessions), row)
         kind, wishes = view.kinds[row], self.queue.wishes.get(row)
         among = np.ones(len(view.free), np.bool_)
-        if wishes is not None and wishes.strict and len(wishes.designated):
+        if wishes is not None and wishes.strict:
             among = np.isin(view.free.rows, np.array(wishes.designated, np.int64))
         if len(view.free.fitting(kind.whole, view.free.takers(kind.whole.needs) & among)):
             return True

@@ -392,7 +392,7 @@ def _without_agents(
     lacking = np.array([_lacks(kind, free, free.schedulable) for kind in found], np.bool_)
     homeless = lacking[kind_of] if len(found) else np.zeros(len(rows), np.bool_)
     for session, wishes in queue.wishes.items():
-        if wishes.strict and len(wishes.designated) and session not in queue.held_back:
+        if wishes.strict and session not in queue.held_back:
             place = int(np.searchsorted(rows, session))
             homeless[place] |= _lacks(
                 found[int(kind_of[place])], free, np.isin(free.rows, np.array(wishes.designated, np.int64))

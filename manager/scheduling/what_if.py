@@ -33,7 +33,7 @@ def what_if(situation: Situation, row: int) -> WhatIf:
     kind = view.kinds[row]
     wanted = np.ones(len(view.free), np.bool_)
     wishes = situation.queue.wishes.get(row)
-    if wishes is not None and wishes.strict and len(wishes.designated):
+    if wishes is not None and wishes.strict:
         wanted = np.isin(view.free.rows, np.array(wishes.designated, np.int64))
     return WhatIf(_causes(view, kind, wanted), tuple(_hints(view, kind, wanted)))
 

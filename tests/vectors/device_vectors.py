@@ -62,7 +62,7 @@ def run_allocation(vector: dict[str, Any]) -> None:
 def run_affinity(vector: dict[str, Any]) -> None:
     given = vector["input"]
     cpus = {int(node): names for node, names in given["cpus"].items()}
-    gpus = {int(node): [name] for node, name in given["gpus"].items()}
+    gpus = {int(node): [names] if isinstance(names, str) else names for node, names in given["gpus"].items()}
     nodes = {name: node for groups in (cpus, gpus) for node, names in groups.items() for name in names}
     results = [
         allocation.nearest(cpus if query["want"] == "cpu" else gpus, [nodes[name] for name in query["chosen"]])

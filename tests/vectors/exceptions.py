@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,39 @@ def case_exception(kind: str, case: Any) -> str | None:
 
 
 def _applies(rule: Mapping[str, Any], kind: str, given: Any) -> bool:
-    """`where` holds values of the input, `anywhere` texts that one of the values of a key has in it, however deep it is."""
+    """`where` holds values of the input, `anywhere` texts that one of the values of a key has in it, however deep it is, `zero` a key
+    that is 0 somewhere. `tied` names two parts of the input with equal dominant shares; `over_unasked` is a slot over its quota before
+    anybody asks for more, and of which no more is asked for.
+    """
     if rule["kind"] != kind:
         return False
     where, anywhere = rule.get("where", {}), rule.get("anywhere", {})
+    if "zero" in rule and not any(value == 0 for value in _values(given, rule["zero"])):
+        return False
+    if rule.get("over_unasked") and not _over_unasked(given):
+        return False
+    if "tied" in rule and len({_share(given[side], given["total"]) for side in rule["tied"]}) != 1:
+        return False
     return all(isinstance(given, dict) and given.get(key) == value for key, value in where.items()) and all(
         any(text in str(value) for value in _values(given, key)) for key, text in anywhere.items()
     )
+
+
+def _over_unasked(given: Mapping[str, Any]) -> bool:
+    return any(
+        name.endswith("_quota")
+        and Fraction(str(given.get(f"{name.removesuffix('_quota')}_holdings", given.get("holdings", {})).get(slot, 0)))
+        > Fraction(str(amount))
+        and not Fraction(str(given["request"].get(slot, 0)))
+        for name, limit in given.items()
+        if isinstance(limit, dict) and "request" in given
+        for slot, amount in limit.items()
+    )
+
+
+def _share(held: Mapping[str, Any], total: Mapping[str, Any]) -> Fraction:
+    parts = [Fraction(str(held.get(slot, 0))) / Fraction(str(of)) for slot, of in total.items() if Fraction(str(of))]
+    return max(parts, default=Fraction(0)) / Fraction(str(held.get("weight", 1)))
 
 
 def _values(given: Any, key: str) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from manager.scheduling.amounts import format_amount
 from manager.scheduling.columns import Policy, Verdict
 from manager.scheduling.strategies import MAX_KERNELS_PER_AGENT, PREEMPTION, PREEMPTION_ORDER
 from tests.vectors.exceptions import case_exception
@@ -26,8 +27,9 @@ def session_group_placement(vector: Vector) -> None:
     given = vector["input"]
     assert given["enforcement"] == "preferred"
     scene = scene_with(given["agents"])
-    pack = {"spread": False, "pack": True}[given["direction"]]
-    scene.add_session("s", "owner", [given["request"]], beside=given["group_members"], pack=pack)
+    pack = {"spread": False, "pack": True, "none": None}[given["direction"]]
+    beside = None if pack is None else given["group_members"]
+    scene.add_session("s", "owner", [given["request"]], beside=beside, pack=bool(pack))
     assert_agent(scene.run(policy_of(given)), vector["expected"])
 
 
@@ -61,8 +63,13 @@ def preemption(vector: Vector) -> None:
     assert agents == expected["placement"]
 
 
-def is_admitted(request: Amounts, quotas: list[tuple[Amounts, Amounts, int | None, int]]) -> bool:
-    """Whether a pass places a session for which there is room, under quotas of (limits, held, most sessions, sessions)."""
+Limit = tuple[Amounts, Amounts, int | None, int]
+
+
+def is_admitted(request: Amounts, quotas: list[Limit]) -> bool:
+    """Whether a pass places a session for which there is room, under quotas of (limits, held, most sessions, sessions); if not, it has to
+    name every slot that one of them is short of, with amounts.
+    """
     scene = Scene()
     scene.add_agent("pool", {slot: exact(amount) or 1 for slot, amount in request.items()})
     scene.add_session("s", "owner", [request])
@@ -72,19 +79,51 @@ def is_admitted(request: Amounts, quotas: list[tuple[Amounts, Amounts, int | Non
     verdict = Verdict(outcome.decisions.verdicts[outcome.rows["s"]])
     assert verdict in {Verdict.PLACED, Verdict.OVER_QUOTA}
     assert (verdict == Verdict.PLACED) == ("s" in outcome.agents)
+    if verdict == Verdict.OVER_QUOTA:
+        why = outcome.decisions.explain(outcome.rows["s"])
+        assert why is not None
+        for limits, held, _, _ in quotas:
+            for slot in short_of(request, limits, held):
+                limit, has, asked = (
+                    format_amount(slot, int(exact(amounts.get(slot, 0)) * outcome.scale))
+                    for amounts in (limits, held, request)
+                )
+                assert f"{slot} {has} of {limit} held, {asked} asked for" in why.message
     return verdict == Verdict.PLACED
 
 
+def short_of(request: Amounts, limits: Amounts, held: Amounts) -> set[str]:
+    """The slots of which a request asks for more than a quota has left."""
+    return {
+        slot
+        for slot, limit in limits.items()
+        if exact(request.get(slot, 0)) > max(exact(0), exact(limit) - exact(held.get(slot, 0)))
+    }
+
+
 def quota(vector: Vector) -> None:
-    """Each `X_quota` holds for what `X_holdings`, or else `holdings`, says is held; without a record there is no limit."""
-    given = vector["input"]
-    limits: list[tuple[Any, Any, int | None, int]] = [
-        (limit, given.get(f"{name.removesuffix('_quota')}_holdings", given.get("holdings", {})), None, 0)
-        for name, limit in given.items()
-        if name.endswith("_quota") and limit is not None
-    ]
-    assert any(name.endswith("_quota") for name in given)
-    assert is_admitted(given["request"], limits) == vector["expected"]["allowed"]
+    """Each `X_quota` holds for what `X_holdings`, or else `holdings`, says is held; without a record there is no limit. `cases` replace
+    parts of the input.
+    """
+    given, expected = vector["input"], vector["expected"]
+    got = []
+    short: set[str] = set()
+    for case in [{**given, **case} for case in given.get("cases", [{}])]:
+        assert any(name.endswith("_quota") for name in case)
+        limits: list[Limit] = [
+            (limit, case.get(f"{name.removesuffix('_quota')}_holdings", case.get("holdings", {})), None, 0)
+            for name, limit in case.items()
+            if name.endswith("_quota") and limit is not None
+        ]
+        got.append(is_admitted(case["request"], limits))
+        for limit, held, _, _ in limits:
+            short |= short_of(case["request"], limit, held)
+    allowed = expected["allowed"]
+    assert got == (allowed if isinstance(allowed, list) else [allowed])
+    if "violations" in expected:
+        # By name, as keys, or in objects that say the slot; amounts were compared above.
+        named = expected["violations"]
+        assert short == {one["slot"] if isinstance(one, dict) else one for one in named}
 
 
 def concurrency(vector: Vector) -> None:

@@ -95,7 +95,8 @@ class Scene:
     ) -> None:
         """A session; they arrive in the order in which they are added. An owner not added before has weight 1 and holds nothing.
 
-        `beside` are kernels of its endpoint by agent, from which it keeps away or, with `pack`, to which it keeps close.
+        `beside` are kernels of its endpoint by agent, from which it keeps away or, with `pack`, to which it keeps close. An agent that
+        is not among those of the scene is gone.
         """
         if owner not in self._owners:
             self.add_owner(owner)
@@ -105,10 +106,9 @@ class Scene:
             endpoint = None
             if beside is not None:
                 endpoint = len(self._replicas)
-                self._replicas.append({row[agent]: number for agent, number in beside.items()})
-            wishes = AgentWishes(
-                [row[agent] for agent in designated], strict, [row[agent] for agent in avoided], endpoint, pack
-            )
+                self._replicas.append({row[agent]: number for agent, number in beside.items() if agent in row})
+            wanted, unwanted = ([row[agent] for agent in agents if agent in row] for agents in (designated, avoided))
+            wishes = AgentWishes(wanted, strict, unwanted, endpoint, pack)
         self._sessions.append((name, owner, kernels, priority, single_node, tries, architecture, held_back, wishes))
 
     def add_quota(self, limits: Amounts, held: Amounts, *, most_sessions: int | None = None, sessions: int = 0) -> None:

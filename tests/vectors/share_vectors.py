@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -23,9 +24,10 @@ def share(held: Amounts, capacity: Amounts, weight: str | float = 1) -> Fraction
     """An owner's weighted dominant share, computed by both of our ways, which must agree."""
     slots = sorted(capacity)
     weighted = exact(weight)
-    scale = 10**6
-    amounts = [int(exact(held.get(slot, 0)) * scale) for slot in slots]
-    totals = [int(exact(capacity[slot]) * scale) for slot in slots]
+    parts = [(exact(held.get(slot, 0)), exact(capacity[slot])) for slot in slots]
+    scale = math.lcm(*(amount.denominator for pair in parts for amount in pair))
+    amounts = [int(amount * scale) for amount, _ in parts]
+    totals = [int(total * scale) for _, total in parts]
     by_fraction = dominant_share(amounts, totals) / weighted
     keys = ShareKeys(totals, [1])
     whole = max((factor * total for factor, total in zip(keys.factors, totals, strict=True)), default=0) or 1
@@ -60,8 +62,9 @@ def fill(vector: Vector, pieces: int = 1) -> tuple[list[str], dict[str, int], Ou
         limits = [
             int(capacity.get(slot, Fraction(0)) / exact(amount)) for slot, amount in demand.items() if exact(amount) > 0
         ]
-        most = min(limits) if limits else users[name]["max_tasks"]
-        for number in range(min(most + 1, users[name].get("max_tasks") or most + 1)):
+        most = min(limits) + 1 if limits else users[name]["max_tasks"]
+        wanted = users[name].get("max_tasks")
+        for number in range(most if wanted is None else min(most, wanted)):
             scene.add_session(f"{name}/{number}", name, [demand])
     outcome = scene.run(Policy("drf", "concentrated"))
     picks = [name.rsplit("/", 1)[0] for name in outcome.order]
@@ -75,8 +78,10 @@ def steps_until_a_misfit(vector: Vector, picks: list[str], ties: list[str], capa
     users = {user["name"]: user for user in vector["users"]}
     held = {name: {slot: exact(users[name].get("initial", {}).get(slot, 0)) for slot in capacity} for name in ties}
     tasks = dict.fromkeys(ties, 0)
+    wanted = {name: users[name].get("max_tasks") for name in ties}
+    most = {name: len(picks) + 1 if tasks is None else tasks for name, tasks in wanted.items()}
     for step, picked in enumerate(picks):
-        wanting = [name for name in ties if tasks[name] < (users[name].get("max_tasks") or len(picks) + 1)]
+        wanting = [name for name in ties if tasks[name] < most[name]]
         if picked != min(wanting, key=lambda name: share(held[name], capacity, users[name].get("weight", 1))):
             return step
         tasks[picked] += 1
@@ -113,22 +118,28 @@ def divisible(vector: Vector) -> None:
     for user in vector["users"]:
         got = {slot: exact(amount) * tasks[user["name"]] / PIECES for slot, amount in user["demand"].items()}
         piece = share({slot: exact(amount) / PIECES for slot, amount in user["demand"].items()}, vector["capacity"])
-        if "dominant_share" in expected:
-            wanted = exact(expected["dominant_share"][user["name"]])
-            assert abs(share(got, vector["capacity"]) - wanted) <= 2 * piece
+        for named, weight in (("dominant_share", 1), ("weighted_share", user.get("weight", 1))):
+            if named in expected:
+                wanted = exact(expected[named][user["name"]])
+                assert abs(share(got, vector["capacity"], weight) - wanted) <= 2 * piece / exact(weight)
 
 
 def gang_fill(vector: Vector) -> None:
     scene = Scene()
     for node in vector["nodes"]:
         scene.add_agent(node["id"], {slot: amount for slot, amount in node.items() if slot != "id"})
-    for name in vector["tie_order"]:
-        scene.add_owner(name, vector.get("weights", {}).get(name, 1))
+    ties = vector.get("tie_order") or list(dict.fromkeys(session["user"] for session in vector["queue"]))
+    for name, weight in zip(
+        ties, whole_weights([vector.get("weights", {}).get(name, 1) for name in ties]), strict=True
+    ):
+        scene.add_owner(name, weight)
     for session in vector["queue"]:
         scene.add_session(session["session"], session["user"], session["containers"])
     outcome = scene.run(Policy("drf", "concentrated", {SLOT_PRIORITY: "cpu,mem"}))
     expected = vector["expected"]
     assert set(outcome.order) == set(expected["scheduled"])
+    if "pick_order" in expected:
+        assert outcome.order == expected["pick_order"]
     assert set(outcome.rows) - set(outcome.order) == set(expected["unscheduled"])
     placed = sum(len(agents) for agents in outcome.agents.values())
     assert (outcome.decisions.kernel_agents != UNPLACED).sum() == placed
@@ -143,11 +154,11 @@ def gang_fill(vector: Vector) -> None:
 
 def share_value(vector: Vector) -> None:
     considered = vector.get("considered") or list(vector["total"])
-    multiplier = vector.get("multiplier") or {}
-    # A slot that counts m times is as scarce as if there were an m-th of it.
-    total = {slot: exact(vector["total"][slot]) / exact(multiplier.get(slot, 1)) for slot in considered}
+    multiplier = {slot: exact((vector.get("multiplier") or {}).get(slot, 1)) for slot in considered}
+    # A slot that counts m times is as scarce as if there were an m-th of it, and one that counts for nothing is not there.
+    total = {slot: exact(vector["total"].get(slot, 0)) / times if times else 0 for slot, times in multiplier.items()}
     held = {slot: sum((exact(part.get(slot, 0)) for part in vector["allocations"]), Fraction(0)) for slot in considered}
-    assert share(held, total, vector["weight"]) == exact(vector["expected_share"])
+    assert share(held, total, vector.get("weight", 1)) == exact(vector["expected_share"])
 
 
 def in_order(
@@ -180,7 +191,8 @@ def session_sequence(vector: Vector) -> None:
 
 def session_pick(vector: Vector) -> None:
     pending = [(session["session"], session["user"]) for session in vector["pending"]]
-    assert in_order(vector["capacity"], vector["occupancy"], pending)[0] == vector["expected_pick"]
+    order = in_order(vector["capacity"], vector["occupancy"], pending)
+    assert (order[0] if order else None) == vector["expected_pick"]
 
 
 def equal_agents(vector: Vector) -> None:
@@ -189,7 +201,8 @@ def equal_agents(vector: Vector) -> None:
         scene = Scene()
         for number in range(vector["agents"]):
             scene.add_agent(f"agent-{number}", vector["agent"])
-        for role, weight in sorted(case["weights"].items()):
+        roles = sorted(case["weights"])
+        for role, weight in zip(roles, whole_weights([case["weights"][role] for role in roles]), strict=True):
             scene.add_owner(role, weight)
             for number in range(vector["agents"]):
                 scene.add_session(f"{role}/{number}", role, [vector["agent"]])

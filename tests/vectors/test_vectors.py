@@ -1,6 +1,6 @@
 """Independent cases of fair scheduling, each a test named by its id.
 
-`pytest tests/vectors --vectors DIR` runs the files of the same format in another directory. Vectors that concern other parts of the
+Those in `edges` are our own. `pytest tests/vectors --vectors DIR` runs the files of the same format in another directory. Vectors that concern other parts of the
 system, or rules that we differ from on purpose, are named with their reason in exceptions.json: by kind, by id, or by what their input says.
 They are no cases here, and the report names them with the reason. A kind that nobody has heard of is a case that fails, and so is
 an expectation that nothing looks at.
@@ -25,6 +25,8 @@ RUNNERS = {
     **placement_vectors.RUNNERS,
     **policy_vectors.RUNNERS,
 }
+# More cases of the same kinds, worked out by hand from the rules: nothing at all, just enough, a hair too much, ties, who is gone.
+EDGES = HERE / "edges"
 # Those that need a database.
 STORE_RUNNERS = store_vectors.RUNNERS
 
@@ -52,9 +54,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One case for each vector."""
     if "vector" not in metafunc.fixturenames:
         return
-    directory = Path(metafunc.config.getoption("vectors", default=None) or HERE)
+    given = metafunc.config.getoption("vectors", default=None)
+    directories = [Path(given)] if given else [HERE, EDGES]
     try:
-        cases = [vector for vector in read_vectors(directory) if exception_of(vector) is None]
+        vectors = [vector for directory in directories for vector in read_vectors(directory)]
+        cases = [vector for vector in vectors if exception_of(vector) is None]
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     stored = "postgres" in metafunc.fixturenames
