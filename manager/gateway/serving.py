@@ -113,8 +113,11 @@ class Gateway:
         """Chain and key; None without TLS. Raises OSError, of which ssl.SSLError is one."""
         if self._settings.certificate is not None:
             chain, key = self._settings.certificate
+            found = chain.read_bytes(), key.read_bytes()
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key)
-            return chain.read_bytes(), key.read_bytes()
+            if (chain.read_bytes(), key.read_bytes()) != found:
+                raise OSError(f"{chain} or {key} changed while they were read")
+            return found
         if not self._settings.secure:
             return None
         issued = self._authority.issue_gateway(self._settings.domain)

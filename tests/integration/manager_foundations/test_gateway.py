@@ -18,6 +18,7 @@ from sqlalchemy import text
 
 from manager.fleet.dialer import Dialer
 from manager.fleet.forwarding import Forwarder
+from manager.gateway import serving
 from manager.gateway.rules import OPEN_PATH, TICKET_PREFIX, Target
 from manager.gateway.serving import Gateway, GatewaySettings
 from manager.identity.authority import Authority
@@ -180,6 +181,45 @@ async def test_what_one_replica_gives_is_good_at_another(rig: Rig, tmp_path: Pat
                 async with asyncio.timeout(10):
                     while await status(web, rig.origin) != 401:
                         await asyncio.sleep(0.1)
+
+
+async def shown_certificate(port: int) -> bytes:
+    """What the gateway says it is, in DER, to whoever does not care."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    async with asyncio.timeout(20):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=f"x.{DOMAIN}")
+    try:
+        shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return shown
+    finally:
+        writer.close()
+
+
+async def test_a_renewed_certificate_is_taken_up(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving, "_CERTIFICATE_SECONDS", 0.05)
+    authority, chain, key = rig.service.authority, tmp_path / "chain.pem", tmp_path / "key.pem"
+    first, second = authority.issue_gateway(DOMAIN), authority.issue_gateway(DOMAIN)
+    chain.write_bytes(first.certificate)
+    key.write_bytes(first.key)
+    gateway = Gateway(GatewaySettings("127.0.0.1:0", DOMAIN, certificate=(chain, key)), authority)
+    port = gateway.listening_at[1]
+    forwarder = Forwarder(Dialer(client_credentials(authority)))
+    group = asyncio.TaskGroup()
+    async with group, gateway.serving(group, rig.service.database, rig.service.tail, forwarder, tmp_path):
+        assert await shown_certificate(port) == ssl.PEM_cert_to_DER_cert(first.certificate.decode())
+        # Half of a renewal is none: the certificate is there, and its key is not yet.
+        chain.write_bytes(second.certificate)
+        async with asyncio.timeout(10):
+            while "is not taken up" not in caplog.text:
+                await asyncio.sleep(0.02)
+        assert await shown_certificate(port) == ssl.PEM_cert_to_DER_cert(first.certificate.decode())
+        key.write_bytes(second.key)
+        async with asyncio.timeout(30):
+            while await shown_certificate(port) != ssl.PEM_cert_to_DER_cert(second.certificate.decode()):
+                await asyncio.sleep(0.1)
 
 
 @contextlib.asynccontextmanager
