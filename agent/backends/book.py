@@ -7,7 +7,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from agent.backends.backend import UnknownAttemptError
+from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.backends.kernels import OUTPUT
 from agent.backends.observation import Observation
 from agent.backends.output import Output
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent.attempts import Layer, ObservedAttempt
+    from agent.backends.processes import Process
     from agent.backends.records import Record, Records
 
 BOUND_INTERVAL = 1.0
@@ -59,6 +60,18 @@ class Book:
         if (record := self._records.get(attempt_id)) is None:
             raise UnknownAttemptError(f"there is no attempt {attempt_id}")
         return record
+
+    def namespace_path(self, attempt_id: str) -> str:
+        """Path of the network namespace of an attempt that was created. Raises BackendError on others."""
+        init = self.record(attempt_id).init
+        if init is None:
+            raise BackendError(f"attempt {attempt_id} does not run")
+        return f"/proc/{init.pid}/ns/net"
+
+    def first_process(self, attempt_id: str) -> Process | None:
+        """The process of the node that an attempt lives and ends with; None when there is none any more."""
+        record = self._records.get(attempt_id)
+        return None if record is None or record.phase.ended else record.init
 
     def place(self, attempt_id: str) -> Path:
         """The attempt's directory."""

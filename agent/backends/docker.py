@@ -179,16 +179,11 @@ class DockerBackend:
 
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created. Raises BackendError on others."""
-        init = self._book.record(attempt_id).init
-        if init is None:
-            raise BackendError(f"attempt {attempt_id} does not run")
-        return f"/proc/{init.pid}/ns/net"
+        return self._book.namespace_path(attempt_id)
 
     def first_process(self, attempt_id: str) -> Process | None:
         """The process of the node that an attempt lives and ends with."""
-        if attempt_id not in self._book or (record := self._book.record(attempt_id)).phase.ended:
-            return None
-        return record.init
+        return self._book.first_process(attempt_id)
 
     async def create(self, spec: AttemptSpec, hosts: str) -> None:
         """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED.

@@ -87,6 +87,13 @@ def test_links_lead_nowhere(home: Path, tmp_path: Path) -> None:
             list(work.walk(descriptor, "out/deep", recursive=True))
         with pytest.raises(RefusedError):
             work.make_directory(descriptor, "out", 0o700)
+    # Not even one that stays inside: the kernel may turn it while it is followed.
+    put(home, "inner/x")
+    (home / "within").symlink_to("inner")
+    with work.opened(home) as descriptor, pytest.raises(RefusedError):
+        work.open_regular(descriptor, "within/x")
+    with pytest.raises(RefusedError):
+        put(home, "within/y")
     # A link at the very place is replaced, and what it points to stays as it is.
     put(home, "file")
     assert (tmp_path / "secret").read_text() == "secret"
