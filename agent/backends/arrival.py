@@ -88,16 +88,19 @@ class Arrival:
         arrivals.mkdir(mode=0o700, exist_ok=True)
         self._kept = bool(announced.digest)
         self._place = arrivals / (_name(announced) if self._kept else uuid.uuid4().hex)
-        self._descriptor = os.open(self._place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Its lock lasts to the end; who writes is done before the file is in its place: Linux runs no program that is open for writing.
+        self._held = os.open(self._place, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = -1
         try:
             self._lock()
+            self._descriptor = os.open(self._place, os.O_RDWR | os.O_CLOEXEC)
             self.offset, self._digest = self._resumed() if resume else (0, hashlib.sha256())
             os.ftruncate(self._descriptor, self.offset)
             os.lseek(self._descriptor, self.offset, os.SEEK_SET)
             _check_space(home, announced.size - self.offset)
         except BusyError:
             # What is there belongs to the other one.
-            os.close(self._descriptor)
+            os.close(self._held)
             raise
         except BaseException:
             self._kept = False
@@ -106,10 +109,10 @@ class Arrival:
 
     def _lock(self) -> None:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BusyError(f"{self._announced.path} is being uploaded by another call") from error
-        if os.fstat(self._descriptor).st_nlink == 0:
+        if not (self._place.exists() and os.path.samestat(self._place.stat(), os.fstat(self._held))):
             # It was put in its place, or swept, in this moment.
             raise BusyError(f"{self._announced.path} was just uploaded by another call")
 
@@ -153,6 +156,7 @@ class Arrival:
                 os.fchown(self._descriptor, owner.st_uid, owner.st_gid)
                 os.fchmod(self._descriptor, (announced.mode or work.FILE_MODE) & work.PERMISSIONS)
                 os.fsync(self._descriptor)
+                self._end_writing()
                 directory = work.open_directory(home, self._parts[:-1], create=True)
                 try:
                     # Replaces a link, too, and not what it points to.
@@ -169,9 +173,15 @@ class Arrival:
             with contextlib.suppress(OSError):
                 self._place.unlink()
         elif self._place.exists():
-            os.utime(self._descriptor, (time.time(), time.time()))
-        os.close(self._descriptor)
+            os.utime(self._held, (time.time(), time.time()))
+        self._end_writing()
+        os.close(self._held)
         _remove_empty(self._place.parent)
+
+    def _end_writing(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
 
 
 def _remove_empty(directory: Path) -> None:

@@ -101,8 +101,10 @@ async def test_renewed_certificate_is_shown_at_once(settings: daemon.Settings, m
     store = IdentityStore(path)
     await eventually(lambda: (now := store.load(settings.agent_id)) is not None and now.certificate == renewed)
     host, _, port = agent.address.rpartition(":")
-    shown = await asyncio.to_thread(_shown, host, int(port), manager)
-    assert shown == renewed
+    # It is on the disk a moment before it is in use.
+    async with asyncio.timeout(10):
+        while await asyncio.to_thread(_shown, host, int(port), manager) != renewed:
+            await asyncio.sleep(0.01)
     await agent.converse()
 
 

@@ -26,7 +26,7 @@ import socket, time
 for name in ("sub1", "sub2"):
     for _ in range(200):
         try:
-            with socket.create_connection((name, 7000), timeout=5) as peer:
+            with socket.create_connection((name, 7000), timeout=30) as peer:
                 print(name, peer.recv(100).decode(), flush=True)
             break
         except ConnectionRefusedError:
@@ -83,7 +83,7 @@ async def test_network_survives_a_restart_of_the_agent(agent: Agent) -> None:
     ask = (
         "import socket, time, os\n"
         "def ok():\n"
-        "    with socket.create_connection(('sub1', 7000), timeout=5) as c: return c.recv(1) == b'x'\n"
+        "    with socket.create_connection(('sub1', 7000), timeout=30) as c: return c.recv(1) == b'x'\n"
         "while not os.path.exists('/home/work/go'): time.sleep(0.02)\n"
         "for _ in range(200):\n"
         "    try: print(ok()); break\n"

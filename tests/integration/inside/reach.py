@@ -17,21 +17,21 @@ from tests.integration.network.nodes import inside, run
 PUBLIC = "198.51.100.7"
 PROBE = """
 import json, socket, sys
-found = {}
-for place in sys.argv[1:]:
+from concurrent.futures import ThreadPoolExecutor
+def probe(place):
     host, _, port = place.rpartition(":")
     try:
-        connection = socket.create_connection((host, int(port)), 0.7)
+        connection = socket.create_connection((host, int(port)), 4)
     except OSError as error:
-        found[place] = type(error).__name__
-        continue
+        return type(error).__name__
     with connection:
         try:
-            found[place] = connection.recv(100).decode()
+            return connection.recv(100).decode()
         except OSError:
             # A server that waits to be spoken to was reached all the same.
-            found[place] = "connected"
-print(json.dumps(found), flush=True)
+            return "connected"
+with ThreadPoolExecutor(len(sys.argv)) as threads:
+    print(json.dumps(dict(zip(sys.argv[1:], threads.map(probe, sys.argv[1:])))), flush=True)
 """
 
 

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ async def serving(client: Client) -> Session:
         type="interactive",
         command=[PYTHON, "-c", PROGRAM],
         slots={"cpu": "0.5", "mem": "256m"},
-        termination_grace=5,
+        termination_grace=120,
         ports=PORTS,
         preopen_ports=[(8090, 8090)],
     )
@@ -178,11 +177,10 @@ async def test_requests_that_are_none(session: Session, client: Client) -> None:
                     assert dict(json.loads(await response.read())["headers"])["Host"] in place
         # A session that ends takes its browsers with it, at once, whatever grace its kernel has.
         async with web.ws_connect(beside + "ws") as connection, web.ws_connect(origin + "ws") as stays:
-            began = time.monotonic()
             await other.terminate()
             message = await connection.receive(timeout=WAIT)
             assert message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.ERROR)
-            assert time.monotonic() - began < 1.5
+            assert (await other.refresh()).state == "TERMINATING"
             assert (await status(web, beside))[0] in (401, 403)
             await stays.send_str("still")
             assert await stays.receive_str(timeout=WAIT) == "echo 'still'"
@@ -236,7 +234,7 @@ async def test_only_ones_own_and_only_with_a_good_token(session: Session, client
             unused = await own.create_port_ticket("web")
             async with web.ws_connect(origin + "ws") as connection, admin.ws_connect(origin + "ws") as stays:
                 await client.tokens.revoke(token.token.id)
-                message = await connection.receive(timeout=5)
+                message = await connection.receive(timeout=WAIT)
                 assert message.type is not aiohttp.WSMsgType.TEXT
                 assert (await status(web, origin))[0] == 401
                 await status(web, unused.url)

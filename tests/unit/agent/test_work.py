@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import socket
 import stat
+import subprocess
 import time
 from pathlib import Path
 
@@ -157,6 +159,32 @@ def test_an_upload_goes_on_where_it_stopped(home: Path) -> None:
     second.close()
     assert (home / "big").read_bytes() == content
     assert not left(home)
+
+
+def test_a_program_can_be_run_from_the_moment_it_is_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, said = os.rename, []
+
+    def run_at_once(*places: Path | str, dst_dir_fd: int) -> None:
+        rename(*places, dst_dir_fd=dst_dir_fd)
+        said.append(subprocess.run([home / "run"], check=True, capture_output=True).stdout)
+
+    monkeypatch.setattr(os, "rename", run_at_once)
+    put(home, "run", b"#!/bin/sh\necho it runs\n", 0o755)
+    assert said == [b"it runs\n"]
+
+
+def test_who_comes_as_another_is_done_touches_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flock = fcntl.flock
+
+    def first_the_other(descriptor: int, kind: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        put(home, "x")
+        flock(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", first_the_other)
+    with pytest.raises(BusyError, match="just uploaded"):
+        Arrival(home, announced("x"), resume=False)
+    assert (home / "x").read_bytes() == b"content"
 
 
 def test_what_is_wrong_is_not_kept(home: Path) -> None:

@@ -58,10 +58,11 @@ def test_refuses(text: str) -> None:
 
 @pytest.mark.parametrize("text", ['name = "' + "\\" * 2000, "name" * 500, " " * 2040 + "x", 'name="' + '\\"' * 1000])
 def test_hostile_text_is_refused_quickly(text: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(InvalidRequest):
         parse_filter(text, FIELDS)
-    assert time.perf_counter() - began < 0.05
+    # Of processor time, which is its own whatever else the machine does.
+    assert time.thread_time() - began < 0.2
 
 
 @given(
