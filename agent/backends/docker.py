@@ -59,6 +59,8 @@ DIRECTORY = "docker"
 """Name of the directory for records, beneath that of the agent's state."""
 SPARE_THREADS = 4
 """For what is asked of the engine beside starts."""
+ENTERING_THREADS = 8
+"""For the opening of attached commands. It takes as long as what is inside likes, and holds up neither starts nor ends."""
 OPEN_TIMEOUT = 5.0
 """Seconds that an agent's start waits for an engine; native processes need none."""
 RETRY = 1.0
@@ -102,6 +104,7 @@ class DockerBackend:
         self._watches = Watches(self._ended)
         self._tasks = Tasks()
         self._pool = ThreadPoolExecutor(options.starts + SPARE_THREADS, "docker")
+        self._entering = ThreadPoolExecutor(ENTERING_THREADS, "docker-attach")
         self._starts = asyncio.Semaphore(options.starts)
 
     @property
@@ -130,7 +133,8 @@ class DockerBackend:
         await self._tasks.close()
         await self._images.close()
         self._watches.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._entering):
+            pool.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._engine.close)
 
     def observed(self) -> Mapping[str, ObservedAttempt]:
@@ -146,7 +150,8 @@ class DockerBackend:
         if self._book.record(attempt_id).phase is not Phase.RUNNING:
             raise NotRunningError(f"attempt {attempt_id} does not run")
         kernels = self._kernels
-        opening = asyncio.ensure_future(self._run(lambda: kernels.attach(attempt_id)))
+        loop = asyncio.get_running_loop()
+        opening = asyncio.ensure_future(loop.run_in_executor(self._entering, kernels.attach, attempt_id))
         try:
             entry = await asyncio.shield(opening)
         except asyncio.CancelledError:

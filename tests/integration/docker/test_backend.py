@@ -7,14 +7,17 @@ import errno
 import io
 import signal
 import tarfile
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from agent.attempts import Phase
 from agent.backends import docker_kernels
+from agent.backends.attachment import NotRunningError
 from agent.backends.backend import BackendError
 from agent.backends.dispatch import Dispatch
+from agent.backends.docker import ENTERING_THREADS
 from agent.backends.docker_engine import Engine, EngineUnavailableError, find_host
 from agent.backends.process import ProcessBackend
 from agent.backends.records import Records
@@ -23,7 +26,8 @@ from tests.integration.backends.conftest import HOSTS, Contract, Kind
 from tests.integration.docker.engine import IMAGE, TestEngine
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    import socket
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
 
     from tests.integration.agent.conftest import Place
@@ -263,6 +267,38 @@ async def test_lost_answers_start_nothing_twice(
     observed, output = await contract.ran(contract.spec("k", "echo", "once"))
     assert (observed.exit_code, output) == (0, "once\n")
     assert not contract.left()
+
+
+class Stuck(Engine):
+    """Never comes to the end of opening a command, as when a kernel has a pipe where runc reads of its users."""
+
+    free = threading.Event()
+    stuck: ClassVar[list[str]] = []
+
+    def execute(self, name: str, command: Sequence[str]) -> tuple[str, socket.socket] | None:
+        self.stuck.append(name)
+        self.free.wait(60)
+        return None
+
+
+async def test_commands_that_cannot_be_attached_hold_up_nothing_else(
+    contract: Contract, engine: TestEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.backends.docker.Engine", Stuck)
+    backend = await contract.held(contract.spec("k", "sleep", "1000"))
+    await backend.release("k.1")
+    attached = [asyncio.create_task(backend.attach("k.1")) for _ in range(32)]
+    try:
+        await eventually(lambda: len(Stuck.stuck) == ENTERING_THREADS)
+        async with asyncio.timeout(30):
+            await contract.held(contract.spec("other", "true"))
+            await backend.stop("k.1", 0)
+            await backend.kill("k.1")
+            await eventually(lambda: backend.observed()["k.1"].phase.ended)
+    finally:
+        Stuck.free.set()
+        outcomes = await asyncio.gather(*attached, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {NotRunningError}
 
 
 async def test_nothing_is_let_go_that_a_crash_would_forget(
