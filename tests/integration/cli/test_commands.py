@@ -297,3 +297,29 @@ async def test_many_sessions_at_once(client: Client) -> None:
     for item in answer.results[:20]:
         session = await client.sessions.get(item.accepted.id)
         assert (await session.wait_ended(timeout=SECONDS)).result == "SUCCESS"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "out", "err"),
+    [
+        ("ls <&- >&-", 0, "", ""),
+        ("exec streams -- sh -c 'echo out; exit 5' <&- 2>&-", 5, "out\n", ""),
+        ("exec -i streams -- sh -c 'cat; echo out' <&-", 0, "out\n", ""),
+        ("get nobody 2>&-", 3, "", ""),
+        ("ls >/dev/full", 1, "", "retinue: No space left on device\n"),
+        ("exec streams -- echo out >/dev/full", 1, "", "retinue: No space left on device\n"),
+    ],
+)
+async def test_missing_streams_and_full_disks(
+    retinue: Program, client: Client, arguments: str, code: int, out: str, err: str
+) -> None:
+    await _running(client, "streams")
+    shell = await asyncio.create_subprocess_shell(
+        f"{PROGRAM} {arguments}",
+        env=retinue.environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(SECONDS):
+        told = await shell.communicate()
+    assert (shell.returncode, *(text.decode() for text in told)) == (code, out, err)

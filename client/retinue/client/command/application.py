@@ -12,6 +12,7 @@ import click
 from retinue.client.command.complaint import print_error
 from retinue.client.command.connection import Connection
 from retinue.client.command.exit_codes import ExitCode, of_error
+from retinue.client.command.text import safe
 from retinue.client.errors import RetinueError
 
 if TYPE_CHECKING:
@@ -101,7 +102,24 @@ def cli(
 
 def main() -> None:
     """The entry point: runs the command line and ends the process."""
+    _open_missing_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_missing_streams() -> None:
+    """What this program was started without becomes the null device: no file or connection gets its number, and it reads as empty."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+
+
+def _drop_output() -> None:
+    """What is still to be written is not: the interpreter must not try once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -115,10 +133,16 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has enough; the interpreter must not try to flush once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has enough.
+        _drop_output()
         return ExitCode.FAILURE
     except RetinueError as error:
         print_error(error)
         return of_error(error)
+    except OSError as error:
+        # Of what commands do not answer for themselves: output that cannot be written.
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"retinue: {safe(f'{place}{error.strerror or error}')}", err=True)
+        _drop_output()
+        return ExitCode.FAILURE
     return code if isinstance(code, int) else ExitCode.OK
