@@ -1,9 +1,9 @@
 """Independent cases of fair scheduling, each a test named by its id.
 
-Those in `edges` are our own. `pytest tests/vectors --vectors DIR` runs the files of the same format in another directory. Vectors that concern other parts of the
-system, or rules that we differ from on purpose, are named with their reason in exceptions.json: by kind, by id, or by what their input says.
-They are no cases here, and the report names them with the reason. A kind that nobody has heard of is a case that fails, and so is
-an expectation that nothing looks at.
+Those in `edges` are our own. `pytest tests/vectors --vectors DIR` runs the files of the same format in another directory. Vectors that concern other
+parts of the system, or rules that we differ from on purpose, are named with their reason in exceptions.json: by kind, by id, or by what
+their input says. They are no cases here, and the report names them with the reason. A kind that nobody has heard of is a case that
+fails, and so is an expectation that nothing looks at.
 """
 
 from __future__ import annotations
