@@ -156,6 +156,19 @@ async def page(web: aiohttp.ClientSession, url: str) -> str:
         return await answer.text()
 
 
+async def test_who_is_no_administrator_any_more_is_let_in_no_more(rig: Rig) -> None:
+    await rig.execute("UPDATE session SET owner = 'somebody' WHERE id = :session")
+    await rig.execute("UPDATE user_account SET role = 'ADMIN' WHERE name = 'ada'")
+    async with browser(trusting=rig.service.authority.certificate) as web:
+        await status(web, await rig.ticket())
+        # It is let in; the session waits.
+        assert await status(web, rig.origin) == 503
+        await rig.execute("UPDATE user_account SET role = 'USER' WHERE name = 'ada'")
+        async with asyncio.timeout(10):
+            while await status(web, rig.origin) != 401:
+                await asyncio.sleep(0.1)
+
+
 async def test_what_one_replica_gives_is_good_at_another(rig: Rig, tmp_path: Path) -> None:
     service, authority = rig.service, rig.service.authority
     # What stands in front of both has the address that browsers see.
