@@ -23,7 +23,7 @@ _PORTION = 1000
 _AT_ONCE, _AT_ONCE_EACH = 64, 4
 _TICK_SECONDS = 1.0
 # What follows within this time is told of together: looking through the journal is in the way of the session that is on its way.
-_GATHER_SECONDS = 0.05
+_GATHER_SECONDS = 0.25
 _GONE = 410
 
 
