@@ -1,6 +1,6 @@
 """A conversation with a session, from a program's main thread: what is typed, interrupts, history and completion.
 
-The stream lives on a loop in a thread of its own, so that Ctrl-C finds this thread at the prompt, or waiting, and not within the loop.
+The stream lives on a loop in a thread of its own, so that Ctrl-C finds this thread at the prompt, or in the middle of a run, and not within the loop.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import codeop
 import contextlib
 import os
+import signal
 import sys
 import threading
 import uuid
@@ -21,8 +22,9 @@ from retinue.client.errors import CallError
 from retinue.manager.v1 import code_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from concurrent.futures import Future
+    from types import FrameType
 
     from retinue.client.code import Code
     from retinue.client.command.code_output import Output
@@ -45,22 +47,26 @@ class Conversation:
         """Runs code and shows what happens, to its end; an interrupt here is one there. Raises CallError."""
         run_id = str(uuid.uuid4())
         events = self._code.run(text, run_id=run_id, timeout=timeout)
-        try:
-            while True:
-                event = self._wait(anext(events), run_id)
-                output.show(event)
-                if event.HasField("finished"):
-                    finished: code_pb2.CodeFinished = event.finished
-                    return finished
-                if event.HasField("input_request"):
-                    try:
-                        value = output.ask(event.input_request)
-                    except KeyboardInterrupt:
-                        value = None
-                    step = self._code.interrupt(run_id) if value is None else self._code.answer(run_id, value)
-                    self._wait(step, run_id)
-        finally:
-            self._call(events.aclose()).result(CLOSE_SECONDS)
+
+        def interrupt(*_: object) -> None:
+            # At once, and not when it is over.
+            self._call(self._code.interrupt(run_id))
+
+        # Not as an exception, which would end the conversation wherever it came: amid what is shown, for instance.
+        with _on_interrupt(interrupt):
+            try:
+                while True:
+                    event = self._call(anext(events)).result()
+                    output.show(event)
+                    if event.HasField("finished"):
+                        finished: code_pb2.CodeFinished = event.finished
+                        return finished
+                    if event.HasField("input_request"):
+                        value = _asked(output, event.input_request)
+                        step = self._code.interrupt(run_id) if value is None else self._code.answer(run_id, value)
+                        self._call(step).result()
+            finally:
+                self._call(events.aclose()).result(CLOSE_SECONDS)
 
     def complete(self, line: str, end: int, word: str) -> list[str]:
         """What a word at the end of the part of a line may become."""
@@ -79,17 +85,31 @@ class Conversation:
             return [match[len(kept) :] for match in found.matches if match.startswith(kept)]
         return [line[begin : found.start] + match for match in found.matches]
 
-    def _wait(self, work: Any, run_id: str) -> Any:
-        waiting = self._call(work)
-        while True:
-            try:
-                return waiting.result()
-            except KeyboardInterrupt:
-                # At once, and not when it is over.
-                self._call(self._code.interrupt(run_id))
-
     def _call(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
+
+
+def _asked(output: Output, request: code_pb2.CodeInputRequest) -> str | None:
+    """What the user answers; None for an interrupt instead."""
+    try:
+        with _on_interrupt(signal.default_int_handler):
+            return output.ask(request)
+    except KeyboardInterrupt:
+        return None
+
+
+@contextlib.contextmanager
+def _on_interrupt(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Has SIGINT handled so for as long as the block lasts, unless whoever started the program has it ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def _awaited(work: Any) -> Any:
