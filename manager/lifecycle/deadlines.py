@@ -1,4 +1,6 @@
-"""The bounds of states: gangs that do not start in time, sessions whose time limit is over, and work on agents that are lost."""
+"""The bounds of states: sessions that wait too long for a place, gangs that do not start in time, sessions whose time limit is over, and
+work on agents that are lost.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,13 @@ from manager.store.database import Database
 async def enforce(database: Database, term: int, committed: Callable[[Concerned], None]) -> None:
     """Moves every session that has waited or run too long; repeated every second by the leader."""
     async with database.transaction() as tx:
+        overdue = await bounds.read_waited_too_long(tx)
         late = await bounds.read_late_starts(tx)
         stranded = await bounds.read_stranded(tx)
         expired = await bounds.read_expired(tx)
         lost_agents = await bounds.read_lost_agents_with_leftovers(tx)
-    if late or stranded or expired:
-        await _move(database, term, committed, late=late, stranded=stranded, expired=expired)
+    if overdue or late or stranded or expired:
+        await _move(database, term, committed, overdue=overdue, late=late, stranded=stranded, expired=expired)
     for agent_id in lost_agents:
         async with database.transaction() as tx:
             await leadership.check(tx, term)
@@ -33,13 +36,17 @@ async def _move(
     term: int,
     committed: Callable[[Concerned], None],
     *,
+    overdue: Collection[uuid.UUID],
     late: Collection[uuid.UUID],
     stranded: Collection[bounds.Stranded],
     expired: Collection[uuid.UUID],
 ) -> None:
     async with database.transaction() as tx:
         await leadership.check(tx, term)
-        taken = await take_out(tx, {*late, *expired, *(attempt.session_id for attempt in stranded)})
+        taken = await take_out(tx, {*overdue, *late, *expired, *(attempt.session_id for attempt in stranded)})
+        for session_id in overdue:
+            if (machine := taken.machines.get(session_id)) is not None:
+                machine.give_up_waiting()
         for session_id in late:
             if (machine := taken.machines.get(session_id)) is not None:
                 machine.roll_back("START_TIMEOUT", "not every kernel was ready in time")

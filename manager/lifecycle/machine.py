@@ -161,6 +161,11 @@ class SessionMachine:
         else:
             self._stop(reason, message)
 
+    def give_up_waiting(self) -> None:
+        """Cancels a session that has waited for a place as long as its group lets sessions wait; one that has a place by now goes on."""
+        if self.session.state is SessionState.PENDING:
+            self._cancel("PENDING_TIMEOUT", "it waited for a place as long as its resource group allows")
+
     def exceed_time_limit(self) -> None:
         """Ends a running session whose time is over; a batch session has failed."""
         self.end_by_policy("TIME_LIMIT_EXCEEDED", "it ran as long as its time limit allows")

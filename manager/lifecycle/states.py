@@ -101,7 +101,10 @@ KERNEL_MOVES: Mapping[KernelState, frozenset[KernelState]] = {
 
 # Who moves a session out of a state it would otherwise stay in, and what bounds the stay.
 SESSION_OWNERS: Mapping[SessionState, tuple[str, str]] = {
-    _S.PENDING: ("scheduler", "none: it has a current reason, and its owner may cancel it"),
+    _S.PENDING: (
+        "scheduler",
+        "the group's option pending-timeout-seconds, if it is set, kept by deadlines; it has a current reason, and its owner may cancel it",
+    ),
     _S.SCHEDULED: ("deadlines", "the resource group's start_timeout, then it is rolled back"),
     _S.PREPARING: ("deadlines", "the resource group's start_timeout, then it is rolled back"),
     _S.RUNNING: (

@@ -39,6 +39,8 @@ USAGE_WEIGHTS = "usage-weights"
 
 # A session that was tried so often in vain, or waits so long, gets a reservation, the first such one by priority and arrival. 0 is off.
 RESERVE_AFTER_TRIES, RESERVE_AFTER_SECONDS = "reserve-after-tries", "reserve-after-seconds"
+# How long a session may wait for a place, from when it could first have had one; then it is cancelled. 0 is for ever.
+PENDING_TIMEOUT_SECONDS = "pending-timeout-seconds"
 # What happens to preemptible sessions of lower priority that are in the way: nothing (`off`), `terminate` or `requeue`.
 PREEMPTION = "preemption"
 # Which of those with the lowest priority go first: the `newest`, the `oldest`, or those with the `smallest-resources`; or those of the agent
@@ -64,6 +66,7 @@ COMMON_OPTIONS = frozenset(
     {
         RESERVE_AFTER_TRIES,
         RESERVE_AFTER_SECONDS,
+        PENDING_TIMEOUT_SECONDS,
         PREEMPTION,
         PREEMPTION_ORDER,
         PREEMPTION_HOLD_SECONDS,
@@ -111,6 +114,8 @@ class Settings:
     usage_weights: Mapping[str, float] | None = None
     reserve_after_tries: int = 0
     reserve_after_seconds: int = 0
+    # Kept by the bounds of states, not by passes.
+    pending_timeout_seconds: int = 0
     preemption: str = OFF
     preemption_order: str = NEWEST
     preemption_hold_seconds: int = 60
@@ -170,6 +175,7 @@ def validate_policy(policy: Policy) -> Settings:
         usage_weights=_read(policy, USAGE_WEIGHTS, _usage_weights, None),
         reserve_after_tries=_read(policy, RESERVE_AFTER_TRIES, _count, 0),
         reserve_after_seconds=_read(policy, RESERVE_AFTER_SECONDS, _count, 0),
+        pending_timeout_seconds=_read(policy, PENDING_TIMEOUT_SECONDS, _count, 0),
         preemption=_read(policy, PREEMPTION, _one_of(OFF, TERMINATE, REQUEUE), OFF),
         preemption_order=_read(policy, PREEMPTION_ORDER, _one_of(*_PREEMPTION_ORDERS), NEWEST),
         preemption_hold_seconds=_read(policy, PREEMPTION_HOLD_SECONDS, _count, 60),

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+# Sessions that waited too long are cancelled a second so many at a time: one commit does not hold up others.
+MOST_AT_ONCE = 500
+
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
@@ -27,6 +30,28 @@ async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
             WHERE s.state IN ('SCHEDULED', 'PREPARING')
                 AND now() > greatest(s.schedule_time, s.pull_time) + make_interval(secs => g.start_timeout_seconds)
         """)
+    )
+    return list(rows.scalars())
+
+
+async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:
+    """Some of the sessions whose group's option `pending-timeout-seconds` (0: no bound) has passed since they began to wait for a place: not
+    before their start time, nor before what they depend on succeeded.
+    """
+    rows = await tx.execute(
+        text("""
+            SELECT s.id
+            FROM (SELECT name, (options->>'pending-timeout-seconds')::int AS seconds FROM resource_group) g
+            JOIN session s ON s.resource_group = g.name AND s.state = 'PENDING'
+            WHERE g.seconds > 0 AND s.state_time <= now() - make_interval(secs => g.seconds)
+                AND coalesce((s.spec->>'starts_at')::float8, 0) <= extract(epoch FROM now()) - g.seconds
+                AND NOT EXISTS (
+                    SELECT FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
+                    WHERE d.child_id = s.id AND (NOT d.settled OR p.end_time > now() - make_interval(secs => g.seconds))
+                )
+            LIMIT :most
+        """),
+        {"most": MOST_AT_ONCE},
     )
     return list(rows.scalars())
 

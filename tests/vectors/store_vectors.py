@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from manager.lifecycle import commands, dependencies
+from manager.lifecycle import commands, deadlines, dependencies
 from manager.lifecycle.admission import admit
 from manager.lifecycle.commands import Draft
 from manager.lifecycle.external_strategies import ExternalStrategies
@@ -24,7 +24,7 @@ from manager.lifecycle.scheduler import Scheduler
 from manager.lifecycle.spec import MAIN, KernelSpec, SessionSpec
 from manager.lifecycle.states import SessionType
 from manager.scheduling.columns import Policy
-from manager.scheduling.strategies import PREEMPTION
+from manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, PREEMPTION
 from manager.store import ledger
 from manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
@@ -246,9 +246,41 @@ async def reserved_batch_start(vector: Vector, url: str) -> None:
     assert [session in started for session in sessions] == startable
 
 
+async def pending_timeout(vector: Vector, url: str) -> None:
+    """Sessions that cannot be placed and have waited for so many days; a second look finds nothing more to cancel."""
+    given, expected = vector["input"], vector["expected"]
+    seconds = int(exact(given["pending_timeout_days"]) * 86400)
+    async with node_with(url, {"cpu": 1, "mem": 1}) as database:
+        ids = [await submit(database, [{"cpu": 2}]) for _ in given["ids"]]
+        async with database.transaction() as tx:
+            await tx.execute(
+                text(
+                    "UPDATE resource_group SET options = jsonb_build_object(CAST(:option AS text), CAST(:seconds AS text))"
+                ),
+                {"option": PENDING_TIMEOUT_SECONDS, "seconds": str(seconds)},
+            )
+            for session, days in zip(ids, given["pending_age_days"], strict=True):
+                await tx.execute(
+                    text("UPDATE session SET state_time = now() - make_interval(secs => :age) WHERE id = :id"),
+                    {"age": float(exact(days) * 86400), "id": session},
+                )
+        for _ in range(2):
+            await deadlines.enforce(database, TERM, lambda _: None)
+            async with database.transaction() as tx:
+                rows = (await tx.execute(text("SELECT id, state, reason FROM session"))).all()
+            by_state = {
+                state: [name for name, session in zip(given["ids"], ids, strict=True) if (session, state) in of]
+                for of in [{(row.id, row.state) for row in rows}]
+                for state in ("PENDING", "CANCELLED")
+            }
+            assert by_state == {"PENDING": expected["candidates"], "CANCELLED": expected["cancelled"]}
+            assert {row.reason for row in rows if row.state == "CANCELLED"} <= {"PENDING_TIMEOUT"}
+
+
 RUNNERS: Mapping[str, Callable[[Vector, str], Awaitable[None]]] = {
     "reservation": reservation,
     "reservation_concurrency": reservation_concurrency,
     "dependency": dependency,
     "reserved_batch_start": reserved_batch_start,
+    "pending_timeout": pending_timeout,
 }

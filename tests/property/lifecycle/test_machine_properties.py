@@ -42,6 +42,7 @@ steps = st.lists(
         st.just(("terminate",)),
         st.just(("roll_back",)),
         st.just(("exceed_time_limit",)),
+        st.just(("give_up_waiting",)),
         st.tuples(st.just("preempt"), st.booleans()),
         st.tuples(st.just("lose"), st.integers(0, 3)),
         st.tuples(st.just("lose_running"), st.integers(0, 3)),
@@ -84,6 +85,8 @@ def apply(machine: SessionMachine, step: tuple[object, ...]) -> None:
             machine.roll_back("START_TIMEOUT")
         case ("exceed_time_limit",):
             machine.exceed_time_limit()
+        case ("give_up_waiting",):
+            machine.give_up_waiting()
         case ("preempt", bool(requeue)):
             machine.preempt("another", requeue=requeue)
 

@@ -194,6 +194,23 @@ def test_reboot_of_a_node_fails_a_batch() -> None:
     )
 
 
+def test_a_session_gives_up_waiting_only_while_it_waits() -> None:
+    for there in (placed(), running(1)):
+        moves = list(there.moves)
+        there.give_up_waiting()
+        assert there.moves == moves
+    waiting = placed()
+    waiting.roll_back("START_TIMEOUT")
+    waiting.give_up_waiting()
+    session = waiting.session
+    assert (session.state, session.result, session.reason) == (
+        SessionState.CANCELLED,
+        Result.UNDEFINED,
+        "PENDING_TIMEOUT",
+    )
+    assert {(kernel.state, kernel.goal) for kernel in session.kernels} == {(KernelState.CANCELLED, Goal.STOPPED)}
+
+
 def test_a_time_limit_ends_a_running_session_and_fails_a_batch() -> None:
     starting = placed()
     starting.exceed_time_limit()
