@@ -17,9 +17,11 @@ from retinue.client import Client
 from retinue.client.local.cluster import Cluster, ClusterOptions
 from tests.integration.databases import TEMPLATE, Postgres, passable_directory
 
-# How long an example takes says something about the machine and who else uses it.
-hypothesis.settings.register_profile("any machine", deadline=None)
-hypothesis.settings.load_profile("any machine")
+# How long an example takes says something about the machine and who else uses it. A change is judged by the same examples wherever
+# it is tested; `--hypothesis-profile=exploring` looks for others.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("exploring", deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 # Programs that tests start and interrupt would inherit that a shell's background job ignores interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -105,6 +105,7 @@ class RemoveNetwork:
     session_id: str
 
 
+_MAKING = Create | Decline
 AttemptAction = Create | Decline | Attach | Release | Stop | Kill | Remove
 NetworkAction = EnsureNetwork | RemoveNetwork
 Action = AttemptAction | NetworkAction
@@ -121,7 +122,7 @@ def plan(desired: Desired, observed: Observed, now: float) -> list[Action]:
     * Nothing is stopped or removed for being absent from a desired set that is not complete.
     * An attempt that has been without a manager for too long is stopped without grace, whatever is desired.
     * An ended attempt is forgotten when its end is settled and it is no longer desired; a network is removed when it is
-      no longer desired and no attempt of its session is left.
+      no longer desired and no attempt of its session is left or about to be made.
     """
     actions: list[Action] = [EnsureNetwork(session_id) for session_id in sorted(desired.networks - observed.ready)]
     blocked = _blocked_sessions(desired, observed)
@@ -135,6 +136,7 @@ def plan(desired: Desired, observed: Observed, now: float) -> list[Action]:
             actions.append(step)
     if desired.complete:
         occupied = {attempt.session_id for attempt in observed.attempts.values()}
+        occupied |= {desired.attempts[step.attempt_id].spec.session_id for step in actions if isinstance(step, _MAKING)}
         gone = observed.networks - desired.networks - occupied
         actions += [RemoveNetwork(session_id) for session_id in sorted(gone)]
     return actions

@@ -233,6 +233,13 @@ def test_any_history_converges(  # noqa: PLR0912 - one branch per kind of event
                 assert there.phase in {Phase.RUNNING, Phase.STOPPING, Phase.EXITED}
 
 
+def test_a_network_stays_while_an_attempt_of_its_session_is_made() -> None:
+    spec = specification("k0.1", "s1", networked=False)
+    desired = Desired({spec.id: DesiredAttempt(spec, Goal.HELD, 0.0)}, frozenset(), complete=True)
+    observed = Observed({}, {"s1"}, {"s1"}, frozenset())
+    assert plan(desired, observed, 0.0) == [Create(spec.id)]
+
+
 @settings(max_examples=200, deadline=None)
 @given(desired_sets(), desired_sets())
 def test_nothing_is_stopped_or_removed_before_a_whole_set_came(first: Desired, second: Desired) -> None:
