@@ -54,7 +54,7 @@ async def test_a_session_that_waits_has_no_output(client: Client) -> None:
 
 
 async def test_lines_and_times(client: Client) -> None:
-    script = "seq 1 5; while [ ! -e go ]; do sleep 0.05; done; echo late; sleep 1000"
+    script = "seq 1 5; while [ ! -e go ]; do sleep 0.05; done; echo late; exec sleep 1000"  # A shell would say that its command was killed.
     session = await client.sessions.create(
         type="interactive", command=["sh", "-c", script], cluster_size=2, slots={"cpu": "0.5", "mem": "32m"}, termination_grace=0
     )  # fmt: skip
