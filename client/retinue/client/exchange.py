@@ -105,7 +105,7 @@ class Exchange(Generic[_Request, _Response]):
                 break
             await asyncio.sleep(_SETTLE_SECONDS / _SETTLE_TRIES)
             self._note(self._call)
-        else:
+        if self._status is None:
             return self._unavailable("the connection broke")
         self.ended_well = self._status.code() is grpc.StatusCode.OK
         return (
