@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PURE := tests/unit tests/property tests/vectors
 
 .DEFAULT_GOAL := help
-.PHONY: help install proto docs check format programs test demo bench clean
+.PHONY: help install proto docs check format programs test soak demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ programs: $(STUBS) ## what is put inside kernels, built once: ssh for every imag
 test: programs ## all tests; needs root
 	$(VENV)/bin/pytest -n auto $(PURE)
 	$(VENV)/bin/pytest $(foreach part,$(PURE),--ignore=$(part))
+
+soak: programs ## impatient clients beside random kills for MINUTES (30); needs root
+	$(PY) -m tests.soak --minutes $(or $(MINUTES),30)
 
 demo: $(STUBS) ## the main job on two nodes of this machine; needs root
 	$(PY) -m demo

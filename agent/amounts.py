@@ -15,13 +15,13 @@ def parse_amount(slot: str, text: str) -> int:
     """An amount of a slot, in the smallest unit; `mem` takes a binary suffix. Raises ValueError, naming what is wrong."""
     match = _AMOUNT.fullmatch(text)
     if _SLOT.fullmatch(slot) is None or match is None:
-        raise ValueError(f"{slot}={text!r} is not an amount of a slot")
+        raise ValueError(f"{f'{slot}={text}'!r} is not an amount of a slot")
     whole, fraction, suffix = match.group(1), match.group(2) or "", match.group(3).lower()
     thousandths = int(whole) * 1000 + int(fraction.ljust(3, "0"))
     if slot == MEMORY:
         return thousandths * SUFFIXES[suffix] // 1000
     if suffix:
-        raise ValueError(f"{slot}={text!r}: only an amount of mem has a suffix")
+        raise ValueError(f"{f'{slot}={text}'!r}: only an amount of mem has a suffix")
     return thousandths
 
 

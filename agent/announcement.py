@@ -7,22 +7,25 @@ import contextlib
 import datetime as dt
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
-from agent.enrollment import channel_options, endpoint
+from agent.enrollment import channel_options
 from agent.identity import new_key
+from agent.managers import ManagerChoice, agent_endpoints
 from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from agent.api.sync import SyncService
     from agent.identity import IdentityStore
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ANNOUNCE_INTERVAL = 30.0
 """Seconds between two announcements while no manager is connected."""
@@ -41,9 +44,9 @@ def now_utc() -> dt.datetime:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What is announced: `address` is where the manager dials this agent."""
+    """What is announced, and to whom: `address` is where the managers dial this agent."""
 
-    manager: str
+    managers: Sequence[str]
     address: str
     instance: str
     version: str
@@ -64,6 +67,7 @@ class Announcer:
         self._identities = identities
         self._random = random_numbers
         self._now = now
+        self._choice = ManagerChoice()
 
     async def announce_always(self, sync: SyncService) -> None:
         """Announces now, and again while no manager is connected, until cancelled."""
@@ -98,9 +102,11 @@ class Announcer:
             instance=about.instance,
             version=about.version,
         )
-        async with self._channel() as channel:
-            stub = enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
+
+        async def announce(stub: enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub) -> None:
             await stub.Announce(request, timeout=TIMEOUT)
+
+        await self._call(announce)
 
     async def renew(self) -> None:
         """Renews once, with a new key. Raises grpc.aio.AioRpcError, and OSError when it cannot be stored."""
@@ -109,18 +115,30 @@ class Announcer:
         request = enrollment_service_pb2.RenewCertificateRequest(
             agent_id=agent_id, certificate_request=key.certificate_request
         )
-        async with self._channel() as channel:
-            stub = enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
-            response = await stub.RenewCertificate(request, timeout=TIMEOUT)
+
+        async def renew(
+            stub: enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub,
+        ) -> enrollment_service_pb2.RenewCertificateResponse:
+            return await stub.RenewCertificate(request, timeout=TIMEOUT)
+
+        response = await self._call(renew)
         await asyncio.to_thread(self._identities.renew, key, response.certificate)
 
-    def _channel(self) -> grpc.aio.Channel:
+    async def _call(self, work: Callable[[enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub], Awaitable[T]]) -> T:
+        """Returns what a call says, of the first manager that answers."""
         identity = self._identities.current()
         credentials = grpc.ssl_channel_credentials(
             identity.ca_certificate.encode(), identity.private_key.encode(), identity.certificate.encode()
         )
-        address = endpoint(identity.agent_endpoint, self._announcement.manager)
-        return grpc.aio.secure_channel(address, credentials, options=channel_options())
+
+        async def at(address: str) -> T:
+            async with grpc.aio.secure_channel(address, credentials, options=channel_options()) as channel:
+                stub: enrollment_service_pb2_grpc.EnrollmentServiceAsyncStub = (
+                    enrollment_service_pb2_grpc.EnrollmentServiceStub(channel)
+                )
+                return await work(stub)
+
+        return await self._choice.call(agent_endpoints(identity.agent_endpoint, self._announcement.managers), at)
 
 
 def _in_words(error: Exception) -> str:

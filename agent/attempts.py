@@ -154,6 +154,8 @@ class ObservedAttempt:
     `attached` says that it has its place in the network, and its way out, as far as it is to have them. `start_time` and
     `end_time` are seconds since the epoch, for display. `stop_grace` is in seconds; `kill_at` is on the monotonic clock, and
     set from the time it is asked to end to the time it is killed. `log_size` is in bytes, and known of ended ones.
+    `rebuilt` says that its record was lost and was rebuilt from its processes; `session_id` is then empty until a manager names
+    the attempt.
     """
 
     id: str
@@ -173,6 +175,7 @@ class ObservedAttempt:
     log_size: int = 0
     image: ImageFacts | None = None
     layers: tuple[Layer, ...] = ()
+    rebuilt: bool = False
 
     @property
     def held(self) -> bool:

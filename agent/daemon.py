@@ -6,8 +6,8 @@ import asyncio
 import functools
 import ipaddress
 import logging
+import os
 import random
-import secrets
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -28,11 +28,19 @@ from agent.backends.docker_kernels import DockerOptions
 from agent.backends.kernels import ProcessOptions
 from agent.backends.null import NullBackend
 from agent.backends.process import ProcessBackend
+from agent.backends.registry_addresses import RegistryAddresses
+from agent.backends.users import UserRange
 from agent.code.workspaces import Workspaces
-from agent.enrollment import enroll, split_address
-from agent.identity import Identity, IdentityError, IdentityStore
+from agent.conditions import Conditions
+from agent.damaged import DIRECTORY, DamagedFiles, report_damage
+from agent.disk import Disk
+from agent.enrollment import enroll
+from agent.exclusive import lock
+from agent.identity import Identity, IdentityError, IdentityStore, instance_of
 from agent.kernel.build import CACHE
 from agent.kernel.ssh_programs import find_programs
+from agent.logs import log_tasks
+from agent.managers import split_address
 from agent.network.hosts import hosts_text
 from agent.network.name_servers import read
 from agent.network.name_servers import text as resolver_text
@@ -57,27 +65,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NULL_CREATES = 100_000
+INSPECTION_INTERVAL = 30.0
+"""Seconds between two comparisons of a session's network with its plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How an agent is set up.
 
-    `manager` is `host:port` of the manager's port for users, `listen` that of this agent; `advertise` is where the
-    manager dials it, and empty means the underlay address with the port that is listened at. `join_token` and
+    `managers` are `host:port` of the managers' ports for users, `listen` that of this agent; `advertise` is where they
+    dial it, and empty means the underlay address with the port that is listened at. `join_token` and
     `ca_fingerprint` are needed for the first start only. Amounts are in the smallest unit. `docker_host` is the Docker
     engine for kernels with an image, as `unix://PATH`; empty means the usual one, if it answers. With `null_kernels`
     nothing runs at all: for tests and benches.
     `registry_config` holds credentials for registries, as Docker's `config.json` does; without it, images are fetched as
     anybody can.
     `name_servers` are for kernels with a way out, by default the node's own; `egress_allow` are networks those may reach
-    although they are not public.
+    although they are not public. `registry_allow` are networks that registries of images may be in although they are this node's own,
+    link-local, or the fleet's.
     """
 
     agent_id: str
     state_dir: Path
     scratch_dir: Path
-    manager: str
+    managers: tuple[str, ...]
     listen: str
     join_token: str = ""
     ca_fingerprint: str = ""
@@ -88,13 +99,17 @@ class Settings:
     hidden: tuple[Path, ...] = ()
     uid: int = 60_000
     gid: int = 60_000
+    users: UserRange = field(default_factory=UserRange)
     tasks: int = 4096
     output_limit: int = 64 << 20
+    work_size: int = 0
+    work_files: int = 0
     docker_host: str = ""
     null_kernels: bool = False
     registry_config: Path | None = None
     name_servers: tuple[str, ...] = ()
     egress_allow: tuple[str, ...] = ()
+    registry_allow: tuple[str, ...] = ()
 
 
 @functools.cache
@@ -109,21 +124,35 @@ async def run(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGUSR1, log_tasks)
     await serve(settings, stopping)
 
 
 async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     """Runs an agent until `stopping` is set.
 
-    Raises IdentityError, OSError, grpc.aio.AioRpcError, BackendError or NetworkError when it cannot start.
+    Raises InUseError, IdentityError, OSError, grpc.aio.AioRpcError, BackendError or NetworkError when it cannot start.
     """
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    in_use = f"another agent process uses the state directory {settings.state_dir}: stop it first"
+    # First of all: what follows takes over what a former process left, and ends what it does not need.
+    descriptor = await asyncio.to_thread(lock, settings.state_dir, in_use)
+    try:
+        await _serve(settings, stopping)
+    finally:
+        os.close(descriptor)
+
+
+async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
+    damaged, conditions, disk = _state(settings)
     identities = IdentityStore(settings.state_dir / "identity.json")
     await _identify(settings, identities)
     node = await asyncio.to_thread(discover)
     uplink = await asyncio.to_thread(find_uplink, settings.underlay_address or None)
     name_servers, search = (settings.name_servers, ()) if settings.name_servers else await asyncio.to_thread(read)
     resolver = resolver_text(name_servers, search)
+    managers = await asyncio.to_thread(_addresses_of_managers, settings)
+    registries = RegistryAddresses(settings.registry_allow, managers)
     backend: Dispatch | NullBackend
     if settings.null_kernels:
         log.warning(
@@ -131,24 +160,29 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         )
         backend = NullBackend()
     else:
-        holdings = await asyncio.to_thread(_holdings, settings)
-        node = replace(node, gpus=len(holdings.gpus))
-        containers = await asyncio.to_thread(_containers, settings, node, resolver, holdings)
+        common = _Common(await asyncio.to_thread(_holdings, settings), damaged, disk, conditions)
+        node = replace(node, gpus=len(common.holdings.gpus))
+        containers = await asyncio.to_thread(_containers, settings, node, resolver, common, registries)
         if await asyncio.to_thread(find_programs) is None:
             log.warning(
                 "kernels of one session cannot reach each other by ssh: `python -m agent.kernel` builds what is missing"
             )
-        backend = Dispatch(_processes(settings, node, resolver, holdings), containers)
+        backend = Dispatch(_processes(settings, node, resolver, common), containers)
     networks = NodeNetworks(
         settings.agent_id,
         uplink,
         name_servers=name_servers,
         allowed=settings.egress_allow,
-        always=await asyncio.to_thread(addresses_of, split_address(settings.manager)[0]),
+        always=managers,
     )
     generator = random.SystemRandom()
     fence = await asyncio.to_thread(
-        Fence, settings.state_dir, node.boot_id, lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+        Fence,
+        settings.state_dir,
+        node.boot_id,
+        lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        damaged=damaged,
+        disk=disk,
     )
     reconciler: Reconciler[Network] = Reconciler(
         backend,
@@ -158,18 +192,22 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         clock=time.monotonic,
         random_numbers=generator,
         fence=fence,
+        conditions=conditions,
+        inspection_interval=INSPECTION_INTERVAL,
         # Creating one of them is no work that would have to be held back.
         parallel_creates=NULL_CREATES if settings.null_kernels else parallel_starts(node.processors),
     )
-    instance = secrets.token_hex(8)
-    terms = await asyncio.to_thread(Terms, settings.state_dir / "term")
+    instance, terms = (
+        await asyncio.to_thread(instance_of, identities.current(), settings.state_dir),
+        await asyncio.to_thread(Terms, settings.state_dir / "term", damaged, disk),
+    )
     welcome = functools.partial(_welcome, settings, node, uplink, instance)
     sync = SyncService(
         reconciler,
         terms,
         backends=lambda: backend.names,
         welcome=lambda: welcome(backend.names),
-        protect=networks.protect,
+        protect=functools.partial(_protect, networks, registries),
         sampler=Sampler(functools.partial(_first_pid, backend)),
     )
     workspaces = Workspaces(backend, settings.state_dir / "code", CACHE)
@@ -180,7 +218,7 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         port = await server.start(settings.listen)
         address = settings.advertise or f"{_bracketed(uplink.address)}:{port}"
         log.info("agent %s listens at %s and is dialled at %s", settings.agent_id, settings.listen, address)
-        about = Announcement(settings.manager, address, instance, version())
+        about = Announcement(settings.managers, address, instance, version())
         announcer = Announcer(about, identities, generator)
         async with asyncio.TaskGroup() as group:
             reconciling = group.create_task(reconciler.run(stopping), name="reconcile")
@@ -188,7 +226,11 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
                 group.create_task(announcer.announce_always(sync), name="announce"),
                 group.create_task(announcer.renew_always(), name="renew"),
                 group.create_task(networks.guard.watch(), name="guard"),
+                group.create_task(workspaces.keep_swept(), name="workspaces"),
                 group.create_task(fence.keep_watched(), name="warden"),
+                group.create_task(fence.keep_written(), name="fence"),
+                group.create_task(disk.watch(), name="disk"),
+                group.create_task(report_damage(damaged, conditions), name="damaged files"),
             ]
             await stopping.wait()
             log.info("stopping; kernels run on")
@@ -202,6 +244,12 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
         await backend.close()
 
 
+def _protect(networks: NodeNetworks, registries: RegistryAddresses, addresses: frozenset[str]) -> None:
+    """Keeps kernels, and the engine when it fetches an image, from the addresses of the fleet."""
+    networks.protect(addresses)
+    registries.protect(addresses)
+
+
 def _first_pid(backend: Backend, attempt_id: str) -> int | None:
     process = backend.first_process(attempt_id)
     return None if process is None else process.pid
@@ -212,7 +260,23 @@ def _holdings(settings: Settings) -> Holdings:
     return Holdings({} if CPU in settings.slots else cores_by_node(), find_gpus())
 
 
-def _processes(settings: Settings, node: Node, resolver: str, holdings: Holdings) -> ProcessBackend:
+def _state(settings: Settings) -> tuple[DamagedFiles, Conditions, Disk]:
+    conditions = Conditions()
+    disk = Disk(settings.state_dir, conditions, (settings.scratch_dir,))
+    return DamagedFiles(settings.state_dir / DIRECTORY), conditions, disk
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What both kinds of kernels share."""
+
+    holdings: Holdings
+    damaged: DamagedFiles
+    disk: Disk
+    conditions: Conditions
+
+
+def _processes(settings: Settings, node: Node, resolver: str, common: _Common) -> ProcessBackend:
     return ProcessBackend(
         ProcessOptions(
             agent_id=settings.agent_id,
@@ -221,16 +285,24 @@ def _processes(settings: Settings, node: Node, resolver: str, holdings: Holdings
             boot_id=node.boot_id,
             uid=settings.uid,
             gid=settings.gid,
+            users=settings.users,
             hidden=settings.hidden,
             tasks=settings.tasks,
             output_limit=settings.output_limit,
+            work_size=settings.work_size,
+            work_files=settings.work_files,
             resolver=resolver,
         ),
-        holdings=holdings,
+        holdings=common.holdings,
+        damaged=common.damaged,
+        disk=common.disk,
+        conditions=common.conditions,
     )
 
 
-def _containers(settings: Settings, node: Node, resolver: str, holdings: Holdings) -> DockerBackend | None:
+def _containers(
+    settings: Settings, node: Node, resolver: str, common: _Common, registries: RegistryAddresses
+) -> DockerBackend | None:
     """The backend for kernels with an image; None where there is no engine and never was. Blocks."""
     host = find_host(settings.docker_host, has_records(settings.state_dir))
     if host is None:
@@ -244,13 +316,20 @@ def _containers(settings: Settings, node: Node, resolver: str, holdings: Holding
             boot_id=node.boot_id,
             uid=settings.uid,
             gid=settings.gid,
+            users=settings.users,
             tasks=settings.tasks,
             output_limit=settings.output_limit,
+            work_size=settings.work_size,
+            work_files=settings.work_files,
             registry_config=settings.registry_config,
+            registry_addresses=registries,
             resolver=resolver,
             starts=parallel_starts(node.processors),
         ),
-        holdings=holdings,
+        holdings=common.holdings,
+        damaged=common.damaged,
+        disk=common.disk,
+        conditions=common.conditions,
     )
 
 
@@ -262,7 +341,7 @@ async def _identify(settings: Settings, identities: IdentityStore) -> Identity:
     if not settings.join_token or not settings.ca_fingerprint:
         why = "is not enrolled" if identity is None else "has an expired certificate"
         raise IdentityError(f"agent {settings.agent_id} {why}: a join token and the CA's fingerprint are needed")
-    identity = await enroll(settings.agent_id, settings.manager, settings.join_token, settings.ca_fingerprint)
+    identity = await enroll(settings.agent_id, settings.managers, settings.join_token, settings.ca_fingerprint)
     await asyncio.to_thread(identities.save, identity)
     log.info("agent %s is enrolled", settings.agent_id)
     return identity
@@ -284,6 +363,10 @@ def _welcome(
     )
 
 
+def _addresses_of_managers(settings: Settings) -> set[str]:
+    return {address for manager in settings.managers for address in addresses_of(split_address(manager)[0])}
+
+
 def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
@@ -294,8 +377,10 @@ def check(settings: Settings) -> None:
         raise ValueError(f"{settings.docker_host!r} is not a Docker engine of this node: unix:///PATH is needed")
     for network in settings.egress_allow:
         ipaddress.IPv4Network(network)
+    for network in settings.registry_allow:
+        ipaddress.ip_network(network)
     for server in settings.name_servers:
         if ipaddress.IPv4Address(server).is_loopback:
             raise ValueError(f"{server} is this node's own, and no kernel reaches it")
-    for address in filter(None, (settings.manager, settings.listen, settings.advertise)):
+    for address in filter(None, (*settings.managers, settings.listen, settings.advertise)):
         split_address(address)

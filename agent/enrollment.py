@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import secrets
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -16,31 +17,16 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from agent.identity import Identity, IdentityError, new_key
+from agent.managers import ManagerChoice, split_address
 from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 MANAGER_NAME = "manager.retinue"
 """Name in the manager's certificate, whatever the address it is dialled by."""
 TIMEOUT = 20.0
 """Seconds for one step of enrolling."""
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`; an IPv6 address stands in brackets. Raises ValueError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 - the highest port
-        raise ValueError(f"{address!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def endpoint(stored: str, manager: str) -> str:
-    """The manager's port for agents: an empty host means the one of `manager`."""
-    host, port = split_address(stored)
-    if host:
-        return stored
-    return f"{manager.rpartition(':')[0]}:{port}"
 
 
 def normal_fingerprint(text: str) -> str:
@@ -77,12 +63,16 @@ def fetch_chain(host: str, port: int) -> list[bytes]:
         return [certificate.public_bytes(2) for certificate in inner.get_unverified_chain()]
 
 
-async def enroll(agent_id: str, manager: str, join_token: str, fingerprint: str) -> Identity:
-    """Enrols at `manager` (`host:port` of its port for users).
+async def enroll(agent_id: str, managers: Sequence[str], join_token: str, fingerprint: str) -> Identity:
+    """Enrols at the first of `managers` that answers (`host:port` of their ports for users).
 
     Raises IdentityError, ValueError on an address or fingerprint that is none, OSError, and grpc.aio.AioRpcError.
     """
     expected = normal_fingerprint(fingerprint)
+    return await ManagerChoice().call(managers, lambda manager: _enroll(agent_id, manager, join_token, expected))
+
+
+async def _enroll(agent_id: str, manager: str, join_token: str, expected: str) -> Identity:
     chain = await asyncio.to_thread(fetch_chain, *split_address(manager))
     authority = pick(chain, expected)
     key = new_key(agent_id)
@@ -94,7 +84,9 @@ async def enroll(agent_id: str, manager: str, join_token: str, fingerprint: str)
         )
         response = await stub.Enroll(request, timeout=TIMEOUT)
     # The pinned certificate, not the one in the answer, is what is trusted from now on.
-    return Identity(agent_id, key.private_key, response.certificate, authority, response.agent_endpoint)
+    return Identity(
+        agent_id, key.private_key, response.certificate, authority, response.agent_endpoint, secrets.token_hex(16)
+    )
 
 
 def channel_options() -> tuple[tuple[str, str | int], ...]:

@@ -41,3 +41,15 @@ def replace_file(path: Path, content: bytes, *, lasting: bool = True) -> None:
     fresh.replace(path)
     if lasting:
         sync_directory(path.parent)
+
+
+def overwrite_file(path: Path, content: bytes) -> None:
+    """Writes into a file that is there, for a disk without space for another one; who reads meanwhile may find half of it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.ftruncate(descriptor, len(content))
+    finally:
+        os.close(descriptor)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography import x509
@@ -15,7 +17,9 @@ from agent.files import replace_file
 
 if TYPE_CHECKING:
     import datetime as dt
-    from pathlib import Path
+
+PRODUCT = Path("/sys/class/dmi/id/product_uuid")
+"""The number that firmware or a hypervisor gives to a machine; not every machine has one."""
 
 
 class IdentityError(Exception):
@@ -24,13 +28,17 @@ class IdentityError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Key, certificate and CA certificate are in PEM; `agent_endpoint` is the manager's port for agents, `host:port`."""
+    """Key, certificate and CA certificate are in PEM; `agent_endpoint` is the manager's port for agents, `host:port`.
+
+    `enrolment` is a random number that goes with the identity from one enrolment to the next.
+    """
 
     agent_id: str
     private_key: str
     certificate: str
     ca_certificate: str
     agent_endpoint: str
+    enrolment: str = ""
 
     def life(self) -> tuple[dt.datetime, dt.datetime]:
         """When the certificate begins and ends to be valid, in UTC."""
@@ -45,6 +53,19 @@ class Identity:
         """Whether two thirds of the certificate's life are over: time to renew it."""
         begin, end = self.life()
         return now >= begin + (end - begin) * 2 / 3
+
+
+def instance_of(identity: Identity, state_dir: Path, product: Path = PRODUCT) -> str:
+    """Names the one copy of an agent that this is: the same for every process with this state directory, and another one for a copy.
+
+    A directory that was copied has another inode number, and a machine that was copied another number of its own. Blocks.
+    """
+    try:
+        machine = product.read_text().strip()
+    except OSError:
+        machine = ""
+    parts = (identity.enrolment, str(state_dir.stat().st_ino), machine)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +99,9 @@ class IdentityStore:
         """Reads the file; None when there is none. Raises IdentityError when it is damaged or of another agent."""
         try:
             values = json.loads(self._path.read_text())
-            identity = Identity(**{field.name: str(values[field.name]) for field in fields(Identity)})
+            identity = Identity(
+                **{field.name: str(values[field.name]) for field in fields(Identity) if field.name in values}
+            )
             identity.life()
         except FileNotFoundError:
             return None

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import collections
 import json
 import logging
+import re
 from datetime import UTC, datetime
+
+_log = logging.getLogger(__name__)
+
+# Tasks without a name of their own are numbered.
+_NUMBER = re.compile(r"-\d+$")
+_GRPC = "grpc._cython.cygrpc"
 
 
 class JsonFormatter(logging.Formatter):
@@ -41,3 +50,16 @@ def set_up(form: str, level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger(_GRPC).addFilter(is_no_lost_caller)
+
+
+def is_no_lost_caller(record: logging.LogRecord) -> bool:
+    """Returns False for what gRPC logs, with its traceback, of a caller that went away before its answer was sent."""
+    return record.exc_info is None or type(record.exc_info[1]).__name__ != "ExecuteBatchError"
+
+
+def log_tasks() -> None:
+    """Logs how many tasks the running event loop has, and how many there are of each name."""
+    tasks = asyncio.all_tasks()
+    names = collections.Counter(_NUMBER.sub("", task.get_name()) for task in tasks)
+    _log.info("tasks of the event loop: %d: %s", len(tasks), dict(names.most_common(20)))

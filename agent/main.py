@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,8 @@ from agent import logs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agent.backends.users import UserRange
+
 _AGENT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -25,6 +26,24 @@ def _slots(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 
     try:
         return parse_slots(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _uid_range(_context: click.Context, _parameter: click.Parameter, value: str) -> UserRange:
+    from agent.backends.users import parse_range  # noqa: PLC0415 - kept out of `--help`
+
+    try:
+        return parse_range(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _managers(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    from agent.managers import parse_managers  # noqa: PLC0415 - kept out of `--help`
+
+    try:
+        return parse_managers(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -42,8 +61,6 @@ def _agent_id(_context: click.Context, _parameter: click.Parameter, value: str) 
 )
 def main(log_format: str, log_level: str) -> None:
     """Runs beside a node and starts kernels for a manager."""
-    # gRPC must never be asked to fork; nothing here does, and this makes it sure.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     logs.set_up(log_format, log_level)
 
 
@@ -56,7 +73,13 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--scratch-dir", type=directory, help="For the files of kernels.  [default: STATE_DIR/scratch]"
             ),
-            click.option("--manager", required=True, metavar="HOST:PORT", help="The manager's port for users."),
+            click.option(
+                "--manager",
+                required=True,
+                callback=_managers,
+                metavar="HOST:PORT[,HOST:PORT...]",
+                help="The managers' ports for users; the next one is tried when one does not answer.",
+            ),
             click.option(
                 "--join-token", metavar="FILE|TOKEN", help="For the first start; a file that holds it, or it."
             ),
@@ -67,9 +90,35 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--slots", default="", callback=_slots, help="In place of what is found, as cpu=4,mem=8g."),
             click.option("--reserve", default="", callback=_slots, help="Not to be given to kernels, as mem=1g."),
             click.option("--hide", multiple=True, type=click.Path(path_type=Path), help="Path kernels must not see."),
-            click.option("--uid", type=click.IntRange(1), default=60_000, show_default=True, help="User of kernels."),
+            click.option(
+                "--uid",
+                type=click.IntRange(1),
+                default=60_000,
+                show_default=True,
+                help="Owner of kernels' files in shared directories.",
+            ),
+            click.option(
+                "--uid-range",
+                callback=_uid_range,
+                default="70000-79999",
+                show_default=True,
+                metavar="FIRST-LAST",
+                help="Users of kernels, one for each that runs; agents of one machine need ranges of their own.",
+            ),
             click.option("--gid", type=click.IntRange(1), default=60_000, show_default=True, help="Group of kernels."),
             click.option("--tasks", type=click.IntRange(16), default=4096, show_default=True, help="Per kernel."),
+            click.option(
+                "--work-size",
+                type=click.IntRange(0),
+                default=0,
+                help="Bytes a kernel may have on the disk.  [default: a tenth of the file system]",
+            ),
+            click.option(
+                "--work-files",
+                type=click.IntRange(0),
+                default=0,
+                help="Files a kernel may have in its work directory.  [default: a tenth of what there can be]",
+            ),
             click.option("--output-limit", type=click.IntRange(1 << 16), default=64 << 20, show_default=True),
             click.option(
                 "--name-server",
@@ -100,6 +149,12 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 metavar="FILE",
                 help="Credentials for image registries, in the format of Docker's config.json.",
             ),
+            click.option(
+                "--registry-allow",
+                multiple=True,
+                metavar="CIDR",
+                help="A network that image registries may be in although it is this node's own, link-local, or the fleet's.",
+            ),
         )
     ):
         command = option(command)
@@ -112,7 +167,7 @@ def run(  # noqa: PLR0917 - one per option
     agent_id: str,
     state_dir: Path,
     scratch_dir: Path | None,
-    manager: str,
+    manager: tuple[str, ...],
     join_token: str | None,
     ca_fingerprint: str | None,
     listen: str,
@@ -122,18 +177,23 @@ def run(  # noqa: PLR0917 - one per option
     reserve: dict[str, int],
     hide: tuple[Path, ...],
     uid: int,
+    uid_range: UserRange,
     gid: int,
     tasks: int,
     output_limit: int,
+    work_size: int,
+    work_files: int,
     docker_host: str,
     null_kernels: bool,
     registry_config: Path | None,
     name_server: tuple[str, ...],
     egress_allow: tuple[str, ...],
+    registry_allow: tuple[str, ...],
 ) -> None:
     """Runs the agent until it is told to end; kernels run on then."""
     from agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
     from agent.backends.backend import BackendError  # noqa: PLC0415
+    from agent.exclusive import InUseError  # noqa: PLC0415
     from agent.identity import IdentityError  # noqa: PLC0415
     from agent.network.errors import NetworkError  # noqa: PLC0415
 
@@ -141,7 +201,7 @@ def run(  # noqa: PLR0917 - one per option
         agent_id=agent_id,
         state_dir=state_dir,
         scratch_dir=scratch_dir or state_dir / "scratch",
-        manager=manager,
+        managers=manager,
         listen=listen,
         join_token=_secret(join_token),
         ca_fingerprint=ca_fingerprint or "",
@@ -151,14 +211,18 @@ def run(  # noqa: PLR0917 - one per option
         reserve=reserve,
         hidden=hide,
         uid=uid,
+        users=uid_range,
         gid=gid,
         tasks=tasks,
         output_limit=output_limit,
+        work_size=work_size,
+        work_files=work_files,
         docker_host=docker_host,
         null_kernels=null_kernels,
         registry_config=registry_config,
         name_servers=name_server,
         egress_allow=egress_allow,
+        registry_allow=registry_allow,
     )
     try:
         daemon.check(settings)
@@ -168,7 +232,7 @@ def run(  # noqa: PLR0917 - one per option
         asyncio.run(daemon.run(settings))
     except grpc.aio.AioRpcError as error:
         raise click.ClickException(f"the manager refused: {error.code().name}: {error.details()}") from error
-    except (IdentityError, BackendError, NetworkError, OSError, ValueError) as error:
+    except (InUseError, IdentityError, BackendError, NetworkError, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
 
 

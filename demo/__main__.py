@@ -41,7 +41,7 @@ async def demonstrate(stage: Stage) -> None:
                 await cleaning.show(stage, cluster, client)
             except (DemoError, RetinueError, TimeoutError):
                 for child in cluster.casualties():
-                    stage.say(f"{child.name} ended with {child.exit_status}:\n{child.tail()}")
+                    stage.say(f"{child.name} {child.exit_report()}")
                 raise
     finally:
         if image and host:

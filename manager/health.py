@@ -23,8 +23,9 @@ def health(data_dir: Path, listen: str) -> None:
         certificate = (data_dir / "ca.pem").read_bytes()
     except OSError as error:
         raise click.ClickException(f"cannot read {data_dir / 'ca.pem'}: {error.strerror}") from error
-    if not asyncio.run(is_serving(f"127.0.0.1:{port}", certificate)):
-        raise click.ClickException("the manager does not serve")
+    endpoint = f"127.0.0.1:{port}"
+    if not asyncio.run(is_serving(endpoint, certificate)):
+        raise click.ClickException(f"no manager serves at {endpoint}: give its port with --listen or RETINUE_LISTEN")
 
 
 if __name__ == "__main__":

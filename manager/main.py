@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import ipaddress
 import re
+import resource
 import signal
-from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import Any
 
 import click
 
-from manager import options
-from manager.fleet.supervisor import Timers
+from manager import development, options
+from manager.administration import EXPECTED, admin, run
+from manager.fleet.liveness import Timers
 from manager.gateway.rules import parse_domain
 from manager.gateway.serving import GatewaySettings
 from manager.health import health
 from manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
-from manager.logs import configure_logging
-from manager.server import BusyError, Ready, embedded_server, prepare_directory, serve
+from manager.installation import existing_database
+from manager.lifecycle.pending_limit import DEFAULT_MAX_PENDING
+from manager.logs import configure_logging, log_tasks
+from manager.server import Ready, serve
 from manager.settings import Settings
-from manager.store import accounts, agents
-from manager.store.database import Database, StoreUnavailable
-from manager.store.embedded import EmbeddedServerError
-from manager.store.migrations import SchemaTooNewError, WrongEncodingError, migrate
+from manager.store import accounts, agents, conditions
+from manager.store.retention import DEFAULT_KEPT_DAYS
 from manager.webhooks.rules import AddressPolicy, Network
 
 _TIMERS = Timers()
-_EXPECTED = (
-    BusyError,
-    EmbeddedServerError,
-    SchemaTooNewError,
-    WrongEncodingError,
-    StoreUnavailable,
-    OSError,
-    ValueError,
-)
-
-_database_url = click.option(
-    "--database-url",
-    envvar="RETINUE_DATABASE_URL",
-    default="",
-    help="PostgreSQL to use instead of the embedded one: postgresql://…",
-)
 
 
 @click.group()
@@ -54,12 +37,20 @@ def main() -> None:
 
 
 main.add_command(health)
+main.add_command(admin)
 
 
 @main.command("serve")
 @options.data_directory
-@_database_url
+@options.database_url
 @options.listen
+@click.option(
+    "--ca-seal-key-file",
+    envvar="RETINUE_CA_SEAL_KEY_FILE",
+    default=None,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Key that the certificate authority is sealed with in the database, for further managers to take it from there.",
+)
 @click.option(
     "--agent-listen",
     envvar="RETINUE_AGENT_LISTEN",
@@ -107,6 +98,23 @@ main.add_command(health)
     help="Addresses that webhooks may not go to, whatever is allowed.",
 )
 @click.option(
+    "--keep-sessions",
+    envvar="RETINUE_KEEP_SESSIONS",
+    default=DEFAULT_KEPT_DAYS,
+    show_default=True,
+    type=click.IntRange(0, 36_500),
+    metavar="DAYS",
+    help="Days after which sessions that ended are removed, with their output; 0: never.",
+)
+@click.option(
+    "--max-pending-sessions",
+    envvar="RETINUE_MAX_PENDING_SESSIONS",
+    default=DEFAULT_MAX_PENDING,
+    show_default=True,
+    type=click.IntRange(0),
+    help="How many sessions of a user may wait, unless a quota of the user says so.",
+)
+@click.option(
     "--http-listen",
     envvar="RETINUE_HTTP_LISTEN",
     default="",
@@ -147,6 +155,7 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
     data_dir: Path,
     database_url: str,
     listen: str,
+    ca_seal_key_file: Path | None,
     agent_listen: str,
     advertise: str,
     development: bool,
@@ -155,6 +164,8 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
     lost_after: float,
     webhook_allow: str,
     webhook_deny: str,
+    keep_sessions: int,
+    max_pending_sessions: int,
     http_listen: str,
     http_domain: str,
     http_certificate: Path | None,
@@ -172,20 +183,30 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
         agent_listen=agent_listen,
         advertise=tuple(host.strip() for host in advertise.split(",") if host.strip()),
         database_url=database_url,
+        ca_seal_key_file=ca_seal_key_file,
         development=development,
         timers=Timers(heartbeat, suspect_after, lost_after),
         webhook_addresses=AddressPolicy(
             _networks("--webhook-allow", webhook_allow), _networks("--webhook-deny", webhook_deny)
         ),
+        keep_sessions_days=keep_sessions,
+        max_pending_sessions=max_pending_sessions,
         gateway=_gateway(http_listen, http_domain, http_certificate, http_key),
     )
+    raise_descriptors()
     # What was loaded stays to the end: looking through it again and again would hold up everything for tenths of a second.
     gc.collect()
     gc.freeze()
     try:
         asyncio.run(_until_signalled(settings))
-    except _EXPECTED as error:
+    except EXPECTED as error:
         raise click.ClickException(str(error)) from error
+
+
+def raise_descriptors() -> None:
+    """Each connection is a descriptor, and the usual soft limit is there for programs that use `select`."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _gateway(listen: str, domain: str, certificate: Path | None, key: Path | None) -> GatewaySettings | None:
@@ -213,6 +234,7 @@ async def _until_signalled(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGUSR1, log_tasks)
 
     def ready(at: Ready) -> None:
         click.echo(f"ready: users at {at.endpoint}, agents at {at.agent_endpoint}", err=True)
@@ -225,67 +247,49 @@ async def _until_signalled(settings: Settings) -> None:
 @main.command("create-admin")
 @click.argument("name")
 @options.data_directory
-@_database_url
+@options.database_url
 def _create_admin(name: str, data_dir: Path, database_url: str) -> None:
-    """Make the administrator NAME, if there is none of that name, and print a new token once."""
+    """Make the administrator NAME, if there is none of that name, a member of project `default`, and print a new token once."""
     secret = new_secret(TOKEN_PREFIX)
 
     async def create() -> None:
-        async with _database(data_dir, database_url) as database, database.transaction() as tx:
+        async with existing_database(data_dir, database_url) as database, database.transaction() as tx:
             user = await accounts.get_user(tx, name)
             if user is None:
                 await accounts.create_user(tx, name, "ADMIN", {})
             elif user.role != "ADMIN":
                 raise click.ClickException(f"{name} is a user without administration")
+            if await accounts.get_project(tx, development.PROJECT) is not None:
+                await accounts.set_membership(tx, name, development.PROJECT, "ADMIN")
             await accounts.create_token(tx, name, hash_secret(secret), description="made by create-admin", ttl=None)
 
     if not _is_name(name):
         raise click.UsageError("NAME must be 1-63 characters a-z, 0-9 and -, with no dash first or last")
-    _run(create())
+    run(create())
     click.echo(secret)
 
 
 @main.command("revoke-agent")
 @click.argument("agent_id")
 @options.data_directory
-@_database_url
+@options.database_url
 def _revoke_agent(agent_id: str, data_dir: Path, database_url: str) -> None:
-    """Make the certificate of agent AGENT_ID worthless, within seconds."""
+    """Make the certificate of agent AGENT_ID worthless, within seconds.
+
+    Its sessions end, or are run again elsewhere if they may be, after the time in which an agent is lost: by then it has stopped by itself
+    what may be run again. Whatever else still runs on the node is left to whoever has the node.
+    """
 
     async def revoke() -> None:
-        async with _database(data_dir, database_url) as database, database.transaction() as tx:
-            if not await agents.revoke(tx, agent_id):
-                raise click.ClickException(f"no agent {agent_id} is enrolled")
+        async with existing_database(data_dir, database_url) as database:
+            async with database.transaction() as tx:
+                if not await agents.revoke(tx, agent_id):
+                    raise click.ClickException(f"no agent {agent_id} is enrolled")
+            # On its own, as sessions are locked before agents.
+            async with database.transaction() as tx:
+                await conditions.set_agent_lost(tx, agent_id, lost=True)
 
-    _run(revoke())
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    configure_logging(as_json=False, level="WARNING")
-    try:
-        asyncio.run(work)
-    except _EXPECTED as error:
-        raise click.ClickException(str(error)) from error
-
-
-@contextlib.asynccontextmanager
-async def _database(data_dir: Path, url: str) -> AsyncIterator[Database]:
-    """The database, also while a manager runs: its embedded server is used and left running."""
-    server = None
-    if not url:
-        prepare_directory(data_dir)
-        server = embedded_server(Settings(data_directory=data_dir))
-        url = await server.start()
-    try:
-        await migrate(url)
-        database = Database(url)
-        try:
-            yield database
-        finally:
-            await database.dispose()
-    finally:
-        if server is not None and server.started_here:
-            await server.stop()
+    run(revoke())
 
 
 def _is_name(name: str) -> bool:

@@ -17,6 +17,12 @@ data_directory = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory of the certificate authority and the embedded database.",
 )
+database_url = click.option(
+    "--database-url",
+    envvar="RETINUE_DATABASE_URL",
+    default="",
+    help="PostgreSQL to use instead of the embedded one: postgresql://…",
+)
 listen = click.option(
     "--listen", envvar="RETINUE_LISTEN", default=DEFAULT_LISTEN, show_default=True, help="Port for users."
 )

@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import fcntl
 import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
-from sqlalchemy import text
 
 from manager import development
 from manager.api import pages
@@ -27,27 +24,27 @@ from manager.api.authentication import Authenticator
 from manager.api.ports import Ports, serving
 from manager.fleet.dialer import Dialer
 from manager.fleet.forwarding import Forwarder
-from manager.fleet.protected import control_plane_hosts, resolve
+from manager.fleet.protected import ControlPlane, control_plane_hosts
 from manager.gateway.serving import Gateway
 from manager.identity.authority import Authority
+from manager.installation import alone, claim, embedded_server, prepare_directory, read_seal_key, refuse_second_cluster
 from manager.lifecycle.interactions import Interactions
 from manager.lifecycle.leader import Leader
 from manager.lifecycle.secrets import SessionSecrets
+from manager.lifecycle.supervision import supervise
 from manager.settings import Settings
-from manager.store import leadership
-from manager.store.database import Database, StoreUnavailable
+from manager.store import cluster, leadership
+from manager.store.database import Database
+from manager.store.dedicated import report_reachable
 from manager.store.embedded import EmbeddedServer
-from manager.store.journal import JournalTail
+from manager.store.journal_tail import JournalTail
+from manager.store.lanes import Lane, enter_lane, in_lane
 from manager.store.migrations import migrate
 from manager.webhooks import seal
 
 _log = logging.getLogger(__name__)
 
-_HEALTH_SECONDS = 2.0
-
-
-class BusyError(Exception):
-    """Another manager runs on the same data directory."""
+_NAMES_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +67,41 @@ class Leading:
         self._dialer = dialer
         self._settings = settings
         self._secrets = secrets
+        hosts = control_plane_hosts((settings.listen, settings.agent_listen), settings.advertise, settings.database_url)
+        self._control_plane = ControlPlane(hosts)
         self._leader: Leader | None = None
 
     async def run(self) -> None:
         """Campaigns until cancelled."""
-        await leadership.campaign(self._database, f"{socket.gethostname()}:{os.getpid()}", self._term)
+        enter_lane(Lane.LEADER)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._control_plane.run(), name="control plane")
+            # Once, at the start: no term waits for a name service.
+            await self._control_plane.wait_answered(_NAMES_SECONDS)
+            await leadership.campaign(self._database, f"{socket.gethostname()}:{os.getpid()}", self._term)
 
     def retarget(self) -> None:
         """Agents may have come or moved. A leader elsewhere finds out by itself, within a second."""
         if self._leader is not None:
             self._leader.retarget()
 
-    async def _term(self, term: int) -> None:
+    async def _term(self, lease: leadership.Lease) -> None:
         settings = self._settings
-        hosts = control_plane_hosts((settings.listen, settings.agent_listen), settings.advertise, settings.database_url)
+        async with self._database.transaction() as tx:
+            incarnation = str((await cluster.read(tx)).incarnation)
         self._leader = Leader(
             self._database,
             self._tail,
             self._dialer,
             settings.timers,
-            term,
+            incarnation,
+            lease.term,
             self._secrets,
             null_kernels=settings.development,
             webhook_addresses=settings.webhook_addresses,
-            control_plane=await asyncio.to_thread(resolve, hosts),
+            control_plane=self._control_plane.addresses,
+            check_lease=lease.check,
+            kept=dt.timedelta(days=settings.keep_sessions_days) if settings.keep_sessions_days else None,
         )
         try:
             await self._leader.run()
@@ -104,17 +112,19 @@ class Leading:
 async def serve(settings: Settings, stop: asyncio.Event, ready: Callable[[Ready], None]) -> None:
     """Runs a manager until `stop` is set; `ready` is called once it serves.
 
-    Raises BusyError, EmbeddedServerError, SchemaTooNewError, WrongEncodingError, StoreUnavailable when it cannot start, and OSError when a port is
-    taken.
+    Raises BusyError, MismatchError, EmbeddedServerError, SchemaTooNewError, WrongEncodingError, StoreUnavailable when it cannot start, and OSError
+    when a port is taken.
     """
-    prepare_directory(settings.data_directory)
-    authority = await asyncio.to_thread(Authority.load, settings.data_directory, _now)
-    pages.use_key(authority.derive_key("pages"))
-    seal.use_key(authority.derive_key("webhooks"))
+    directory = settings.data_directory
+    prepare_directory(directory)
+    seal_key = read_seal_key(settings.ca_seal_key_file)
+    await refuse_second_cluster(directory, settings.database_url)
     async with _database_server(settings) as (url, embedded):
         await migrate(url)
         database = Database(url)
         try:
+            authority = await claim(database, directory, _now, seal_key)
+            seal.use_key(authority.derive_key("webhooks"))
             await _run(settings, database, authority, embedded, stop, ready)
         except ExceptionGroup as group:
             # One failed, the rest was cancelled: what failed says it all.
@@ -134,6 +144,9 @@ async def _run(  # noqa: PLR0917  # what serve has made
     ready: Callable[[Ready], None],
 ) -> None:
     tail = JournalTail(database)
+    await tail.newest()
+    # A page continues in the history that it began in.
+    pages.use_key(authority.derive_key(f"pages {tail.incarnation}"))
     dialer = Dialer(client_credentials(authority))
     secrets = SessionSecrets(authority.derive_key("sessions"))
     leading = Leading(database, tail, dialer, settings, secrets)
@@ -141,10 +154,11 @@ async def _run(  # noqa: PLR0917  # what serve has made
     authenticator = Authenticator(database, monotonic=time.monotonic, clock=_now)
     gateway = None if settings.gateway is None else await asyncio.to_thread(Gateway, settings.gateway, authority)
     async with asyncio.TaskGroup() as group:
-        background = [
-            group.create_task(tail.run(), name="journal tail"),
-            group.create_task(interactions.run(), name="interactions"),
-        ]
+        with in_lane(Lane.BACKGROUND):
+            background = [
+                group.create_task(supervise("journal tail", tail.run), name="journal tail"),
+                group.create_task(supervise("interactions", interactions.run), name="interactions"),
+            ]
         if embedded is not None:
             background.append(group.create_task(embedded.keep(), name="embedded database"))
         try:
@@ -162,6 +176,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
                     advertise=settings.advertise,
                     grace_seconds=settings.grace_seconds,
                     gateway=None if gateway is None else gateway.address,
+                    max_pending_sessions=settings.max_pending_sessions,
                 ) as ports,
                 contextlib.AsyncExitStack() as stack,
             ):
@@ -171,7 +186,12 @@ async def _run(  # noqa: PLR0917  # what serve has made
                         gateway.serving(group, database, tail, Forwarder(dialer, interactions), directory)
                     )
                 background.append(group.create_task(leading.run(), name="leadership"))
-                background.append(group.create_task(_tell_health(database, ports), name="health"))
+                background.append(
+                    group.create_task(
+                        report_reachable(database, lambda reachable: ports.set_serving(serving=reachable)),
+                        name="health",
+                    )
+                )
                 await ports.set_serving(serving=True)
                 ready(
                     Ready(
@@ -182,12 +202,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
         finally:
             for task in background:
                 task.cancel()
-
-
-def prepare_directory(directory: Path) -> None:
-    """Makes the data directory; others may pass through it, as the database's user must, and not look around."""
-    if not directory.exists():
-        directory.mkdir(mode=0o711, parents=True)
+            await dialer.close()
 
 
 def client_credentials(authority: Authority) -> grpc.ChannelCredentials:
@@ -210,49 +225,17 @@ async def _credentials(
     )
 
 
-async def _tell_health(database: Database, ports: Ports) -> None:
-    """Serving is to reach the database."""
-    while True:
-        await asyncio.sleep(_HEALTH_SECONDS)
-        try:
-            async with database.transaction() as tx:
-                await tx.execute(text("SELECT 1"))
-        except StoreUnavailable:
-            await ports.set_serving(serving=False)
-        else:
-            await ports.set_serving(serving=True)
-
-
 @contextlib.asynccontextmanager
 async def _database_server(settings: Settings) -> AsyncIterator[tuple[str, EmbeddedServer | None]]:
     if settings.database_url:
         yield settings.database_url, None
         return
-    with _alone(settings.data_directory / "manager.lock"):
-        embedded = embedded_server(settings)
+    with alone(settings.data_directory):
+        embedded = embedded_server(settings.data_directory)
         try:
             yield await embedded.start(), embedded
         finally:
             await embedded.stop()
-
-
-def embedded_server(settings: Settings) -> EmbeddedServer:
-    """The database server that belongs to a data directory."""
-    return EmbeddedServer(settings.data_directory / "postgres")
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Two managers must not share an embedded database: the first one to end would stop it for both."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(f"another manager runs on {path.parent}") from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _now() -> dt.datetime:

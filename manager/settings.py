@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from manager.fleet.supervisor import Timers
+from manager.fleet.liveness import Timers
 from manager.gateway.serving import GatewaySettings
+from manager.lifecycle.pending_limit import DEFAULT_MAX_PENDING
 from manager.options import DEFAULT_AGENT_LISTEN, DEFAULT_DATA_DIRECTORY, DEFAULT_LISTEN
+from manager.store.retention import DEFAULT_KEPT_DAYS
 from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
 
 
@@ -24,11 +26,17 @@ class Settings:
     advertise: tuple[str, ...] = ()
     # A PostgreSQL server of one's own; empty: the embedded one.
     database_url: str = ""
+    # Holds the key that the certificate authority is sealed with in the database; None: it is not kept there.
+    ca_seal_key_file: Path | None = None
     # Makes accounts and tokens by itself and writes them to `dev.json`.
     development: bool = False
     timers: Timers = field(default_factory=Timers)
     # Where webhooks may go besides the public internet, and where not.
     webhook_addresses: AddressPolicy = PUBLIC_ONLY
+    # Sessions that ended are removed after so many days; 0: never.
+    keep_sessions_days: int = DEFAULT_KEPT_DAYS
+    # How many sessions of a user may wait when no quota says it.
+    max_pending_sessions: int = DEFAULT_MAX_PENDING
     # HTTP to ports of sessions; None: there is none.
     gateway: GatewaySettings | None = None
     # How long calls under way may take to finish when the manager stops.

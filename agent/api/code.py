@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -56,17 +57,21 @@ class CodeService:
             stream = _Stream(workspace)
             stopping = asyncio.ensure_future(self._stopping.wait())
             stream.begin(stream.take(requests))
-            upcoming: asyncio.Future[pb.ExecuteCodeResponse | None] | None = None
+            upcoming: asyncio.Future[pb.ExecuteCodeResponse | _Ended] | None = None
             try:
-                while stream.active > 0:
+                # The end of a task counts once it is read, and is behind all that the task has put there.
+                while stream.unread > 0:
                     upcoming = asyncio.ensure_future(stream.responses.get())
                     await asyncio.wait({upcoming, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     if stopping.done():
                         raise _unavailable("the agent is stopping")
-                    if (response := upcoming.result()) is not None:
+                    response = upcoming.result()
+                    if not isinstance(response, _Ended):
                         yield response
-                    elif stream.failure is not None:
-                        raise stream.failure
+                        continue
+                    stream.unread -= 1
+                    if response.failure is not None:
+                        raise response.failure
             finally:
                 stopping.cancel()
                 if upcoming is not None:
@@ -74,21 +79,28 @@ class CodeService:
                 await stream.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """One part of a stream has ended, and how."""
+
+    failure: Exception | None
+
+
 class _Stream:
-    """One stream: tasks that fill `responses`, where None says that one of them is done."""
+    """One stream: tasks that fill `responses`, each with its end as the last."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._tasks: set[asyncio.Task[None]] = set()
         self._followed: set[str] = set()
-        self.responses: asyncio.Queue[pb.ExecuteCodeResponse | None] = asyncio.Queue(MOST_UNREAD)
-        self.active = 0
-        self.failure: BaseException | None = None
+        self.responses: asyncio.Queue[pb.ExecuteCodeResponse | _Ended] = asyncio.Queue(MOST_UNREAD)
+        self.unread = 0
+        """Tasks whose end was not taken out of `responses` yet."""
 
     def begin(self, work: Any) -> None:
         """Does something beside the rest of the stream."""
-        self.active += 1
-        self._tasks.add(asyncio.create_task(self._end(work), name="code stream"))
+        self.unread += 1
+        self._tasks.add(asyncio.create_task(self._to_end(work), name="code stream"))
 
     async def close(self) -> None:
         """Ends all that the stream does; the iterator of requests must not be touched once the call is over."""
@@ -140,13 +152,13 @@ class _Stream:
     async def _complete(self, query: code_pb2.CodeCompletionQuery) -> None:
         await self.responses.put(pb.ExecuteCodeResponse(completions=await self._workspace.complete(query)))
 
-    async def _end(self, work: Any) -> None:
+    async def _to_end(self, work: Any) -> None:
+        failure: Exception | None = None
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - raised by whoever reads the responses
-            self.failure = error
-        self.active -= 1
-        await self.responses.put(None)
+        except Exception as error:  # noqa: BLE001 - raised by the reader of the responses
+            failure = error
+        await self.responses.put(_Ended(failure))
 
 
 @contextlib.contextmanager

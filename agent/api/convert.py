@@ -20,9 +20,13 @@ from agent.attempts import (
     ObservedAttempt,
     Phase,
 )
+from agent.conditions import ConditionType
 from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agent.conditions import Condition
     from agent.resources.sampler import Sample
 
 GOALS = {
@@ -39,6 +43,16 @@ STATES = {
     Phase.STOPPING: agent_service_pb2.ATTEMPT_STATE_STOPPING,
     Phase.EXITED: agent_service_pb2.ATTEMPT_STATE_EXITED,
     Phase.FAILED: agent_service_pb2.ATTEMPT_STATE_FAILED,
+}
+MAX_TEXT = 4096
+"""Characters of a message at the most."""
+CONDITIONS = {
+    ConditionType.DISK_FULL: agent_service_pb2.NODE_CONDITION_TYPE_DISK_FULL,
+    ConditionType.UNKILLABLE: agent_service_pb2.NODE_CONDITION_TYPE_UNKILLABLE,
+    ConditionType.NETWORK_DEGRADED: agent_service_pb2.NODE_CONDITION_TYPE_NETWORK_DEGRADED,
+    ConditionType.ENGINE_UNRESPONSIVE: agent_service_pb2.NODE_CONDITION_TYPE_ENGINE_UNRESPONSIVE,
+    ConditionType.STATE_DAMAGED: agent_service_pb2.NODE_CONDITION_TYPE_STATE_DAMAGED,
+    ConditionType.OTHER: agent_service_pb2.NODE_CONDITION_TYPE_OTHER,
 }
 HOSTNAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 
@@ -81,14 +95,15 @@ def attempt_status(
     """The status of an attempt; None for one of which nothing was done yet. `trouble` is what last failed on it."""
     if attempt is None:
         state = agent_service_pb2.ATTEMPT_STATE_ACCEPTED
-        return agent_service_pb2.AttemptStatus(attempt_id=attempt_id, state=state, message=trouble)
+        return agent_service_pb2.AttemptStatus(attempt_id=attempt_id, state=state, message=_shown(trouble))
     state = agent_service_pb2.ATTEMPT_STATE_HELD if attempt.held else STATES[attempt.phase]
     return agent_service_pb2.AttemptStatus(
         attempt_id=attempt_id,
+        session_id=attempt.session_id,
         state=state,
         exit_code=attempt.exit_code,
-        reason=attempt.reason,
-        message=attempt.message or trouble,
+        reason=_shown(attempt.reason),
+        message=_shown(attempt.message or trouble),
         start_time=_timestamp(attempt.start_time),
         end_time=_timestamp(attempt.end_time),
         log_size=attempt.log_size,
@@ -98,6 +113,11 @@ def attempt_status(
             for layer in attempt.layers
         ],
     )
+
+
+def _shown(text: str) -> str:
+    """Returns the text as a message can hold it and a terminal show it: engines, registries and file names have anything in theirs."""
+    return "".join(character if character.isprintable() else " " for character in text[:MAX_TEXT])
 
 
 def _image_facts(facts: ImageFacts) -> agent_service_pb2.ImageFacts:
@@ -141,6 +161,21 @@ def attempt_usage(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptU
         cpu.FromNanoseconds(sample.usage.cpu)
     return agent_service_pb2.AttemptUsage(
         attempt_id=attempt_id, clock=clock, cpu_time=cpu, memory_bytes=sample.usage.memory
+    )
+
+
+def node_conditions(conditions: Iterable[Condition]) -> agent_service_pb2.NodeConditions:
+    """Everything that is wrong with the node."""
+    return agent_service_pb2.NodeConditions(
+        conditions=[
+            agent_service_pb2.NodeCondition(
+                type=CONDITIONS[condition.type],
+                reason=condition.reason,
+                message=condition.message,
+                since_time=_timestamp(condition.since),
+            )
+            for condition in conditions
+        ]
     )
 
 

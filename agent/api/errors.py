@@ -1,29 +1,18 @@
-"""Errors of the API, and the one place where they, and the right to call at all, meet gRPC.
-
-ApiError                    an answer other than OK; carries code, reason and metadata
-"""
+"""Errors of the API: an answer other than OK, with its code, reason and metadata."""
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import logging
 import uuid
-from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
 log = logging.getLogger(__name__)
 
 DOMAIN = "retinue"
-MANAGER_IDENTITY = b"spiffe://retinue/manager"
-"""Name, of kind URI, in the certificate of a manager."""
 
 
 class ApiError(Exception):
@@ -56,68 +45,3 @@ def internal() -> ApiError:
     log.exception("incident %s", incident)
     message = f"the agent has a defect; look for incident {incident} in its log"
     return ApiError(grpc.StatusCode.INTERNAL, "INTERNAL", message, incident=incident)
-
-
-class Guard(grpc.aio.ServerInterceptor):
-    """Lets managers in, and turns every exception into an answer that says no more than it should."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Called by gRPC for every call."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        kinds: tuple[tuple[Any, Any], ...] = (
-            (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
-            (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
-            (handler.stream_unary, grpc.stream_unary_rpc_method_handler),
-            (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
-        )
-        behavior, remake = next((behavior, remake) for behavior, remake in kinds if behavior is not None)
-        guarded = _generator(behavior) if inspect.isasyncgenfunction(behavior) else _coroutine(behavior)
-        remade: grpc.RpcMethodHandler[Any, Any] = remake(
-            guarded, handler.request_deserializer, handler.response_serializer
-        )
-        return remade
-
-
-def require_manager(context: Any) -> None:
-    """Raises ApiError unless the peer's certificate is that of a manager."""
-    names = context.auth_context().get("x509_subject_alternative_name", ())
-    if MANAGER_IDENTITY not in names:
-        raise ApiError(grpc.StatusCode.PERMISSION_DENIED, "METHOD_DENIED", "only a manager may call this")
-
-
-def _generator(behavior: Any) -> Any:
-    async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
-        try:
-            require_manager(context)
-            async with contextlib.aclosing(behavior(request, context)) as responses:
-                async for response in responses:
-                    yield response
-        except ApiError as error:
-            await context.abort_with_status(error.status())
-        except grpc.aio.AbortError:
-            raise
-        except Exception:  # noqa: BLE001 - logged by internal()
-            await context.abort_with_status(internal().status())
-
-    return guarded
-
-
-def _coroutine(behavior: Any) -> Any:
-    async def guarded(request: Any, context: Any) -> Any:
-        try:
-            require_manager(context)
-            return await behavior(request, context)
-        except ApiError as error:
-            await context.abort_with_status(error.status())
-        except grpc.aio.AbortError:
-            raise
-        except Exception:  # noqa: BLE001 - logged by internal()
-            await context.abort_with_status(internal().status())
-
-    return guarded

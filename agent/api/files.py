@@ -85,11 +85,11 @@ class FileService:
                             await asyncio.to_thread(_make_directory, home, request.directory)
                             yield pb.UploadFilesResponse(stored=file_pb2.FileStored(path=announced.path))
                         case "data" if current is not None and len(request.data) <= LARGEST_PIECE:
-                            await _finished(asyncio.to_thread(current.write, request.data))
+                            await finished(asyncio.to_thread(current.write, request.data))
                         case _:
                             raise invalid(step or "step", "makes no sense here")
                     if current is not None and current.complete:
-                        await _finished(asyncio.to_thread(current.store))
+                        await finished(asyncio.to_thread(current.store))
                         closing, current = current, None
                         await asyncio.to_thread(closing.close)
                         yield pb.UploadFilesResponse(stored=file_pb2.FileStored(path=announced.path))
@@ -122,7 +122,7 @@ class FileService:
             work.opened(self._backend.work(request.attempt_id)) as home,
             contextlib.closing(work.walk(home, request.path, recursive=request.recursive)) as entries,
         ):
-            while batch := await _finished(asyncio.to_thread(_taken, entries)):
+            while batch := await finished(asyncio.to_thread(_taken, entries)):
                 yield pb.ListFilesResponse(entries=[_entry(entry) for entry in batch])
 
 
@@ -134,13 +134,16 @@ async def _next(requests: AsyncIterator[pb.UploadFilesRequest]) -> pb.UploadFile
         raise _unavailable(f"nothing came for {SILENCE:.0f} s") from error
 
 
-async def _finished(action: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a thread, which is waited for even if the call ends meanwhile: what it uses must not be closed before."""
+async def finished(action: Coroutine[Any, Any, Result]) -> Result:
+    """Returns the result of a thread, which is waited for even if the call ends meanwhile: what it uses must not be closed before."""
     task = asyncio.ensure_future(action)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait((task,))
+        # The caller has gone: a failure concerns nothing else, and asyncio logs what is never read as an error.
+        if not task.cancelled():
+            task.exception()
         raise
 
 
@@ -185,7 +188,7 @@ async def _sent(home: Path, wanted: file_pb2.FileRange) -> AsyncGenerator[pb.Dow
         while place < entry.size:
             # What was read before counts for the digest, too.
             end = offset if place < offset else entry.size
-            data = await _finished(asyncio.to_thread(_read, descriptor, min(PIECE, end - place), place, digest))
+            data = await finished(asyncio.to_thread(_read, descriptor, min(PIECE, end - place), place, digest))
             if not data:
                 break
             if place >= offset:

@@ -19,6 +19,7 @@ import grpc
 from agent.api.errors import ApiError, invalid
 from agent.api.first_request import first_request
 from agent.api.open_streams import OpenStreams
+from agent.api.pieces import LARGEST, PieceSize, SharedRoom
 from agent.backends.backend import BackendError
 from agent.backends.processes import open_pidfd
 from agent.network.errors import NetworkError
@@ -36,8 +37,6 @@ MOST_PER_ATTEMPT = 512
 """Connections at a time into one kernel."""
 CONNECT_TIMEOUT = 10.0
 """Seconds that a server in the kernel has to take the connection."""
-PIECE = 1 << 20
-"""Most bytes in one response: large ones make few messages, whose number is what costs."""
 PORTS = range(1, 65_536)
 
 
@@ -50,6 +49,9 @@ class PortService:
         self._open = OpenStreams(MOST_PER_ATTEMPT, "connections into this kernel are open already")
         self._cuts: set[asyncio.Future[None]] = set()
         self._stopping = False
+        self._room = SharedRoom()
+        # One for all connections: it is filled and copied out in one go.
+        self._scratch = memoryview(bytearray(LARGEST))
 
     def stop(self) -> None:
         """Ends every connection, and lets no other begin."""
@@ -69,7 +71,7 @@ class PortService:
             contextlib.closing(await self._connected(start)) as connection,
         ):
             yield pb.OpenPortResponse(opened=pb.PortOpened())
-            async with contextlib.aclosing(_exchange(connection, requests, cut)) as responses:
+            async with contextlib.aclosing(self._exchange(connection, requests, cut)) as responses:
                 async for response in responses:
                     yield response
 
@@ -117,55 +119,74 @@ class PortService:
                 # Else the loop would complain of an error that nobody saw.
                 cut.exception()
 
-
-async def _exchange(
-    connection: socket.socket, requests: AsyncIterator[pb.OpenPortRequest], cut: asyncio.Future[None]
-) -> AsyncGenerator[pb.OpenPortResponse, None]:
-    """What comes out of the connection, while what is asked is passed into it; over when both directions are."""
-    room = memoryview(bytearray(PIECE))
-    writing = asyncio.ensure_future(_pass_on(requests, connection))
-    reading: asyncio.Future[int] | None = asyncio.ensure_future(_filled(connection, room))
-    try:
-        while reading is not None or not writing.done():
-            undone = {task for task in (reading, writing) if task is not None and not task.done()}
-            await asyncio.wait({cut, *undone}, return_when=asyncio.FIRST_COMPLETED)
-            if writing.done():
-                # A step that makes no sense ends the stream.
-                writing.result()
-            if reading is not None and reading.done():
-                count, reading = _received(reading), None
-                if count:
-                    yield pb.OpenPortResponse(data=bytes(room[:count]))
-                    reading = asyncio.ensure_future(_filled(connection, room))
-                else:
-                    yield pb.OpenPortResponse(end_of_data=pb.EndOfData())
-            elif cut.done():
-                cut.result()
-        if not writing.result():
-            raise _reset()
-    finally:
-        tasks: list[asyncio.Future[Any]] = [writing] if reading is None else [writing, reading]
-        for task in tasks:
-            task.cancel()
-        # The iterator must not be touched once the call is over.
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _filled(connection: socket.socket, room: memoryview) -> int:
-    """Reads what is there, up to as much as there is room for: few large responses cost least. 0: there is no more."""
-    count = await asyncio.get_running_loop().sock_recv_into(connection, room)
-    while 0 < count < len(room):
+    async def _exchange(
+        self, connection: socket.socket, requests: AsyncIterator[pb.OpenPortRequest], cut: asyncio.Future[None]
+    ) -> AsyncGenerator[pb.OpenPortResponse, None]:
+        """What comes out of the connection, while what is asked is passed into it; over when both directions are."""
+        size = PieceSize()
+        writing = asyncio.ensure_future(_pass_on(requests, connection))
+        reading: asyncio.Future[bytes] | None = asyncio.ensure_future(self._piece(connection, size))
         try:
-            more = connection.recv_into(room[count:])
-        except BlockingIOError:
-            break
-        if not more:
-            break
-        count += more
-    return count
+            while reading is not None or not writing.done():
+                undone = {task for task in (reading, writing) if task is not None and not task.done()}
+                await asyncio.wait({cut, *undone}, return_when=asyncio.FIRST_COMPLETED)
+                if writing.done():
+                    # A step that makes no sense ends the stream.
+                    writing.result()
+                if reading is not None and reading.done():
+                    data, reading = _received(reading), None
+                    if data:
+                        with self._room.hold(len(data)):
+                            yield pb.OpenPortResponse(data=data)
+                        size.taken(len(data))
+                        del data
+                        reading = asyncio.ensure_future(self._piece(connection, size))
+                    else:
+                        yield pb.OpenPortResponse(end_of_data=pb.EndOfData())
+                elif cut.done():
+                    cut.result()
+            if not writing.result():
+                raise _reset()
+        finally:
+            tasks: list[asyncio.Future[Any]] = [writing] if reading is None else [writing, reading]
+            for task in tasks:
+                task.cancel()
+            # The iterator must not be touched once the call is over.
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _piece(self, connection: socket.socket, size: PieceSize) -> bytes:
+        """Waits until something is there, and reads it, up to the size of a piece; nothing: there is no more. Raises OSError."""
+        await _readable(connection)
+        room = self._scratch[: size.next(self._room.limit())]
+        count = 0
+        while count < len(room):
+            try:
+                more = connection.recv_into(room[count:])
+            except BlockingIOError:
+                break
+            if not more:
+                break
+            count += more
+        return bytes(room[:count])
 
 
-def _received(reading: asyncio.Future[int]) -> int:
+async def _readable(connection: socket.socket) -> None:
+    """Returns when there is something to read, or nothing ever will be."""
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    loop.add_reader(connection, _wake, readable)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(connection)
+
+
+def _wake(readable: asyncio.Future[None]) -> None:
+    if not readable.done():
+        readable.set_result(None)
+
+
+def _received(reading: asyncio.Future[bytes]) -> bytes:
     try:
         return reading.result()
     except OSError as error:

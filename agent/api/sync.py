@@ -7,15 +7,16 @@ import contextlib
 import ipaddress
 import logging
 import math
+import uuid
 from collections import deque
 from typing import TYPE_CHECKING
 
 import grpc
 
-from agent.api.convert import attempt_status, attempt_usage, desired_attempt
+from agent.api.convert import attempt_status, attempt_usage, desired_attempt, node_conditions
 from agent.api.errors import ApiError, internal, invalid
 from agent.api.news import News, Told
-from agent.api.terms import StaleTermError
+from agent.api.terms import StaleIncarnationError, StaleTermError
 from agent.network.convert import network_from_message
 from agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from agent.api.terms import Terms
     from agent.attempts import ObservedAttempt
+    from agent.conditions import Condition
     from agent.network.topology import Network
     from agent.reconcile.loop import Reconciler
     from agent.resources.sampler import Sampler
@@ -92,7 +94,14 @@ class SyncService:
             message = f"this is agent {agent_id}"
             raise ApiError(grpc.StatusCode.PERMISSION_DENIED, "METHOD_DENIED", message, agent_id=agent_id)
         try:
-            await self.terms.accept(hello.term)
+            await self.terms.accept(_incarnation(hello.incarnation), hello.term)
+        except StaleIncarnationError as error:
+            message = (
+                f"a manager of the later incarnation {error.current} was here: its database was restored from a backup"
+            )
+            raise ApiError(
+                grpc.StatusCode.FAILED_PRECONDITION, "STALE_INCARNATION", message, incarnation=error.current
+            ) from error
         except StaleTermError as error:
             term = str(error.highest)
             message = f"a leader of term {term} was here before"
@@ -133,6 +142,8 @@ class _Stream:
         self._sent: dict[str, Told] = {}
         self._sent_ends: set[str] = set()
         self._sent_networks: frozenset[str] = frozenset()
+        self._conditions = service.reconciler.conditions
+        self._sent_conditions: tuple[Condition, ...] = ()
         # When the welcome and the heartbeats were sent, by the fence's clock.
         self._welcomed: float | None = None
         self._beats: dict[int, float] = {}
@@ -152,6 +163,9 @@ class _Stream:
         self, requests: AsyncIterator[agent_service_pb2.SyncRequest]
     ) -> AsyncGenerator[agent_service_pb2.SyncResponse, None]:
         stop_listening = self._reconciler.listen(self._wake.set)
+        loop = asyncio.get_running_loop()
+        # Conditions change in threads, too.
+        stop_hearing = self._conditions.listen(lambda: loop.call_soon_threadsafe(self._wake.set))
         reader = asyncio.create_task(self._read(requests), name="sync reader")
         try:
             yield self._welcome()
@@ -170,6 +184,10 @@ class _Stream:
                         yield agent_service_pb2.SyncResponse(report=self._report(news))
                         reported, due = clock(), math.inf
                         continue
+                if (conditions := self._conditions.all()) != self._sent_conditions:
+                    self._sent_conditions = conditions
+                    yield agent_service_pb2.SyncResponse(node_conditions=node_conditions(conditions))
+                    continue
                 if now >= spoke + self._interval:
                     yield self._heartbeat()
                     spoke = clock()
@@ -195,6 +213,7 @@ class _Stream:
                 raise self._end
         finally:
             stop_listening()
+            stop_hearing()
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 
@@ -226,7 +245,14 @@ class _Stream:
             # Whoever sends it has heard the welcome.
             self._confirm(self._welcomed)
             self._protect(frozenset(request.snapshot.protected_addresses), frozenset())
-            self._reconciler.set_desired(attempts, networks)
+            self._reconciler.set_desired(
+                attempts,
+                networks,
+                request.snapshot.removed_attempt_ids,
+                request.snapshot.removed_network_session_ids,
+                # A restored database may know less than this node: what the manager does not know is for it to name.
+                absence_removes=False,
+            )
             self._complete = True
         elif step == "change" and self._complete:
             change = request.change
@@ -291,6 +317,8 @@ class _Stream:
         self._welcomed = None if self._reconciler.fence is None else self._reconciler.fence.now()
         self._sent = {key: self._look(key, attempt) for key, attempt in self._reconciler.attempts().items()}
         self._sent_networks = self._reconciler.networks()
+        self._sent_conditions = self._conditions.all()
+        welcome.node_conditions.CopyFrom(node_conditions(self._sent_conditions))
         welcome.attempts.extend(told.status for told in self._sent.values())
         welcome.network_session_ids.extend(sorted(self._sent_networks))
         return agent_service_pb2.SyncResponse(welcome=welcome)
@@ -311,7 +339,6 @@ class _Stream:
         fence = self._reconciler.fence
         if fence is not None and sent is not None:
             fence.confirm(sent)
-            fence.write()
 
     def _look(self, attempt_id: str, attempt: ObservedAttempt | None) -> Told:
         trouble = self._reconciler.trouble(attempt_id)
@@ -366,6 +393,13 @@ async def _first(requests: AsyncIterator[agent_service_pb2.SyncRequest]) -> agen
     if request.WhichOneof("step") != "hello":
         raise invalid("step", "the first one is not hello")
     return request.hello
+
+
+def _incarnation(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise invalid("hello.incarnation", "is not a UUID") from error
 
 
 def _unavailable() -> ApiError:

@@ -1,19 +1,37 @@
-"""The highest number of a manager's leadership that was ever seen here: the guard against a leader that was replaced."""
+"""The newest leadership that was ever seen here: the guard against a manager that was replaced.
+
+Terms count within an incarnation of the manager's database. A restored database is another incarnation, and its terms start again from those
+of the backup; the incarnations before it are refused from then on, so that a manager on the lost database is not obeyed again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from agent import checked
 from agent.files import replace_file
+from agent.lanes import STATE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent.damaged import DamagedFiles
+    from agent.disk import Disk
+
+log = logging.getLogger(__name__)
+
+WRITE_TIMEOUT = 5.0
+"""Seconds that the disk may take before a leader is followed all the same."""
+MAX_FORMER = 64
+"""Former incarnations that are remembered."""
+
 
 class StaleTermError(Exception):
-    """The term is lower than one seen before; `highest` is that."""
+    """The term is lower than one seen before in its incarnation; `highest` is that."""
 
     def __init__(self, highest: int) -> None:
         """Keeps the highest term."""
@@ -21,22 +39,99 @@ class StaleTermError(Exception):
         self.highest = highest
 
 
+class StaleIncarnationError(Exception):
+    """The incarnation was followed by another one; `current` is the newest."""
+
+    def __init__(self, current: str) -> None:
+        """Keeps the newest incarnation."""
+        super().__init__(f"incarnation {current} was seen after it")
+        self.current = current
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The newest incarnation, its highest term, and the incarnations before it, oldest first. Empty: none was seen."""
+
+    incarnation: str = ""
+    term: int = 0
+    former: tuple[str, ...] = ()
+
+    def after(self, incarnation: str, term: int) -> Seen:
+        """What has been seen once this was. Raises StaleTermError and StaleIncarnationError."""
+        if incarnation == self.incarnation:
+            if term < self.term:
+                raise StaleTermError(self.term)
+            return Seen(incarnation, term, self.former)
+        if incarnation in self.former:
+            raise StaleIncarnationError(self.incarnation)
+        former = (*self.former, self.incarnation) if self.incarnation else self.former
+        return Seen(incarnation, term, former[-MAX_FORMER:])
+
+
+def encode(seen: Seen) -> bytes:
+    """The content of the file."""
+    return checked.dump({"incarnation": seen.incarnation, "term": seen.term, "former": seen.former})
+
+
+def decode(content: bytes) -> Seen:
+    """Reads what `encode` wrote; raises ValueError on anything else."""
+    try:
+        values = checked.load(content)
+    except ValueError as error:
+        raise ValueError(f"not a term: {error}") from error
+    match values:
+        case {"incarnation": str(incarnation), "term": int(term), "former": [*former]} if term >= 0:
+            return Seen(incarnation, term, tuple(map(str, former)))
+    raise ValueError("not a term")
+
+
 class Terms:
-    """The highest term, kept in a file."""
+    """What was seen, kept in a file. What cannot be written now is kept in memory and written with the next stream."""
 
-    def __init__(self, path: Path) -> None:
-        """Reads the file, blocking; no file means that no term was seen. Raises ValueError on a damaged one."""
+    def __init__(self, path: Path, damaged: DamagedFiles, disk: Disk | None = None) -> None:
+        """Reads the file, blocking; without one, or with a damaged one, the next leader is accepted, whatever its term."""
         self._path = path
+        self._disk = disk
         self._lock = asyncio.Lock()
-        self._highest = 0
-        with contextlib.suppress(FileNotFoundError):
-            self._highest = int(path.read_text())
+        self._seen = self._written = Seen()
+        try:
+            self._seen = self._written = decode(path.read_bytes())
+        except FileNotFoundError:
+            log.info("no leader's term is known: the next one is accepted")
+        except (OSError, ValueError) as error:
+            damaged.set_aside(path, f"{error}; the next leader is accepted, whatever its term")
 
-    async def accept(self, term: int) -> None:
-        """Takes a term; returns once it would outlive a crash of the node. Raises StaleTermError."""
+    async def accept(self, incarnation: str, term: int) -> None:
+        """Takes a term; returns once it would outlive a crash of the node, if the disk lets it.
+
+        Raises StaleTermError and StaleIncarnationError.
+        """
         async with self._lock:
-            if term < self._highest:
-                raise StaleTermError(self._highest)
-            if term > self._highest:
-                await asyncio.to_thread(replace_file, self._path, f"{term}\n".encode())
-                self._highest = term
+            before, self._seen = self._seen, self._seen.after(incarnation, term)
+            if self._seen != self._written:
+                await self._write(self._seen)
+            if before.incarnation not in {"", incarnation}:
+                log.warning(
+                    "the manager's database is another one, or was restored: incarnation %s after %s; what runs continues",
+                    incarnation,
+                    before.incarnation,
+                )
+
+    async def _write(self, seen: Seen) -> None:
+        content = encode(seen)
+
+        def replace() -> None:
+            replace_file(self._path, content)
+
+        writing = asyncio.ensure_future(
+            STATE.run(replace if self._disk is None else partial(self._disk.essential, replace))
+        )
+        done, _ = await asyncio.wait({writing}, timeout=WRITE_TIMEOUT)
+        if done and writing.exception() is None:
+            self._written = seen
+            return
+        # A node without a leader helps nobody: until the disk takes it, only a restart would forget it.
+        log.error(
+            "term %d cannot be written: %s", seen.term, writing.exception() if done else "the disk does not answer"
+        )
+        writing.add_done_callback(lambda late: late.cancelled() or late.exception())

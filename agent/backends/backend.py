@@ -57,6 +57,10 @@ class Backend(Protocol):
         """Records that the attempt ended before anything of it was created."""
         ...
 
+    async def identify(self, spec: AttemptSpec) -> None:
+        """Completes the record of an attempt that was rebuilt from its processes."""
+        ...
+
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created."""
         ...

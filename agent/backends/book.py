@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from agent.attempts import Phase
 from agent.backends.backend import BackendError, UnknownAttemptError
-from agent.backends.kernels import OUTPUT
+from agent.backends.killed import MESSAGE
 from agent.backends.observation import Observation
 from agent.backends.output import Output
+from agent.backends.pump import OUTPUT, revive
+from agent.lanes import RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +24,13 @@ if TYPE_CHECKING:
     from agent.attempts import Layer, ObservedAttempt
     from agent.backends.processes import Process
     from agent.backends.records import Record, Records
+
+NOTE_TIMEOUT = 5.0
+"""Seconds that the disk may take before what has to be done is done."""
+LATE_INTERVAL = 1.0
+"""Seconds before the disk is tried again."""
+
+log = logging.getLogger(__name__)
 
 BOUND_INTERVAL = 1.0
 """Seconds between two looks at the sizes of outputs."""
@@ -32,6 +44,9 @@ class Book:
         self._store = store
         self._records: dict[str, Record] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._saving: dict[str, asyncio.Lock] = {}
+        # Attempts whose record on disk is not the one in memory.
+        self._unwritten: set[str] = set()
         # Being removed.
         self._leaving: set[str] = set()
         self._observation = Observation()
@@ -49,11 +64,15 @@ class Book:
         """All records there are now."""
         return iter(list(self._records.values()))
 
-    async def open(self, listener: Callable[[], None]) -> set[str]:
-        """Reads all records; the result are attempts whose record cannot be read. `listener` is told of each change."""
+    async def open(self, listener: Callable[[], None]) -> dict[str, Record | None]:
+        """Reads all records; returns the attempts whose record is lost, with its copy if there is one.
+
+        `listener` is called at each change.
+        """
         self._listener = listener
-        self._records, unreadable = await asyncio.to_thread(self._store.load)
-        return unreadable
+        loaded = await RECORDS.run(self._store.load)
+        self._records = loaded.records
+        return loaded.lost
 
     def record(self, attempt_id: str) -> Record:
         """What is known of an attempt. Raises UnknownAttemptError."""
@@ -90,7 +109,7 @@ class Book:
 
         With `lasting` it outlives a crash of the node when this returns, else from `make_lasting` on.
         """
-        if record.id in self._records or not await asyncio.to_thread(self._store.add, record):
+        if record.id in self._records or not await RECORDS.run(self._store.add, record):
             return False
         if lasting:
             await self.make_lasting(record.id)
@@ -99,17 +118,70 @@ class Book:
 
     async def make_lasting(self, attempt_id: str) -> None:
         """Has a record outlive a crash of the node. Raises OSError."""
-        await asyncio.to_thread(self._store.make_lasting, attempt_id)
+        await RECORDS.run(self._store.make_lasting, attempt_id)
 
     async def write(self, record: Record) -> None:
         """Replaces a record. Raises OSError, and then the former one stands."""
-        await asyncio.to_thread(self._store.write, record)
+        await self._save(record)
         self.show(record)
+
+    async def note(self, record: Record) -> None:
+        """Replaces a record whether or not the disk takes it: for what is done, or has to be, in any case.
+
+        What the disk does not take, or not in time, is written later; an agent that restarts before finds the former record.
+        """
+        saving = asyncio.ensure_future(self._save(record))
+        done, _ = await asyncio.wait({saving}, timeout=NOTE_TIMEOUT)
+        if not done or saving.exception() is not None:
+            log.error(
+                "the record of attempt %s cannot be written: %s", record.id, saving.exception() if done else "hung"
+            )
+            saving.add_done_callback(lambda late: late.cancelled() or late.exception())
+            self._unwritten.add(record.id)
+        self.show(record)
+
+    async def _save(self, record: Record) -> None:
+        # One at a time: a thread that hangs must not write an old record after a newer one.
+        async with self._saving.setdefault(record.id, asyncio.Lock()):
+            await RECORDS.run(self._store.write, record)
+        self._unwritten.discard(record.id)
+
+    async def write_late(self) -> None:
+        """Writes what the disk did not take at first, until it is cancelled."""
+        while True:
+            await asyncio.sleep(LATE_INTERVAL)
+            for attempt_id in sorted(self._unwritten):
+                async with self._saving.setdefault(attempt_id, asyncio.Lock()):
+                    record = self._records.get(attempt_id)
+                    if record is not None and attempt_id in self._unwritten:
+                        with contextlib.suppress(OSError):
+                            await RECORDS.run(self._store.write, record)
+                            self._unwritten.discard(attempt_id)
+
+    async def restore(self, record: Record) -> None:
+        """Takes a record that was lost and rebuilt; what cannot be written now is known in memory only."""
+        await self.note(record)
+
+    async def give_reason(self, attempt_id: str, reason: str, message: str) -> bool:
+        """Records why an attempt is about to be ended; False when it ends already. Raises UnknownAttemptError, OSError."""
+        async with self.lock(attempt_id):
+            record = self.record(attempt_id)
+            if record.init is None or record.reason not in {"", reason} or record.phase is Phase.STOPPING:
+                return False
+            if not record.reason:
+                # A full disk is what it is ended for.
+                await self.note(replace(record, reason=reason, message=message))
+        return True
 
     def show(self, record: Record) -> None:
         """Takes up a record that is on disk, or whose loss does no harm."""
         self._records[record.id] = record
         self.changed()
+
+    def show_unkillable(self, attempt_id: str) -> None:
+        """Says of an attempt that it was killed and does not end."""
+        if attempt_id in self and (record := self.record(attempt_id)).message != MESSAGE and not record.phase.ended:
+            self.show(replace(record, message=MESSAGE))
 
     def forget(self, attempt_id: str) -> None:
         """Drops an attempt that was shown, and is not on disk."""
@@ -120,20 +192,18 @@ class Book:
         """Tells the listener that something is not as it was."""
         self._listener()
 
-    async def set_aside(self, attempt_id: str) -> None:
-        """Moves the directory of an attempt that has no readable record away, for a person to look at."""
-        await asyncio.to_thread(self._store.set_aside, attempt_id)
-
     async def remove(self, attempt_id: str) -> None:
         """Removes a record and the attempt's directory, and remembers that it was there. Raises OSError."""
         # Before the files go: whoever reads the output meanwhile must not take it for empty.
         self._leaving.add(attempt_id)
         try:
-            await asyncio.to_thread(self._store.remove, attempt_id)
+            await RECORDS.run(self._store.remove, attempt_id)
         finally:
             self._leaving.discard(attempt_id)
         del self._records[attempt_id]
         self._locks.pop(attempt_id, None)
+        self._saving.pop(attempt_id, None)
+        self._unwritten.discard(attempt_id)
         self.changed()
 
     def output(self, attempt_id: str) -> Output:
@@ -148,14 +218,19 @@ class Book:
 
         return Output(self.place(attempt_id) / OUTPUT, over)
 
-    async def bound_outputs(self, limit: int) -> None:
-        """Keeps what running attempts print within so many bytes each; does not return."""
+    async def bound_outputs(self, limit: int, pump: Path) -> None:
+        """Keeps what running attempts print within so many bytes each, and a pump running for each; does not return."""
         while True:
             await asyncio.sleep(BOUND_INTERVAL)
             for record in self:
                 if not record.phase.ended:
                     with contextlib.suppress(UnknownAttemptError, OSError):
                         await asyncio.to_thread(self.output(record.id).look, limit, time.time())
+                    if record.init is not None:
+                        try:
+                            await asyncio.to_thread(revive, pump, self.place(record.id), limit)
+                        except OSError:
+                            log.exception("the output of attempt %s is not taken", record.id)
 
     def observed(self) -> dict[str, ObservedAttempt]:
         """All attempts by id, as the outside sees them."""

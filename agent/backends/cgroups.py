@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.attempts import CPU, MEMORY
+from agent.exclusive import InUseError, lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,9 +138,10 @@ class Cgroups:
             by_place = {path.resolve(): name for name, path in reversed(found.items())}
             self._roots = {name: place for place, name in by_place.items()}
         self._family = Path(FAMILY) / agent_id
+        self._lock: int | None = None
 
     def open(self) -> None:
-        """Makes the agent's own groups. Raises CgroupError."""
+        """Makes the agent's own groups and has them for this process alone. Raises CgroupError."""
         for root in self._roots.values():
             try:
                 try:
@@ -149,6 +151,13 @@ class Cgroups:
                     self._make_own(root)
             except OSError as error:
                 raise CgroupError(f"cannot make control groups under {root}: {error.strerror}") from error
+        # Whoever has the groups ends what is left in them: that must never be a second agent of the same id.
+        family = next(iter(self._roots.values())) / self._family
+        message = f"another process of agent {self._family.name} runs on this node: stop it first, or use another id"
+        try:
+            self._lock = lock(family, message)
+        except (InUseError, OSError) as error:
+            raise CgroupError(str(error)) from error
 
     def _make_own(self, root: Path) -> None:
         if self.unified:
@@ -162,6 +171,14 @@ class Cgroups:
 
     def close(self, timeout: float) -> None:
         """Removes the agent's own groups if nothing is left in them; waits up to `timeout` seconds for what is ending."""
+        try:
+            self._remove_own(timeout)
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def _remove_own(self, timeout: float) -> None:
         if self.names():
             return
         # With no kernel left, who watches over one is about to end, and must be let finish what it writes.

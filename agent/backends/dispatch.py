@@ -63,6 +63,10 @@ class Dispatch:
         """Records that the attempt ended before anything of it was created."""
         await self._kind(spec).decline(spec, phase, reason, message)
 
+    async def identify(self, spec: AttemptSpec) -> None:
+        """Completes the record of an attempt that was rebuilt from its processes."""
+        await self._owner(spec.id).identify(spec)
+
     def namespace_path(self, attempt_id: str) -> str:
         """Path of the network namespace of an attempt that was created."""
         return self._owner(attempt_id).namespace_path(attempt_id)

@@ -22,6 +22,7 @@ from agent.backends.attachment import BUFFER, DockerStream, NotRunningError, Wir
 from agent.backends.backend import BackendError
 from agent.backends.book import Book
 from agent.backends.cgroups import memory_group, out_of_memory_kills
+from agent.backends.disk_use import DiskWatch, bounds_of
 from agent.backends.docker_engine import Engine, EngineError
 from agent.backends.docker_fit import fitted
 from agent.backends.docker_images import ImageError, Images
@@ -33,14 +34,19 @@ from agent.backends.docker_kernels import (
     open_gate,
     start_server,
 )
+from agent.backends.docker_recovery import from_copy, from_engine, placeholder
+from agent.backends.docker_watch import watch_engine
 from agent.backends.kernels import KernelError
+from agent.backends.killed import Killed
 from agent.backends.processes import send_signal
-from agent.backends.records import Record, Records, ended
+from agent.backends.records import COPIES, Record, Records, ended, identified
 from agent.backends.tasks import Tasks
 from agent.backends.verdict import verdict
 from agent.backends.warden import was_ended
 from agent.backends.watches import Watches
-from agent.kernel.build import BuildError
+from agent.conditions import Conditions
+from agent.kernel.build import PUMP, BuildError, built_path
+from agent.lanes import KERNELS
 from agent.resources.allocation import AllocationError
 from agent.resources.holdings import Holdings
 
@@ -52,6 +58,8 @@ if TYPE_CHECKING:
     from agent.backends.docker_images import Image
     from agent.backends.output import Output
     from agent.backends.processes import Process
+    from agent.damaged import DamagedFiles
+    from agent.disk import Disk
 
 log = logging.getLogger(__name__)
 
@@ -88,19 +96,29 @@ class DockerBackend:
         options: DockerOptions,
         clock: Callable[[], float] = time.monotonic,
         holdings: Holdings | None = None,
+        damaged: DamagedFiles | None = None,
+        disk: Disk | None = None,
+        *,
+        conditions: Conditions | None = None,
     ) -> None:
-        """Nothing is touched before `open`; `clock` is monotonic. `holdings` are the node's, without it nothing is pinned."""
+        """Nothing is touched before `open`; `clock` is monotonic. `holdings` are the node's, without it nothing is pinned.
+
+        Damaged files are set aside in `damaged`; what must be written uses the reserve of `disk`. What is wrong is set in `conditions`.
+        """
         self._options = options
         self._holdings = holdings or Holdings()
         self._clock = clock
-        self._book = Book(Records(options.state_dir / DIRECTORY / "attempts"))
+        self._conditions = conditions or Conditions()
+        self._book = Book(Records(options.state_dir / DIRECTORY / "attempts", damaged, disk))
         self._engine = Engine(options.host)
-        self._images = Images(self._engine, options.registry_config)
+        self._images = Images(self._engine, options.registry_config, options.registry_addresses)
         self._fetches: dict[str, asyncio.Task[None]] = {}
         self._node: DockerKernels | None = None
         self._trouble = "the Docker engine was not asked yet"
         self._prepared = asyncio.Event()
-        self._unreadable: set[str] = set()
+        # Attempts whose record is lost, and of which the engine has to be asked.
+        self._lost: dict[str, Record | None] = {}
+        self._killed = Killed(self._conditions, "DOCKER")
         self._watches = Watches(self._ended)
         self._tasks = Tasks()
         self._pool = ThreadPoolExecutor(options.starts + SPARE_THREADS, "docker")
@@ -118,12 +136,32 @@ class DockerBackend:
 
     async def open(self, listener: Callable[[], None]) -> None:
         """Takes over what a former process of this agent left, as far as the engine answers; the rest once it does."""
-        self._unreadable = await self._book.open(listener)
+        lost = await self._book.open(listener)
+        for attempt_id, copy in lost.items():
+            place, boot_id, record = self._book.place(attempt_id), self._options.boot_id, None
+            if copy is not None:
+                record = await asyncio.to_thread(from_copy, copy, boot_id, place, time.time())
+            if record is not None:
+                log.error("the record of attempt %s was lost and is rebuilt from its copy", attempt_id)
+                await self._book.restore(record)
+            else:
+                self._lost[attempt_id] = copy
+                self._book.show(placeholder(attempt_id, boot_id, copy))
         for record in self._book:
-            self._adopt(record)
+            if record.id not in self._lost:
+                self._adopt(record)
         tried = asyncio.Event()
-        self._tasks.spawn(self._prepare_always(tried), "wait for the Docker engine")
-        self._tasks.spawn(self._book.bound_outputs(self._options.output_limit), "bound outputs")
+        self._tasks.spawn(self._prepare_always(tried), "watch the Docker engine")
+        self._tasks.spawn(
+            self._book.bound_outputs(self._options.output_limit, built_path(self._options.cache_dir, PUMP)),
+            "bound outputs",
+        )
+        self._tasks.spawn(self._book.write_late(), "write records late")
+        self._tasks.spawn(self._killed.watch(self._kill_again, self._book.show_unkillable), "watch killed attempts")
+        options = self._options
+        options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        bounds = bounds_of(options.scratch_dir, options.work_size, options.work_files)
+        self._tasks.spawn(DiskWatch(self, options.scratch_dir, bounds).run(), "bound work directories")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPEN_TIMEOUT):
                 await tried.wait()
@@ -291,11 +329,16 @@ class DockerBackend:
         if not await self._book.add(record) and self._book.record(spec.id).phase is Phase.WAITING:
             await self._book.write(record)
 
+    async def identify(self, spec: AttemptSpec) -> None:
+        """Completes the record of an attempt that was rebuilt from its processes."""
+        async with self._book.lock(spec.id):
+            await self._book.note(identified(self._book.record(spec.id), spec))
+
     async def mark_attached(self, attempt_id: str) -> None:
         """Records that the attempt has its place in the network."""
         async with self._book.lock(attempt_id):
-            await self._book.write(replace(self._book.record(attempt_id), attached=True))
-            await asyncio.to_thread(start_server, self._book.place(attempt_id))
+            await self._book.note(replace(self._book.record(attempt_id), attached=True))
+            await asyncio.to_thread(start_server, self._book.place(attempt_id), self._book.record(attempt_id).init)
 
     async def release(self, attempt_id: str) -> None:
         """Lets the command go; nothing to do unless it is held."""
@@ -304,7 +347,7 @@ class DockerBackend:
             if record.phase is not Phase.CREATED:
                 return
             await self._book.write(replace(record, phase=Phase.RUNNING, start_time=time.time()))
-            await asyncio.to_thread(open_gate, self._book.place(attempt_id))
+            await asyncio.to_thread(open_gate, self._book.place(attempt_id), record.init)
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
@@ -312,7 +355,7 @@ class DockerBackend:
             record = self._book.record(attempt_id)
             if record.phase in {Phase.WAITING, Phase.PULLING}:
                 message = "it was stopped before it was created"
-                await self._book.write(ended(record, Phase.EXITED, "STOPPED", message, time.time()))
+                await self._book.note(ended(record, Phase.EXITED, "STOPPED", message, time.time()))
                 self._holdings.release(attempt_id)
                 if (fetch := self._fetches.get(attempt_id)) is not None:
                     fetch.cancel()
@@ -321,10 +364,10 @@ class DockerBackend:
             if record.start_time is None:
                 grace = 0.0
             self._book.kill_at[attempt_id] = self._clock() + grace
-            await self._book.write(replace(record, phase=Phase.STOPPING, stop_grace=grace))
+            await self._book.note(replace(record, phase=Phase.STOPPING, stop_grace=grace))
             # Its first process passes it on to the command.
             if record.init is not None and grace > 0:
-                await asyncio.to_thread(send_signal, record.init, SIGTERM)
+                await KERNELS.run(send_signal, record.init, SIGTERM)
 
     async def kill(self, attempt_id: str) -> None:
         """Ends all processes of the attempt."""
@@ -333,8 +376,29 @@ class DockerBackend:
             self._book.kill_at.pop(attempt_id, None)
             # Everything in a container ends with its first process; the engine is not needed for it.
             if record.init is not None:
-                await asyncio.to_thread(send_signal, record.init, SIGKILL)
+                await KERNELS.run(send_signal, record.init, SIGKILL)
+                if not record.phase.ended:
+                    self._killed.begin(attempt_id)
         self._book.changed()
+
+    async def _kill_again(self, attempt_id: str) -> None:
+        if (init := self._book.first_process(attempt_id)) is not None:
+            await KERNELS.run(send_signal, init, SIGKILL)
+
+    def homes(self) -> Mapping[str, Path]:
+        """Work directories of attempts that run, by id."""
+        return {record.id: self._options.scratch_dir / record.id for record in self._book if record.init is not None}
+
+    async def layers(self) -> Mapping[str, int]:
+        """Bytes that containers have written over their images."""
+        if not self.homes():
+            return {}
+        return await self._run(lambda: self._engine.written(self._options.agent_id))
+
+    async def end(self, attempt_id: str, reason: str, message: str) -> None:
+        """Kills an attempt, and records why."""
+        if await self._book.give_reason(attempt_id, reason, message):
+            await self.kill(attempt_id)
 
     async def remove(self, attempt_id: str) -> None:
         """Removes all traces of an ended attempt but the knowledge that it was."""
@@ -350,8 +414,10 @@ class DockerBackend:
         try:
             node = await self._run(lambda: DockerKernels(self._options, self._engine))
             known = await self._run(node.attempts)
-            for attempt_id in sorted((known | self._unreadable) - {record.id for record in self._book}):
-                await self._bury(node, attempt_id)
+            for attempt_id in sorted((known - {record.id for record in self._book}) | self._lost.keys()):
+                await self._recover(node, attempt_id)
+            if foreign := await self._run(node.foreign):
+                log.warning("containers with the labels of this agent are not its own: %s", ", ".join(foreign))
         except (BackendError, BuildError, OSError) as error:
             if str(error) != self._trouble:
                 log.warning("containers cannot be created: %s", error)
@@ -367,6 +433,7 @@ class DockerBackend:
             tried.set()
             await asyncio.sleep(RETRY)
         tried.set()
+        await watch_engine(self._engine, self._conditions)
 
     def _adopt(self, record: Record) -> None:
         """Takes one attempt over from a former process of this agent; the engine is not asked."""
@@ -383,19 +450,20 @@ class DockerBackend:
             self._book.kill_at[record.id] = self._clock() + record.stop_grace
         # The former process may have ended between recording something and doing it; a second time does no harm.
         if record.phase is Phase.CREATED and record.attached:
-            start_server(self._book.place(record.id))
+            start_server(self._book.place(record.id), record.init)
         if record.phase is Phase.RUNNING:
-            open_gate(self._book.place(record.id))
+            open_gate(self._book.place(record.id), record.init)
         self._watch(record)
 
-    async def _bury(self, node: DockerKernels, attempt_id: str) -> None:
-        """Ends an attempt whose record is lost: it must not be started again, and no more can be said of it."""
-        log.error("attempt %s has no readable record; it is ended", attempt_id)
-        await self._run(lambda: node.remove(attempt_id))
-        record = Record(attempt_id, "", attempt_id.rpartition(".")[0], self._options.boot_id)
-        record = ended(record, Phase.FAILED, "RECORD_LOST", "the agent's record of the attempt was lost", time.time())
-        await self._book.set_aside(attempt_id)
-        await self._book.add(record)
+    async def _recover(self, node: DockerKernels, attempt_id: str) -> None:
+        """Makes a record of an attempt that has none, from its container. Raises EngineError."""
+        log.error("the record of attempt %s was lost and is rebuilt from its container", attempt_id)
+        state = await self._run(lambda: node.find(attempt_id))
+        place, boot_id, copy = self._book.place(attempt_id), self._options.boot_id, self._lost.get(attempt_id)
+        record = await asyncio.to_thread(from_engine, attempt_id, boot_id, copy, state, place, time.time())
+        await self._book.restore(record)
+        self._lost.pop(attempt_id, None)
+        self._adopt(record)
 
     def _watch(self, record: Record) -> None:
         """Waits for the end of the attempt's first process."""
@@ -470,10 +538,12 @@ class DockerBackend:
         if failure is not None:
             phase, (reason, message) = Phase.FAILED, failure
         output = self._book.output(record.id)
+        await asyncio.to_thread(output.drain)
         if phase is Phase.FAILED and (said := await asyncio.to_thread(output.tail, TAIL)):
             message = f"{message}: {said}"
         record = replace(record, exit_code=code, log_size=output.size(), init=None)
-        await self._book.write(ended(record, phase, reason, message, when))
+        await self._book.note(ended(record, phase, reason, message, when))
+        self._killed.end(record.id)
         self._holdings.release(record.id)
 
     @property
@@ -489,5 +559,6 @@ class DockerBackend:
 
 def has_records(state_dir: Path) -> bool:
     """Whether an agent with that directory ever had attempts as containers. Blocks."""
-    directory = state_dir / DIRECTORY / "attempts"
-    return directory.is_dir() and any(directory.iterdir())
+    attempts = state_dir / DIRECTORY / "attempts"
+    directories = (attempts, attempts.with_name(attempts.name + COPIES))
+    return any(directory.is_dir() and any(directory.iterdir()) for directory in directories)

@@ -26,6 +26,8 @@ KERNEL_LABEL = "retinue.kernel"
 IMAGE_LABEL = "retinue.image"
 INSIDE = PROGRAMS_PREFIX
 """Directory of ours in a container: the first process, its gate, and the file it prints to."""
+BOUND = (HOME, *(f"{INSIDE}/{name}" for name in ("init", "attach", "gate", "output")), "/etc/hosts", "/etc/resolv.conf")
+"""Where files of the node are in a container. The engine cannot mount them without devices and set-user-ID programs."""
 OPEN_FILES = 65_536
 """Most open files of a process, where the node allows so many."""
 TEMPORARY_SIZE = 1 << 30

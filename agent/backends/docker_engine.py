@@ -19,7 +19,7 @@ from docker.utils import decode_json_header
 
 from agent.attempts import ATTEMPT_ID
 from agent.backends.backend import BackendError
-from agent.backends.docker_container import AGENT_LABEL, ATTEMPT_LABEL
+from agent.backends.docker_container import AGENT_LABEL, ATTEMPT_LABEL, container_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -208,12 +208,30 @@ class Engine:
             self._call(lambda client: client.remove_container(name, v=True, force=True))
 
     def attempts(self, agent_id: str) -> set[str]:
-        """Attempts of an agent there is a container of, by the containers' labels."""
+        """Attempts of an agent there is a container of, by the containers' labels and names."""
+        return set(self._labelled(agent_id)[0])
+
+    def written(self, agent_id: str) -> dict[str, int]:
+        """Bytes that an agent's running containers have written over their images, by attempt; the engine looks at all of them."""
         wanted = {"label": f"{AGENT_LABEL}={agent_id}"}
-        found = self._call(lambda client: client.containers(all=True, filters=wanted))
-        names = {container["Labels"].get(ATTEMPT_LABEL, "") for container in found}
-        # Labels can be anybody's; these become names of directories.
-        return {name for name in names if ATTEMPT_ID.fullmatch(name)}
+        found = self._call(lambda client: client.containers(size=True, filters=wanted))
+        return {container["Labels"].get(ATTEMPT_LABEL, ""): int(container.get("SizeRw") or 0) for container in found}
+
+    def foreign(self, agent_id: str) -> list[str]:
+        """Names of containers that have the labels of an agent and were not made by it."""
+        return self._labelled(agent_id)[1]
+
+    def _labelled(self, agent_id: str) -> tuple[list[str], list[str]]:
+        wanted = {"label": f"{AGENT_LABEL}={agent_id}"}
+        own, foreign = [], []
+        for container in self._call(lambda client: client.containers(all=True, filters=wanted)):
+            attempt_id, names = container["Labels"].get(ATTEMPT_LABEL, ""), container["Names"] or []
+            # Labels can be anybody's; these become names of directories.
+            if ATTEMPT_ID.fullmatch(attempt_id) and f"/{container_name(attempt_id)}" in names:
+                own.append(attempt_id)
+            else:
+                foreign.append(names[0].lstrip("/") if names else container["Id"][:12])
+        return own, sorted(foreign)
 
     def image(self, reference: str) -> Mapping[str, Any] | None:
         """The answer to `GET /images/NAME/json`; None when the image is not on this node."""

@@ -15,12 +15,16 @@ from agent.backends.docker_engine import EngineError
 from agent.backends.docker_pull import Pull
 from agent.backends.pulls import fold, worth_telling
 from agent.backends.registries import (
+    DENIED,
     FAILED,
     CredentialsError,
+    in_words,
+    is_named,
     judge,
     parse_reference,
     read_credentials,
 )
+from agent.backends.registry_addresses import RegistryAddresses, RegistryRefusedError, UnresolvedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,6 +41,9 @@ PULL_TIMEOUT = 3600.0
 PAUSES = (1.0, 3.0, 9.0)
 """Seconds before another try after trouble that may pass."""
 DIFFERS = "IMAGE_DIFFERS"
+FRESH = 60.0
+"""Seconds for which a registry that takes credentials is believed to have let this node have an image."""
+_MOST_LOGGED = 500
 
 
 class ImageError(Exception):
@@ -69,15 +76,37 @@ class _Fetch:
 class Images:
     """The images of one engine."""
 
-    def __init__(self, engine: Engine, credentials: Path | None = None) -> None:
-        """Nothing is asked of the engine yet; `credentials` is a file in the format of Docker's `config.json`."""
+    def __init__(
+        self, engine: Engine, credentials: Path | None = None, addresses: RegistryAddresses | None = None
+    ) -> None:
+        """Nothing is asked of the engine yet; `credentials` is a file in the format of Docker's `config.json`.
+
+        `addresses` are those that registries may have.
+        """
         self._engine = engine
         self._credentials = credentials
+        self._addresses = addresses or RegistryAddresses()
+        # When a registry that takes credentials last let this node have an image, by reference and digest.
+        self._granted: dict[tuple[str, str], float] = {}
         self._fetches: dict[tuple[str, str], _Fetch] = {}
 
     async def find(self, reference: str, wanted: ImageIdentity) -> Image | None:
-        """The image if it is on the node, and is the `wanted` one if that is said. Raises EngineError."""
+        """The image if it is on the node, and is the `wanted` one if that is said. Raises EngineError.
+
+        None as well where its registry takes credentials, and has not let this node have it just now: that it is here says only that
+        somebody was let have it once.
+        """
+        if await asyncio.to_thread(self._is_to_be_asked_for, reference, wanted):
+            return None
         return await asyncio.to_thread(self._find, reference, wanted)
+
+    def _is_to_be_asked_for(self, reference: str, wanted: ImageIdentity) -> bool:
+        if time.monotonic() - self._granted.get((reference, wanted.digest), -FRESH) < FRESH:
+            return False
+        try:
+            return bool(read_credentials(self._credentials, parse_reference(reference).registry))
+        except CredentialsError:
+            return True
 
     def _find(self, reference: str, wanted: ImageIdentity) -> Image | None:
         repository = parse_reference(reference).repository
@@ -88,7 +117,8 @@ class Images:
             names += [wanted.id] if wanted.id else []
         for name in names:
             found = self._engine.image(name)
-            if found is None:
+            # An engine takes the beginning of any image's id for a name as well.
+            if found is None or (name is reference and not is_named(found, reference)):
                 continue
             identities = _identities(found, repository)
             if not wanted or any(wanted.matches(identity) for identity in identities):
@@ -124,7 +154,7 @@ class Images:
                 # Whoever comes from now on begins anew.
                 self._fetches.pop(key, None)
                 fetch.task.cancel()
-        if (image := await self.find(reference, wanted)) is None:
+        if (image := await asyncio.to_thread(self._find, reference, wanted)) is None:
             raise ImageError(FAILED, f"image {reference} was fetched, and is gone again")
         return image
 
@@ -151,11 +181,17 @@ class Images:
         for pause in (*PAUSES, None):
             try:
                 await self._try(reference, digest, fetch)
-            except (EngineError, CredentialsError) as error:
-                reason = judge(str(error))
+            except RegistryRefusedError as error:
+                log.warning("image %s is not fetched: %s", reference, error)
+                raise ImageError(
+                    DENIED, f"image {reference} is not fetched: its registry is not allowed here"
+                ) from error
+            except (EngineError, CredentialsError, UnresolvedError) as error:
+                reason, said = judge(str(error)), _line(str(error))
                 if reason != FAILED or pause is None:
-                    raise ImageError(reason, f"image {reference} cannot be fetched: {error}") from error
-                log.warning("image %s cannot be fetched, to be tried again in %.0f s: %s", reference, pause, error)
+                    log.warning("image %s cannot be fetched: %s", reference, said)
+                    raise ImageError(reason, f"image {reference} {in_words(str(error))}") from error
+                log.warning("image %s cannot be fetched, to be tried again in %.0f s: %s", reference, pause, said)
                 await asyncio.sleep(pause)
             else:
                 return
@@ -172,6 +208,7 @@ class Images:
                 tell(layers)
 
         def follow() -> None:
+            self._addresses.check(parts.registry)
             layers: dict[str, Layer] = {}
             told, when = tuple[Layer, ...](), 0.0
             for event in pull.events():
@@ -189,6 +226,15 @@ class Images:
         if await asyncio.to_thread(self._engine.image, name) is None:
             # One that is told to end may say so of the fetch as well.
             raise EngineError("the Docker engine ended the fetch without having the image")
+        if login:
+            now = time.monotonic()
+            self._granted = {key: when for key, when in self._granted.items() if now - when < FRESH}
+            self._granted[reference, digest] = now
+
+
+def _line(text: str) -> str:
+    """What an engine or a registry says, as a part of a line of a log."""
+    return "".join(character if character.isprintable() else " " for character in text[:_MOST_LOGGED])
 
 
 def _identities(found: Mapping[str, Any], repository: str) -> list[ImageIdentity]:

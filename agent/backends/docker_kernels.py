@@ -11,13 +11,13 @@ import os
 import resource
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 from typing import TYPE_CHECKING, TypeVar
 
-from agent.backends.docker_container import INSIDE, Container, Files, body, container_name, runs_as_root
+from agent.backends.docker_container import BOUND, INSIDE, Container, Files, body, container_name, runs_as_root
 from agent.backends.docker_engine import EngineError, EngineUnavailableError
 from agent.backends.docker_fit import INVALID
 from agent.backends.furnishing import (
@@ -29,10 +29,13 @@ from agent.backends.furnishing import (
     furnish,
     ssh_of,
 )
-from agent.backends.kernels import GATE, OUTPUT, WITHOUT_RESOLVER, KernelError
-from agent.backends.processes import Process, alive, identify, owner_of, send_signal, wait_end
+from agent.backends.kernels import GATE, WITHOUT_RESOLVER, KernelError
+from agent.backends.processes import PROC, Process, alive, identify, owner_of, send_signal, wait_end
+from agent.backends.pump import make_pipe, pumping
+from agent.backends.registry_addresses import RegistryAddresses
+from agent.backends.users import UserRange, Users, UsersError
 from agent.backends.work import remove_work
-from agent.kernel.build import ATTACH, CACHE, build
+from agent.kernel.build import ATTACH, CACHE, PUMP, build
 from agent.kernel.ssh import server_command
 from agent.resources.discovery import FEWEST_STARTS
 
@@ -63,8 +66,11 @@ Result = TypeVar("Result")
 class DockerOptions:
     """How containers are run; `tasks` bounds their processes and threads, `output_limit` is in bytes.
 
-    `uid` and `gid` are used where an image names no user, or root. `cache_dir` is for what is built once.
-    `registry_config` holds credentials for registries, as Docker's `config.json` does.
+    `work_size` and `work_files` bound what a kernel has on the disk, in bytes and files; 0 means a part of it.
+
+    Where an image names no user, or root, a kernel has one of `users` and the group `gid`, and files in shared directories
+    belong to `uid`. `cache_dir` is for what is built once.
+    `registry_config` holds credentials for registries, as Docker's `config.json` does; `registry_addresses` says where they may be.
     `resolver` is the resolv.conf of kernels that have a way out. So many `starts` are under way at a time.
     """
 
@@ -75,10 +81,14 @@ class DockerOptions:
     boot_id: str
     uid: int = 60_000
     gid: int = 60_000
+    users: UserRange = field(default_factory=UserRange)
     tasks: int = 4096
     output_limit: int = 64 << 20
+    work_size: int = 0
+    work_files: int = 0
     cache_dir: Path = CACHE
     registry_config: Path | None = None
+    registry_addresses: RegistryAddresses = field(default_factory=RegistryAddresses)
     resolver: str = WITHOUT_RESOLVER
     starts: int = FEWEST_STARTS
 
@@ -94,8 +104,10 @@ class DockerKernels:
         self._options = options
         self._engine = engine
         options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._users = Users(options.scratch_dir, options.users, options.uid, options.gid)
         self._init = build(options.cache_dir)
         self._attach = build(options.cache_dir, ATTACH)
+        self._pump = build(options.cache_dir, PUMP)
         # Images of which the engine can read what they say of users.
         self._checked: set[str] = set()
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -106,6 +118,16 @@ class DockerKernels:
         """Attempts of this agent there is a container of."""
         return self._engine.attempts(self._options.agent_id)
 
+    def foreign(self) -> list[str]:
+        """Names of containers that have this agent's labels and were not made by it; they are left alone."""
+        return self._engine.foreign(self._options.agent_id)
+
+    def find(self, attempt_id: str) -> ContainerState | None:
+        """How the attempt's own container is; None when there is none, or one of somebody else under its name."""
+        there = self._engine.inspect(container_name(attempt_id))
+        labels = (self._options.agent_id, attempt_id)
+        return there if there is not None and (there.agent_id, there.attempt_id) == labels else None
+
     def start(self, spec: AttemptSpec, hosts: str, image: Image, holding: Holding, place: Path) -> Process:
         """Starts a kernel and holds it at its gate; the result is its first process.
 
@@ -114,7 +136,9 @@ class DockerKernels:
         try:
             files = self._make_files(spec, hosts, place)
             options = self._options
-            user = f"{options.uid}:{options.gid}" if runs_as_root(image.user) else image.user
+            user = image.user
+            if runs_as_root(image.user):
+                user = f"{self._users.assign(files.home, spec.mounts)}:{options.gid}"
             ssh = ssh_of(spec, hosts, options.cache_dir)
             container = Container(
                 options.agent_id,
@@ -127,21 +151,31 @@ class DockerKernels:
                 () if ssh is None else tuple(server_command(spec.hostname)),
                 holding,
             )
-            name = container_name(spec.id)
-            # Only one that was there before has to be looked at: it may be of a try whose answer was lost.
-            if not _persist(lambda: self._engine.create(name, body(container))) and not self._is_ours(name, spec.id):
-                raise KernelError(f"there is a container {name} already")
-            self._check_accounts(name, image.identity.id)
-            _persist(lambda: self._engine.start(name))
-            init = self._wait_ready(name, place)
+            with pumping(self._pump, place, options.output_limit):
+                init = self._run(container, place)
+                uid, gid = owner_of(init)
+                if uid != 0 and gid == 0:
+                    # An image that names no group; which number goes with its user is known only now.
+                    self._engine.remove(container_name(spec.id))
+                    init = self._run(replace(container, user=f"{uid}:{options.gid}"), place)
             self._furnish(init, ssh, spec, place)
             return init
         except MountRefusedError as error:
             raise KernelError(str(error), MOUNT_REFUSED) from error
         except UnfitFileError as error:
             raise KernelError(f"image {spec.image} cannot be used: {error}", INVALID) from error
-        except (EngineError, OSError) as error:
+        except (EngineError, UsersError, OSError) as error:
             raise KernelError(str(error)) from error
+
+    def _run(self, container: Container, place: Path) -> Process:
+        """Creates and starts a container, and returns its first process once that waits at the start barrier."""
+        name = container_name(container.spec.id)
+        # Only one that was there before has to be looked at: it may be of a try whose answer was lost.
+        if not _persist(lambda: self._engine.create(name, body(container))) and not self._is_ours(container.spec.id):
+            raise KernelError(f"there is a container {name} already")
+        self._check_accounts(name, container.image_id)
+        _persist(lambda: self._engine.start(name))
+        return self._wait_ready(name, place)
 
     def _check_accounts(self, name: str, image_id: str) -> None:
         """Looks at where an image names users and groups, once: engine and runc read it whatever it is, and one that blocks is never given up."""
@@ -153,11 +187,10 @@ class DockerKernels:
                 raise UnfitFileError(path)
         self._checked.add(image_id)
 
-    def _is_ours(self, name: str, attempt_id: str) -> bool:
+    def _is_ours(self, attempt_id: str) -> bool:
         """Whether a container is this attempt's and was not started: whatever was started before is not started again."""
-        there = self._engine.inspect(name)
-        labels = (self._options.agent_id, attempt_id)
-        return there is not None and there.fresh and (there.agent_id, there.attempt_id) == labels
+        there = self.find(attempt_id)
+        return there is not None and there.fresh
 
     def _furnish(self, init: Process, ssh: Ssh | None, spec: AttemptSpec, place: Path) -> None:
         uid, gid = owner_of(init)
@@ -169,7 +202,8 @@ class DockerKernels:
         os.chown(place / GATE, uid, gid)
         home.chmod(0o700)
         forbidden = (self._options.state_dir, self._options.scratch_dir)
-        furnish(init.pid, Furniture(uid, gid, ssh, spec.mounts, forbidden))
+        on_disk = self._options.uid if uid in self._options.users else None
+        furnish(init.pid, Furniture(uid, gid, ssh, spec.mounts, forbidden, on_disk, BOUND))
 
     def _wait_ready(self, name: str, place: Path) -> Process:
         state = self._engine.inspect(name)
@@ -190,14 +224,13 @@ class DockerKernels:
         home.mkdir(mode=0o700, exist_ok=True)
         # Its owner is set once the kernel is there.
         os.mkfifo(place / GATE, 0o600)
-        (place / OUTPUT).touch()
-        for name in (GATE, OUTPUT):
-            (place / name).chmod(0o666)
+        (place / GATE).chmod(0o666)
+        output = make_pipe(place, 0o666)
         resolver = self._options.resolver if spec.egress else WITHOUT_RESOLVER
         for name, text in ((HOSTS, hosts), (RESOLVER, resolver)):
             (place / name).write_text(text)
             (place / name).chmod(0o644)
-        return Files(self._init, self._attach, place / GATE, place / OUTPUT, place / HOSTS, place / RESOLVER, home)
+        return Files(self._init, self._attach, place / GATE, output, place / HOSTS, place / RESOLVER, home)
 
     def attach(self, attempt_id: str) -> tuple[str, socket.socket] | None:
         """A helper in the container: its id at the engine, and a connection to it, by frames.
@@ -218,7 +251,7 @@ class DockerKernels:
         Raises EngineError when the engine does not answer, or something does not end in time.
         """
         name = container_name(attempt_id)
-        state = self._engine.inspect(name)
+        state = self.find(attempt_id)
         if state is not None and state.running:
             # Another first process than ours is that of a restart by somebody else: an attempt is not run twice.
             if init is None or alive(init) or state.pid not in {0, init.pid}:
@@ -238,7 +271,8 @@ class DockerKernels:
 
     def remove(self, attempt_id: str) -> None:
         """Removes all of a kernel but the directory of its record. Raises EngineError, OSError."""
-        self._engine.remove(container_name(attempt_id))
+        if self.find(attempt_id) is not None:
+            self._engine.remove(container_name(attempt_id))
         remove_work(self.work(attempt_id))
 
     def work(self, attempt_id: str) -> Path:
@@ -247,17 +281,32 @@ class DockerKernels:
 
 
 @contextlib.contextmanager
-def _gate(place: Path) -> Iterator[int | None]:
-    """The writing end of the gate; None while nobody waits at it."""
-    try:
-        descriptor = os.open(place / GATE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+def _gate(place: Path, init: Process | None = None) -> Iterator[int | None]:
+    """The writing end of the gate; None while nobody waits at it. Of a kernel that runs, it is found without its name."""
+    gates = [place / GATE]
+    if init is not None:
+        gates.append(PROC / str(init.pid) / "root" / INSIDE.lstrip("/") / "gate")
+    descriptor = None
+    for gate in gates:
+        try:
+            descriptor = os.open(gate, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            break
+        os.close(descriptor)
         descriptor = None
     try:
         yield descriptor
     finally:
         if descriptor is not None:
             os.close(descriptor)
+
+
+def waits_at_gate(place: Path, init: Process) -> bool:
+    """Whether the command of a kernel that runs was not let go yet."""
+    with _gate(place, init) as gate:
+        return gate is not None
 
 
 def memory_was_used_up(place: Path) -> bool:
@@ -268,18 +317,18 @@ def memory_was_used_up(place: Path) -> bool:
         return False
 
 
-def start_server(place: Path) -> None:
+def start_server(place: Path, init: Process | None) -> None:
     """Has the server beside the command started, if there is one: the network is there. A second time does no harm."""
-    _tell(place, b"s")
+    _tell(place, init, b"s")
 
 
-def open_gate(place: Path) -> None:
+def open_gate(place: Path, init: Process | None) -> None:
     """Lets the command go; a second time does no harm, and an engine is not needed."""
-    _tell(place, b"\n")
+    _tell(place, init, b"\n")
 
 
-def _tell(place: Path, byte: bytes) -> None:
-    with _gate(place) as gate:
+def _tell(place: Path, init: Process | None, byte: bytes) -> None:
+    with _gate(place, init) as gate:
         if gate is not None:
             # One that is full was filled by the command, which was let go then.
             with contextlib.suppress(BlockingIOError):

@@ -7,16 +7,18 @@ import os
 import re
 import socket
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.backends.attachment import BUFFER, NotRunningError, Wire
 from agent.backends.backend import BackendError
 from agent.backends.processes import PROC, Process, open_pidfd
+from agent.backends.sandbox import filter_file
 from agent.kernel.places import HOME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 Child = subprocess.Popen[bytes]
 END_TIMEOUT = 5.0
@@ -42,8 +44,18 @@ def environment_of(init: Process) -> dict[str, str]:
     return found
 
 
-def spawn(program: Path, init: Process, uid: int, gid: int, groups: Iterable[Path]) -> tuple[Child, socket.socket]:
-    """Starts the helper for the kernel whose first process is `init`, to join the control groups. Blocks.
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a kernel's processes are confined by: their user and group, a filter of system calls, and control groups."""
+
+    uid: int
+    gid: int
+    filter: bytes
+    groups: Sequence[Path]
+
+
+def spawn(program: Path, init: Process, confinement: Confinement) -> tuple[Child, socket.socket]:
+    """Starts the helper for the kernel whose first process is `init`, confined as all that runs there. Blocks.
 
     Raises NotRunningError, BackendError.
     """
@@ -52,17 +64,19 @@ def spawn(program: Path, init: Process, uid: int, gid: int, groups: Iterable[Pat
         raise NotRunningError("the kernel has ended")
     ours, theirs = socket.socketpair()
     try:
-        procs = [str(group / "cgroup.procs") for group in groups]
-        child = subprocess.Popen(  # noqa: S603
-            [str(program), "enter", str(descriptor), str(uid), str(gid), *procs],
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
-            stderr=subprocess.DEVNULL,
-            pass_fds=(descriptor,),
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
+        procs = [str(group / "cgroup.procs") for group in confinement.groups]
+        user = [str(confinement.uid), str(confinement.gid)]
+        with filter_file(confinement.filter) as calls:
+            child = subprocess.Popen(  # noqa: S603
+                [str(program), "enter", str(descriptor), str(calls), *user, *procs],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                pass_fds=(descriptor, calls),
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
     except OSError as error:
         ours.close()
         raise BackendError(f"the helper cannot be started: {error}") from error
@@ -72,10 +86,10 @@ def spawn(program: Path, init: Process, uid: int, gid: int, groups: Iterable[Pat
     return child, ours
 
 
-async def enter(program: Path, init: Process, uid: int, gid: int, groups: Iterable[Path]) -> Wire:
+async def enter(program: Path, init: Process, confinement: Confinement) -> Wire:
     """A wire into the kernel whose first process is `init`. Raises NotRunningError, BackendError."""
     environment = await asyncio.to_thread(environment_of, init)
-    spawning = asyncio.ensure_future(asyncio.to_thread(spawn, program, init, uid, gid, groups))
+    spawning = asyncio.ensure_future(asyncio.to_thread(spawn, program, init, confinement))
     try:
         child, ours = await asyncio.shield(spawning)
     except asyncio.CancelledError:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from agent.backends import linux
 from agent.backends.launchers import in_own_thread
+from agent.backends.mapped import user_namespace
 from agent.kernel.accounts import SHELL, with_group, with_user
 from agent.kernel.places import FILES, HOME, PROGRAMS, SHELL_PROGRAM
 from agent.kernel.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, host_names, ssh_files
@@ -65,13 +66,20 @@ class Ssh:
 
 @dataclass(frozen=True, slots=True)
 class Furniture:
-    """What a kernel gets, and the numbers of its user. `forbidden` are directories of the node that no mount may show."""
+    """What a kernel gets, and the numbers of its user.
+
+    `forbidden` are directories of the node that no mount may show. Files that belong to `on_disk` in shared directories are
+    shown as the user's, and those it makes belong to that; None changes nothing. At `bound` there are mounts that give
+    no privileges either.
+    """
 
     uid: int
     gid: int
     ssh: Ssh | None = None
     mounts: Sequence[Mount] = ()
     forbidden: Sequence[Path] = ()
+    on_disk: int | None = None
+    bound: Sequence[str] = ()
 
 
 def ssh_of(spec: AttemptSpec, hosts: str, cache_dir: Path) -> Ssh | None:
@@ -89,7 +97,12 @@ def furnish(pid: int, furniture: Furniture) -> None:
     with contextlib.ExitStack() as stack:
         namespace = stack.enter_context(_closing(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)))
         # What lies on the node is looked up before, in the node's own view; what is mounted then cannot be exchanged.
-        shared = [(mount, stack.enter_context(_closing(open_shared(mount, furniture)))) for mount in furniture.mounts]
+        owners = None
+        if furniture.mounts and furniture.on_disk not in {None, furniture.uid}:
+            owners = stack.enter_context(user_namespace(furniture.on_disk, furniture.uid))
+        shared = [
+            (mount, stack.enter_context(_closing(open_shared(mount, furniture, owners)))) for mount in furniture.mounts
+        ]
         places: list[tuple[str, int]] = []
         if (ssh := furniture.ssh) is not None:
             programs = stack.enter_context(_closing(_clone(ssh.programs, NO_PRIVILEGES | linux.MOUNT_ATTR_RDONLY)))
@@ -100,6 +113,9 @@ def furnish(pid: int, furniture: Furniture) -> None:
             linux.unshare(linux.CLONE_FS)
             linux.enter(namespace, linux.CLONE_NEWNS)
             os.umask(0o022)
+            for path in furniture.bound:
+                with _closing(os.open(path, os.O_PATH | os.O_CLOEXEC)) as there:
+                    linux.set_attributes(there, NO_PRIVILEGES)
             for target, mount in places:
                 _attach(target, mount, furniture)
             _set_up_account(furniture)
@@ -114,8 +130,11 @@ def furnish(pid: int, furniture: Furniture) -> None:
         in_own_thread(inside)
 
 
-def open_shared(mount: Mount, furniture: Furniture) -> int:
-    """What a mount shows, as a mount that is nowhere yet. Links are followed as far as they stay beneath the root."""
+def open_shared(mount: Mount, furniture: Furniture, owners: int | None = None) -> int:
+    """What a mount shows, as a mount that is nowhere yet. Links are followed as far as they stay beneath the root.
+
+    `owners` is a descriptor of the user namespace that translates owners of files.
+    """
     try:
         root = os.open(mount.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -133,7 +152,7 @@ def open_shared(mount: Mount, furniture: Furniture) -> int:
                 raise MountRefusedError(f"{mount.source} leads to files of the agent")
         attributes = NO_PRIVILEGES if mount.writable else NO_PRIVILEGES | linux.MOUNT_ATTR_RDONLY
         try:
-            return linux.clone_mount(directory, attributes)
+            return linux.clone_mount(directory, attributes, owners)
         except OSError as error:
             raise MountRefusedError(f"{mount.source} cannot be mounted: {error.strerror}") from error
 

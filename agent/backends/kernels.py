@@ -1,6 +1,6 @@
 """What there is of a native process kernel on the node, and the blocking half of all that is done with it.
 
-Every attempt has, under its id: files of the running sandbox in a directory given by its record (gate, status, output),
+Every attempt has, under its id: files of the running sandbox in a directory given by its record (start barrier, status, output and its pipe),
 control groups, and a work directory under the scratch directory.
 """
 
@@ -10,20 +10,26 @@ import contextlib
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
+from stat import S_ISFIFO
 from typing import TYPE_CHECKING, TypeVar
 
 from agent.backends import sandbox
 from agent.backends.backend import BackendError
 from agent.backends.cgroups import MOUNT, CgroupError, Cgroups, Limits
+from agent.backends.entry import Confinement
 from agent.backends.furnishing import MOUNT_REFUSED, Furniture, MountRefusedError, furnish, ssh_of
 from agent.backends.launchers import SPARE, Launchers
-from agent.backends.processes import Process, alive, command_of, identify, send_signal, wait_end
+from agent.backends.processes import PROC, Process, alive, command_of, identify, send_signal, wait_end
+from agent.backends.pump import make_pipe, pumping
+from agent.backends.rebuild import Found, find_kernel, waits_at_barrier
 from agent.backends.status import Status, parse_status
+from agent.backends.system_calls import FilterError, build_filter
+from agent.backends.users import UserRange, Users, UsersError
 from agent.backends.work import remove_work
-from agent.kernel.build import CACHE
+from agent.kernel.build import CACHE, PUMP, BuildError, build
 from agent.kernel.places import HOME
 from agent.kernel.ssh import server_command
 
@@ -31,10 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agent.attempts import AttemptSpec
+    from agent.damaged import DamagedFiles
 
 Result = TypeVar("Result")
 
-GATE, STATUS, OUTPUT = "gate", "status", "output.log"
+GATE, STATUS = "gate", "status"
 WITHOUT_RESOLVER = "# Names of the session are in /etc/hosts; there is no name server.\n"
 """The resolv.conf of kernels without a way out."""
 CLOSE_TIMEOUT = 1.0
@@ -57,7 +64,9 @@ class KernelError(Exception):
 class ProcessOptions:
     """How kernels are run; `tasks` bounds their processes and threads, `output_limit` is in bytes.
 
-    `cache_dir` is for what is built once.
+    `work_size` and `work_files` bound what a kernel has on the disk, in bytes and files; 0 means a part of it.
+
+    `cache_dir` is for what is built once. Each kernel has a user of `users`; files in shared directories belong to `uid`.
     `resolver` is the resolv.conf of kernels that have a way out.
     """
 
@@ -67,9 +76,12 @@ class ProcessOptions:
     boot_id: str
     uid: int = 60_000
     gid: int = 60_000
+    users: UserRange = field(default_factory=UserRange)
     hidden: tuple[Path, ...] = ()
     tasks: int = 4096
     output_limit: int = 64 << 20
+    work_size: int = 0
+    work_files: int = 0
     cache_dir: Path = CACHE
     resolver: str = WITHOUT_RESOLVER
 
@@ -86,8 +98,11 @@ class Started:
 class Kernels:
     """All kernels of one agent on the node. Every method blocks: none belongs on an event loop."""
 
-    def __init__(self, options: ProcessOptions) -> None:
-        """Looks at the node and makes the agent's own directories and control groups. Raises BackendError."""
+    def __init__(self, options: ProcessOptions, damaged: DamagedFiles) -> None:
+        """Looks at the node and makes the agent's own directories and control groups. Raises BackendError.
+
+        What is in the place of a directory is set aside in `damaged`.
+        """
         for program in ("bwrap", "setpriv"):
             if shutil.which(program) is None:
                 raise BackendError(f"the program {program} is missing")
@@ -95,17 +110,20 @@ class Kernels:
         mount_point = options.state_dir.resolve() / "mount"
         try:
             for directory in (options.state_dir, options.scratch_dir, mount_point):
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                damaged.make_directory(directory)
             hidden = sandbox.hidden_paths((options.state_dir, options.scratch_dir, *options.hidden))
-            self._settings = sandbox.Settings(mount_point, options.uid, options.gid, hidden)
+            self._settings = sandbox.Settings(mount_point, options.gid, hidden, build_filter())
+            self._pump = build(options.cache_dir, PUMP)
+            self._users = Users(options.scratch_dir, options.users, options.uid, options.gid)
             self._cgroups = Cgroups(options.agent_id)
+            # From here on this is the only process of the agent on the node.
             self._cgroups.open()
             for name in self._cgroups.names():
                 # What a former agent kept ready.
                 if name.startswith(SPARE):
                     self._cgroups.remove(name, END_TIMEOUT)
             self._launchers = Launchers(self._cgroups, SPARES)
-        except (CgroupError, OSError) as error:
+        except (CgroupError, FilterError, BuildError, OSError) as error:
             raise BackendError(f"kernels of kind `process` cannot run here: {error}") from error
 
     def close(self) -> None:
@@ -117,9 +135,11 @@ class Kernels:
         """Attempts there is a control group of."""
         return {name for name in self._cgroups.names() if not name.startswith(SPARE)}
 
-    def groups(self, attempt_id: str) -> list[Path]:
-        """Directories of the attempt's control groups."""
-        return list(self._cgroups.places(attempt_id).values())
+    def confinement(self, attempt_id: str) -> Confinement:
+        """What processes of the attempt are confined by."""
+        groups = tuple(self._cgroups.places(attempt_id).values())
+        uid = self.work(attempt_id).stat().st_uid
+        return Confinement(uid, self._settings.gid, self._settings.filter, groups)
 
     def shelter(self, monitor: Process) -> None:
         """Moves the process that watches over a kernel out of the kernel's limits; takes a while, and may be repeated."""
@@ -137,7 +157,7 @@ class Kernels:
             return self._start(spec, hosts, cores, place, meanwhile)
         except MountRefusedError as error:
             raise KernelError(str(error), MOUNT_REFUSED) from error
-        except (sandbox.SandboxError, CgroupError, OSError, ValueError) as error:
+        except (sandbox.SandboxError, CgroupError, UsersError, OSError, ValueError) as error:
             raise KernelError(str(error)) from error
 
     def _start(
@@ -145,8 +165,12 @@ class Kernels:
     ) -> Started:
         limits = Limits.of(spec.slots, self._options.tasks)
         work = self.work(spec.id)
-        work.mkdir(mode=0o700, exist_ok=True)
-        os.chown(work, self._settings.uid, self._settings.gid)
+        try:
+            work.mkdir(mode=0o700)
+        except FileExistsError as error:
+            # It goes with the attempt's record: without one, the attempt was started before.
+            raise KernelError("its record was lost after it was started", "RECORD_LOST") from error
+        uid = self._users.assign(work, spec.mounts)
         os.mkfifo(place / GATE, 0o600)
         places = self._cgroups.places(spec.id)
         ssh = ssh_of(spec, hosts, self._options.cache_dir)
@@ -154,22 +178,31 @@ class Kernels:
             hostname=spec.hostname,
             command=spec.command,
             environment=spec.environment,
-            files=self._files(spec.hostname, hosts, egress=spec.egress),
+            files=self._files(spec.hostname, hosts, uid, egress=spec.egress),
             control_groups={str(MOUNT / name): str(path) for name, path in places.items()},
             work=work,
+            uid=uid,
             server=() if ssh is None else tuple(server_command(spec.hostname)),
             shared_memory=spec.shared_memory,
         )
-        ends = sandbox.Ends(place / GATE, place / STATUS, place / OUTPUT)
+        pipe = make_pipe(place, 0o600)
+        # Its own, as a container's is: /dev/stdout can be opened.
+        os.chown(pipe, uid, self._settings.gid)
+        ends = sandbox.Ends(place / GATE, place / STATUS, pipe)
 
         def limit() -> None:
             self._cgroups.limit(spec.id, limits)
             meanwhile()
 
         try:
-            child = sandbox.start(
-                kernel, self._settings, ends, lambda action: self._launchers.launch(spec.id, _on(cores, action)), limit
-            )
+            with pumping(self._pump, place, self._options.output_limit):
+                child = sandbox.start(
+                    kernel,
+                    self._settings,
+                    ends,
+                    lambda action: self._launchers.launch(spec.id, _on(cores, action)),
+                    limit,
+                )
         finally:
             self._launchers.refill()
         self._cgroups.limit_cpu(spec.id, limits)
@@ -182,16 +215,17 @@ class Kernels:
         if ssh is not None or spec.mounts:
             forbidden = (self._options.state_dir, self._options.scratch_dir, *self._options.hidden)
             try:
-                furnish(init.pid, Furniture(self._settings.uid, self._settings.gid, ssh, spec.mounts, forbidden))
+                gid, on_disk = self._settings.gid, self._options.uid
+                furnish(init.pid, Furniture(uid, gid, ssh, spec.mounts, forbidden, on_disk))
             except BaseException:
                 child.kill()
                 child.wait()
                 raise
         return Started(child, monitor, init)
 
-    def _files(self, hostname: str, hosts: str, *, egress: bool) -> dict[str, str]:
+    def _files(self, hostname: str, hosts: str, uid: int, *, egress: bool) -> dict[str, str]:
         """Files of the kernel's own under /etc: its names, and a user beside those of the host."""
-        uid, gid = self._settings.uid, self._settings.gid
+        gid = self._settings.gid
         user = f"{sandbox.USER_NAME}:x:{uid}:{gid}::{HOME}:/bin/sh\n"
         group = f"{sandbox.USER_NAME}:x:{gid}:\n"
         return {
@@ -202,33 +236,45 @@ class Kernels:
             "etc/group": group + Path("/etc/group").read_text(),
         }
 
+    def find(self, attempt_id: str) -> Found | None:
+        """Looks for a kernel by its control groups alone; None when nothing of it runs."""
+        return find_kernel(self._cgroups.processes(attempt_id), GATE)
+
     def status(self, place: Path) -> Status:
-        """What the watching process wrote so far."""
+        """What the watching process wrote so far; nothing when the file is lost or damaged."""
         try:
-            return parse_status((place / STATUS).read_text())
-        except FileNotFoundError:
+            return parse_status((place / STATUS).read_text(errors="replace"))
+        except OSError:
             return Status()
 
     def status_time(self, place: Path) -> float:
         """When the watching process wrote last, in seconds since the epoch: with an exit code, the kernel's end."""
         return (place / STATUS).stat().st_mtime
 
-    def start_server(self, place: Path) -> None:
+    def start_server(self, init: Process | None, place: Path) -> None:
         """Has the server beside the command started, if there is one: the network is there. A second time does no harm."""
-        self._tell(place, b"serve\n")
+        self._tell(init, place, b"serve\n")
 
-    def open_gate(self, place: Path) -> None:
+    def open_gate(self, init: Process | None, place: Path) -> None:
         """Lets the command go; a second time does no harm."""
-        self._tell(place, b"\n")
+        self._tell(init, place, b"\n")
 
-    def _tell(self, place: Path, line: bytes) -> None:
-        # Nobody reads at the other end when the sandbox is gone, and then there is nothing to let go.
-        with contextlib.suppress(OSError):
-            descriptor = os.open(place / GATE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
+    def _tell(self, init: Process | None, place: Path, line: bytes) -> None:
+        command = None if init is None else command_of(init)
+        barriers = [place / GATE]
+        if command is not None and waits_at_barrier(command, GATE):
+            # The FIFO itself, should its name be lost.
+            barriers.append(PROC / str(command.pid) / "fd" / "0")
+        for barrier in barriers:
+            # Nobody reads at the other end when the sandbox is gone, and then there is nothing to let go.
+            with contextlib.suppress(OSError):
+                descriptor = os.open(barrier, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    if S_ISFIFO(os.fstat(descriptor).st_mode):
+                        os.write(descriptor, line)
+                        return
+                finally:
+                    os.close(descriptor)
 
     def ask_to_end(self, init: Process) -> None:
         """Sends SIGTERM to the command, and to it only."""

@@ -33,6 +33,7 @@ _MOVE_MOUNT_EMPTY_PATHS = 0x04 | 0x40
 _FSOPEN_CLOEXEC = _FSMOUNT_CLOEXEC = 1
 _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 1, 6
 _MS_PRIVATE = 1 << 18
+_MOUNT_ATTR_IDMAP = 0x00100000
 
 
 class _OpenHow(ctypes.Structure):
@@ -100,24 +101,27 @@ def _open(directory: int, path: str, flags: int, resolve: int) -> int:
     return _called("openat2", _OPENAT2, directory, os.fsencode(path), ctypes.byref(how), size)
 
 
-def clone_mount(descriptor: int, attributes: int) -> int:
+def clone_mount(descriptor: int, attributes: int, user_namespace: int | None = None) -> int:
     """What is at a descriptor as a mount of its own that is nowhere yet, and goes with the last descriptor of it.
 
-    What is mounted further below is not part of it. `attributes` are those of MOUNT_ATTR_*.
+    What is mounted further below is not part of it. `attributes` are those of MOUNT_ATTR_*. With a descriptor of a user
+    namespace, owners of files are shown as that maps them.
     """
     flags = ctypes.c_uint(_OPEN_TREE_CLONE | AT_EMPTY_PATH | os.O_CLOEXEC)
     mount = _called("open_tree", _OPEN_TREE, descriptor, b"", flags)
     try:
-        set_attributes(mount, attributes)
+        set_attributes(mount, attributes, user_namespace)
     except OSError:
         os.close(mount)
         raise
     return mount
 
 
-def set_attributes(mount: int, attributes: int) -> None:
+def set_attributes(mount: int, attributes: int, user_namespace: int | None = None) -> None:
     """Adds attributes to a mount; what happens around it does not reach it any more."""
-    values = _MountAttributes(attributes, 0, _MS_PRIVATE, 0)
+    if user_namespace is not None:
+        attributes |= _MOUNT_ATTR_IDMAP
+    values = _MountAttributes(attributes, 0, _MS_PRIVATE, user_namespace or 0)
     size = ctypes.c_size_t(ctypes.sizeof(values))
     _called("mount_setattr", _MOUNT_SETATTR, mount, b"", ctypes.c_uint(AT_EMPTY_PATH), ctypes.byref(values), size)
 

@@ -66,6 +66,9 @@ class NullBackend:
             ended = ObservedAttempt(spec.id, spec.session_id, spec.kernel_id, spec.networked, phase)
             self._set(replace(ended, reason=reason, message=message, end_time=time.time()))
 
+    async def identify(self, spec: AttemptSpec) -> None:
+        """Nothing of it is ever rebuilt."""
+
     def namespace_path(self, attempt_id: str) -> str:
         """There is no namespace: sessions of null kernels have no network."""
         raise UnknownAttemptError(f"the null kernel {attempt_id} has no network namespace")

@@ -63,4 +63,5 @@ def _observe(record: Record, kill_at: float | None, layers: tuple[Layer, ...]) -
         log_size=record.log_size,
         image=record.image,
         layers=layers,
+        rebuilt=record.rebuilt,
     )

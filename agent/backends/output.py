@@ -1,4 +1,4 @@
-"""What a kernel printed: one file per attempt, bounded by giving the space of its oldest part back.
+"""What a kernel printed: one file per attempt, written by its pump (`pump.py`) and bounded by giving the space of its oldest part back.
 
 Offsets stay true for ever: a part that was given back is a hole in the file, and a reader sees the gap.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from agent.backends import linux
 from agent.backends.marks import Marks
+from agent.backends.pump import drain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -26,6 +27,8 @@ BLOCK = 4096
 MARKS = "output.marks"
 RECENT = 5.0
 """Seconds after which output that has not grown needs no mark; more than there are between two looks."""
+DRAIN_TIMEOUT = 5.0
+"""Seconds that the last output may take to the file."""
 IDLE_CHECK = 0.5
 """Seconds after which a follower looks again although nothing woke it: an end that leaves no mark in the directory."""
 _EVENTS = linux.IN_MODIFY | linux.IN_MOVED_TO | linux.IN_DELETE_SELF | linux.IN_MOVE_SELF
@@ -67,6 +70,10 @@ class Output:
         """The first bytes that are still there at or after `offset`; None when there are none. Blocks."""
         with _Reader(self._path) as reader:
             return reader.read(offset)
+
+    def drain(self) -> None:
+        """Waits, for a while, until all that an attempt of which nothing is left has printed is there. Blocks."""
+        drain(self._path.parent, DRAIN_TIMEOUT)
 
     def tail(self, count: int) -> str:
         """The last bytes as text, for a message."""

@@ -17,14 +17,20 @@ from agent.attempts import ObservedAttempt, Phase
 from agent.backends.attachment import NotRunningError
 from agent.backends.backend import BackendError
 from agent.backends.book import Book
+from agent.backends.disk_use import DiskWatch, bounds_of
 from agent.backends.entry import enter
 from agent.backends.kernels import KernelError, Kernels, ProcessOptions
-from agent.backends.records import Record, Records, ended
+from agent.backends.killed import Killed
+from agent.backends.rebuild import rebuilt
+from agent.backends.records import Record, Records, ended, identified
 from agent.backends.tasks import Tasks
 from agent.backends.verdict import verdict
 from agent.backends.warden import was_ended
 from agent.backends.watches import Watches
-from agent.kernel.build import ATTACH, BuildError, build
+from agent.conditions import Conditions
+from agent.damaged import DIRECTORY, DamagedFiles
+from agent.kernel.build import ATTACH, PUMP, BuildError, build, built_path
+from agent.lanes import KERNELS
 from agent.resources.holdings import CUDA, Holdings
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from agent.backends.attachment import Wire
     from agent.backends.output import Output
     from agent.backends.processes import Process
+    from agent.disk import Disk
 
 log = logging.getLogger(__name__)
 
@@ -63,28 +70,48 @@ class ProcessBackend:
         options: ProcessOptions,
         clock: Callable[[], float] = time.monotonic,
         holdings: Holdings | None = None,
+        damaged: DamagedFiles | None = None,
+        disk: Disk | None = None,
+        *,
+        conditions: Conditions | None = None,
     ) -> None:
-        """Nothing is touched before `open`; `clock` is monotonic. `holdings` are the node's, without it nothing is pinned."""
+        """Nothing is touched before `open`; `clock` is monotonic. `holdings` are the node's, without it nothing is pinned.
+
+        Damaged files are set aside in `damaged`; what must be written uses the reserve of `disk`. What is wrong is set in `conditions`.
+        """
         self._options = options
         self._holdings = holdings or Holdings()
         self._clock = clock
+        self._conditions = conditions or Conditions()
         # Beside the book for what goes on in threads.
-        self._store = Records(options.state_dir / "attempts")
+        self._damaged = damaged or DamagedFiles(options.state_dir / DIRECTORY)
+        self._store = Records(options.state_dir / "attempts", self._damaged, disk)
         self._book = Book(self._store)
         self._node: Kernels | None = None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        # Exit codes of children that monitored a kernel: the same as they wrote, should the file be lost.
+        self._codes: dict[str, int] = {}
+        self._killed = Killed(self._conditions, "PROCESS")
         self._watches = Watches(self._ended)
         self._tasks = Tasks()
 
     async def open(self, listener: Callable[[], None]) -> None:
         """Takes over what a former process of this agent left. Raises BackendError when the node lacks something."""
-        self._node = await asyncio.to_thread(Kernels, self._options)
-        unreadable = await self._book.open(listener)
-        for attempt_id in sorted(unreadable | self._node.names() - {record.id for record in self._book}):
-            await self._bury(attempt_id)
+        self._node = await asyncio.to_thread(Kernels, self._options, self._damaged)
+        lost = await self._book.open(listener)
+        for attempt_id in sorted(lost.keys() | self._node.names() - {record.id for record in self._book}):
+            await self._recover(attempt_id, lost.get(attempt_id))
         for record in self._book:
             await self._adopt(record)
-        self._tasks.spawn(self._book.bound_outputs(self._options.output_limit), "bound outputs")
+        self._tasks.spawn(
+            self._book.bound_outputs(self._options.output_limit, built_path(self._options.cache_dir, PUMP)),
+            "bound outputs",
+        )
+        self._tasks.spawn(self._book.write_late(), "write records late")
+        self._tasks.spawn(self._killed.watch(self._kill_again, self._book.show_unkillable), "watch killed attempts")
+        options = self._options
+        bounds = bounds_of(options.scratch_dir, options.work_size, options.work_files)
+        self._tasks.spawn(DiskWatch(self, options.scratch_dir, bounds).run(), "bound work directories")
 
     async def close(self) -> None:
         """Lets go of everything; kernels run on."""
@@ -114,8 +141,7 @@ class ProcessBackend:
             program = await asyncio.to_thread(build, self._options.cache_dir, ATTACH)
         except BuildError as error:
             raise BackendError(str(error)) from error
-        groups = self._kernels.groups(attempt_id)
-        return await enter(program, record.init, self._options.uid, self._options.gid, groups)
+        return await enter(program, record.init, await asyncio.to_thread(self._kernels.confinement, attempt_id))
 
     def work(self, attempt_id: str) -> Path:
         """The node's directory that is the work directory of a running attempt."""
@@ -173,11 +199,18 @@ class ProcessBackend:
         record = Record.of(spec, self._options.boot_id)
         await self._book.add(ended(record, phase, reason, message, time.time()))
 
+    async def identify(self, spec: AttemptSpec) -> None:
+        """Completes the record of an attempt that was rebuilt from its processes."""
+        async with self._book.lock(spec.id):
+            await self._book.note(identified(self._book.record(spec.id), spec))
+
     async def mark_attached(self, attempt_id: str) -> None:
         """Records that the attempt has its place in the network."""
         async with self._book.lock(attempt_id):
-            await self._book.write(replace(self._book.record(attempt_id), attached=True))
-            await asyncio.to_thread(self._kernels.start_server, self._book.place(attempt_id))
+            await self._book.note(replace(self._book.record(attempt_id), attached=True))
+            await asyncio.to_thread(
+                self._kernels.start_server, self._book.record(attempt_id).init, self._book.place(attempt_id)
+            )
 
     async def release(self, attempt_id: str) -> None:
         """Lets the command go; nothing to do unless it is held."""
@@ -198,17 +231,37 @@ class ProcessBackend:
             if record.start_time is None:
                 grace = 0.0
             self._book.kill_at[attempt_id] = self._clock() + grace
-            await self._book.write(replace(record, phase=Phase.STOPPING, stop_grace=grace))
+            await self._book.note(replace(record, phase=Phase.STOPPING, stop_grace=grace))
             if record.init is not None and grace > 0:
-                await asyncio.to_thread(self._kernels.ask_to_end, record.init)
+                await KERNELS.run(self._kernels.ask_to_end, record.init)
 
     async def kill(self, attempt_id: str) -> None:
         """Ends all processes of the attempt."""
         async with self._book.lock(attempt_id):
             record = self._book.record(attempt_id)
             self._book.kill_at.pop(attempt_id, None)
-            await asyncio.to_thread(self._kernels.kill, attempt_id, record.init)
+            await KERNELS.run(self._kernels.kill, attempt_id, record.init)
+            if not record.phase.ended:
+                self._killed.begin(attempt_id)
         self._book.changed()
+
+    async def _kill_again(self, attempt_id: str) -> None:
+        # Without the lock: what waits for the end may have it.
+        if attempt_id in self._book:
+            await KERNELS.run(self._kernels.kill, attempt_id, self._book.record(attempt_id).init)
+
+    def homes(self) -> Mapping[str, Path]:
+        """Work directories of attempts that run, by id."""
+        return {record.id: self._kernels.work(record.id) for record in self._book if record.init is not None}
+
+    async def layers(self) -> Mapping[str, int]:
+        """Nothing: all else that a kernel writes lies in memory."""
+        return {}
+
+    async def end(self, attempt_id: str, reason: str, message: str) -> None:
+        """Kills an attempt, and records why."""
+        if await self._book.give_reason(attempt_id, reason, message):
+            await self.kill(attempt_id)
 
     async def remove(self, attempt_id: str) -> None:
         """Removes all traces of an ended attempt but the knowledge that it was."""
@@ -238,7 +291,7 @@ class ProcessBackend:
 
     def _record_and_release(self, record: Record) -> None:
         self._store.write(record)
-        self._kernels.open_gate(self._book.place(record.id))
+        self._kernels.open_gate(record.init, self._book.place(record.id))
 
     async def _adopt(self, record: Record) -> None:
         """Takes one attempt over from a former process of this agent."""
@@ -246,15 +299,16 @@ class ProcessBackend:
             return
         self._holdings.restore(record.id, record.holding)
         if record.boot_id != self._options.boot_id or record.phase is Phase.CREATING:
-            await self._finish(record.id)
+            # Not waited for: processes that do not end must not keep the agent from starting.
+            self._tasks.spawn(self._finish(record.id), f"finish {record.id}")
             return
         if record.phase is Phase.STOPPING:
             self._book.kill_at[record.id] = self._clock() + record.stop_grace
         # The former process may have ended between recording something and doing it; a second time does no harm.
         if record.phase is Phase.CREATED and record.attached:
-            await asyncio.to_thread(self._kernels.start_server, self._book.place(record.id))
+            await asyncio.to_thread(self._kernels.start_server, record.init, self._book.place(record.id))
         if record.phase is Phase.RUNNING:
-            await asyncio.to_thread(self._kernels.open_gate, self._book.place(record.id))
+            await asyncio.to_thread(self._kernels.open_gate, record.init, self._book.place(record.id))
         self._watch(record)
         self._shelter(record)
 
@@ -262,14 +316,20 @@ class ProcessBackend:
         if record.monitor is not None:
             self._tasks.spawn(asyncio.to_thread(self._kernels.shelter, record.monitor), f"shelter {record.id}")
 
-    async def _bury(self, attempt_id: str) -> None:
-        """Ends an attempt whose record is lost: it must not be started again, and no more can be said of it."""
-        log.error("attempt %s has no readable record; it is ended", attempt_id)
-        await asyncio.to_thread(self._kernels.remove, attempt_id)
-        record = Record(attempt_id, "", attempt_id.rpartition(".")[0], self._options.boot_id)
-        record = ended(record, Phase.FAILED, "RECORD_LOST", "the agent's record of the attempt was lost", time.time())
-        await self._book.set_aside(attempt_id)
-        await self._book.add(record)
+    async def _recover(self, attempt_id: str, copy: Record | None) -> None:
+        """Makes a record of an attempt whose own is lost, from its copy and what runs of it."""
+        found = await asyncio.to_thread(self._kernels.find, attempt_id)
+        if found is not None:
+            log.error("the record of attempt %s was lost; it runs on, and its record is rebuilt", attempt_id)
+            record = rebuilt(attempt_id, self._options.boot_id, copy, found, time.time())
+        elif copy is not None:
+            record = copy
+        else:
+            # Nothing of it runs. It must not be started again, and no more can be said of it.
+            log.error("the record of attempt %s was lost, and nothing of it runs", attempt_id)
+            record = Record(attempt_id, "", attempt_id.rpartition(".")[0], self._options.boot_id)
+            record = replace(record, reason="RECORD_LOST", message="the agent's record of the attempt was lost")
+        await self._book.restore(record)
 
     def _watch(self, record: Record) -> None:
         """Waits for the end of the attempt: of its watching process or, when that is gone too early, of its init."""
@@ -281,8 +341,9 @@ class ProcessBackend:
         self._tasks.spawn(self._finish(record.id), f"finish {record.id}")
 
     def _ended(self, attempt_id: str) -> None:
-        if (child := self._children.get(attempt_id)) is not None and child.poll() is not None:
+        if (child := self._children.get(attempt_id)) is not None and (code := child.poll()) is not None:
             del self._children[attempt_id]
+            self._codes[attempt_id] = code
         self._watch(self._book.record(attempt_id))
 
     async def _finish(self, attempt_id: str) -> None:
@@ -296,6 +357,7 @@ class ProcessBackend:
                 if await self._try_finish(self._book.record(attempt_id)):
                     return
                 log.warning("processes of attempt %s do not end", attempt_id)
+                self._killed.begin(attempt_id)
             except OSError:
                 log.exception("the end of attempt %s cannot be recorded", attempt_id)
                 await asyncio.sleep(RETRY)
@@ -304,23 +366,28 @@ class ProcessBackend:
         rebooted = record.boot_id != self._options.boot_id
         # After a restart of the node, the numbers belong to other processes.
         init = None if rebooted else record.init
-        out_of_memory = await asyncio.to_thread(self._kernels.end, record.id, init)
+        out_of_memory = await KERNELS.run(self._kernels.end, record.id, init)
         if out_of_memory is None:
             return False
         self._book.kill_at.pop(record.id, None)
         place = self._book.place(record.id)
         code, when = self._kernels.status(place).exit_code, time.time()
-        if code is not None:
+        if code is None and self._codes.get(record.id, -1) >= 0:
+            code = self._codes[record.id]
+        elif code is not None:
             # Times of files are coarse; an end never lies before its start.
             when = max(self._kernels.status_time(place), record.start_time or 0.0)
         code = None if record.start_time is None else code
         fenced = await asyncio.to_thread(was_ended, self._options.state_dir, record.id)
         phase, reason, message = verdict(record, code, out_of_memory, rebooted, fenced)
         output = self._book.output(record.id)
+        await asyncio.to_thread(output.drain)
         if phase is Phase.FAILED and (said := await asyncio.to_thread(output.tail, TAIL)):
             message = f"{message}: {said}"
         record = replace(record, exit_code=code, log_size=output.size(), monitor=None, init=None)
-        await self._book.write(ended(record, phase, reason, message, when))
+        await self._book.note(ended(record, phase, reason, message, when))
+        self._codes.pop(record.id, None)
+        self._killed.end(record.id)
         self._holdings.release(record.id)
         return True
 

@@ -21,6 +21,11 @@ class Process:
     start: int
 
 
+def _read(pid: int, name: str) -> str:
+    # A kernel chooses the names of its processes: any bytes, among them what is no UTF-8 and what Python takes for the end of a line.
+    return (PROC / str(pid) / name).read_bytes().decode(errors="replace")
+
+
 def parse_stat(text: str) -> tuple[str, int, int]:
     """State letter, parent and start time from the text of /proc/PID/stat; the name may hold anything."""
     fields = text[text.rindex(")") + 2 :].split()
@@ -30,7 +35,7 @@ def parse_stat(text: str) -> tuple[str, int, int]:
 def identify(pid: int) -> Process | None:
     """The living process with that number; None when there is none, or only what is left of one."""
     try:
-        state, _, start = parse_stat((PROC / str(pid) / "stat").read_text())
+        state, _, start = parse_stat(_read(pid, "stat"))
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if state in _DEAD else Process(pid, start)
@@ -39,7 +44,7 @@ def identify(pid: int) -> Process | None:
 def owner_of(process: Process) -> tuple[int, int]:
     """The numbers of a process' user and group. Raises OSError when it has ended."""
     numbers = {}
-    for line in (PROC / str(process.pid) / "status").read_text().splitlines():
+    for line in _read(process.pid, "status").split("\n"):
         name, _, values = line.partition(":")
         if name in {"Uid", "Gid"}:
             numbers[name] = int(values.split()[1])
@@ -99,7 +104,7 @@ def command_of(init: Process) -> Process | None:
         return None
     for child in children:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for line in (PROC / child / "status").read_text().splitlines():
+            for line in _read(int(child), "status").split("\n"):
                 if line.startswith("NSpid:") and line.split()[-1] == "2":
                     return identify(int(child))
     return None

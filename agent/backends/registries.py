@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 DEFAULT_REGISTRY = "docker.io"
@@ -28,6 +29,17 @@ _NOT_FOUND = (
     "invalid reference format",
     "unsupported manifest",
 )
+
+
+NO_SPACE, LIMITED = "no space left on device", "toomanyrequests"
+# All that users read of a failed fetch: what engines and registries say of it may be anything, of any service that a node reaches.
+_WORDS = {
+    NOT_FOUND: "is not in its registry, or not for the architecture of this node",
+    DENIED: "is not there, or its registry does not give it to this node",
+    FAILED: "cannot be fetched: its registry is not reached or does not answer as one; the agent's log says more",
+    NO_SPACE: "cannot be fetched: the node has no space for it",
+    LIMITED: "cannot be fetched: its registry has limited how often this node may fetch",
+}
 
 
 class CredentialsError(Exception):
@@ -56,14 +68,34 @@ def parse_reference(text: str) -> Reference:
     last, _, tag = last.partition(":")
     repository = f"{head}{slash}{last}"
     first, slash, _ = repository.partition("/")
-    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
-    return Reference(_host(first) if is_host else DEFAULT_REGISTRY, repository, tag, digest)
+    return Reference(_host(first) if slash and _is_host(first) else DEFAULT_REGISTRY, repository, tag, digest)
+
+
+def _is_host(first: str) -> bool:
+    return "." in first or ":" in first or first == "localhost"
 
 
 def _host(name: str) -> str:
     """The host of a registry, from the ways to write it: `https://index.docker.io/v1/` is Docker's own."""
     host = name.removeprefix("https://").removeprefix("http://").partition("/")[0]
     return _ALIASES.get(host, host)
+
+
+def canonical(text: str) -> str:
+    """A reference without tag and digest in the one form that engines know it by: `docker.io/library/busybox` for `busybox`."""
+    parts = parse_reference(text)
+    first, slash, rest = parts.repository.partition("/")
+    path = rest if slash and _is_host(first) else parts.repository
+    official = parts.registry == DEFAULT_REGISTRY and "/" not in path
+    return f"{parts.registry}/{'library/' if official else ''}{path}"
+
+
+def is_named(found: Mapping[str, Any], reference: str) -> bool:
+    """Whether an image that an engine found for a reference has that name there, and was not found by an id."""
+    parts = parse_reference(reference)
+    names = found.get("RepoDigests" if parts.digest else "RepoTags") or []
+    others = ((canonical(str(name)), parse_reference(str(name)).wanted) for name in names)
+    return (canonical(reference), parts.wanted) in set(others)
 
 
 def read_credentials(path: Path | None, registry: str) -> dict[str, str]:
@@ -94,6 +126,12 @@ def _login(entry: dict[str, str], registry: str) -> dict[str, str]:
 def encode_login(login: dict[str, str]) -> str:
     """Value of the header `X-Registry-Auth` of the Docker Engine API."""
     return base64.urlsafe_b64encode(json.dumps(login).encode()).decode()
+
+
+def in_words(message: str) -> str:
+    """What users read of a failed fetch on which an engine says that: one of a few sentences, to go on with after the image's name."""
+    text = message.lower()
+    return _WORDS[next((word for word in (NO_SPACE, LIMITED) if word in text), judge(message))]
 
 
 def judge(message: str) -> str:

@@ -49,13 +49,21 @@ class Settings:
     """What all sandboxes of an agent have in common.
 
     `mount_point` is an empty directory used inside private mount namespaces only; `hidden` are paths of the host that
-    are empty inside, besides the usual ones.
+    are empty inside, besides the usual ones. `gid` is the group of all kernels, `filter` what `system_calls` has built.
     """
 
     mount_point: Path
-    uid: int
     gid: int
     hidden: tuple[str, ...]
+    filter: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where the root is mounted, and what is shown in place of directories that are mounts of their own on the host."""
+
+    path: str
+    separate: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class Sandbox:
 
     `files` are texts by path below the root, without the leading slash; `control_groups` are the host's directories
     by path inside. `work` is the command's writable home. `server` is run beside the command, with the same environment.
-    `shared_memory` is the size of /dev/shm in bytes, 0 for the default.
+    `shared_memory` is the size of /dev/shm in bytes, 0 for the default. `uid` is the command's user.
     """
 
     hostname: str
@@ -73,6 +81,7 @@ class Sandbox:
     files: Mapping[str, str]
     control_groups: Mapping[str, str]
     work: Path
+    uid: int
     server: tuple[str, ...] = ()
     shared_memory: int = 0
 
@@ -102,7 +111,7 @@ def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
     if "=" in command[0]:
         # `env` would take it for one more variable.
         command = ("/bin/sh", "-c", 'exec "$@"', "sh", *command)
-    become = ["setpriv", f"--reuid={settings.uid}", f"--regid={settings.gid}", "--clear-groups"]
+    become = ["setpriv", f"--reuid={sandbox.uid}", f"--regid={settings.gid}", "--clear-groups"]
     become += ["--bounding-set=-all", "--inh-caps=-all"]
     return [*become, "/bin/sh", "-c", gate_script(len(environment_of(sandbox)), sandbox.server), "sh", *command]
 
@@ -113,12 +122,13 @@ def environment_of(sandbox: Sandbox) -> list[str]:
     return [f"{name}={value}" for name, value in (defaults | dict(sandbox.environment)).items()]
 
 
-def outer_arguments(sandbox: Sandbox, settings: Settings, root: str, status_descriptor: int) -> list[str]:
-    """The argument vector of bubblewrap, up to the inner command."""
-    arguments = ["bwrap", "--bind", root, "/"]
-    for path in SEPARATE:
-        if os.path.ismount(path):
-            arguments += ["--ro-bind", path, path]
+def outer_arguments(
+    sandbox: Sandbox, settings: Settings, root: Root, status_descriptor: int, filter_descriptor: int
+) -> list[str]:
+    """The argument vector of bubblewrap, up to the inner command; the filter is read from its descriptor."""
+    arguments = ["bwrap", "--bind", root.path, "/"]
+    for path, shown in root.separate.items():
+        arguments += ["--ro-bind", shown, path]
     size = ["--size", str(sandbox.shared_memory)] if sandbox.shared_memory else []
     arguments += ["--dev", "/dev", "--perms", "1777", *size, "--tmpfs", "/dev/shm", "--proc", "/proc"]  # noqa: S108
     arguments += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108
@@ -136,6 +146,7 @@ def outer_arguments(sandbox: Sandbox, settings: Settings, root: str, status_desc
     # Only what is needed to become another user and to give the rest up; gone once that is done.
     for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
         arguments += ["--cap-add", capability]
+    arguments += ["--seccomp", str(filter_descriptor)]
     return [*arguments, "--json-status-fd", str(status_descriptor), "--"]
 
 
@@ -153,7 +164,7 @@ def leave_network_namespaces() -> None:
                 linux.unmount(before.split()[4].encode().decode("unicode_escape"), linux.MNT_DETACH)
 
 
-def mount_root(sandbox: Sandbox, settings: Settings) -> str:
+def mount_root(sandbox: Sandbox, settings: Settings) -> Root:
     """Mounts the root in a private mount namespace of the calling thread, which must be a throw-away thread."""
     linux.unshare(linux.CLONE_NEWNS | linux.CLONE_FS)
     # Slave, not private: what the host unmounts later is unmounted here as well.
@@ -170,7 +181,21 @@ def mount_root(sandbox: Sandbox, settings: Settings) -> str:
     for inside in sandbox.control_groups:
         _make_parents(upper, Path(inside.lstrip("/")))
     linux.mount("overlay", str(root), "overlay", 0, f"lowerdir=/,upperdir={upper},workdir={scratch}")
-    return str(root)
+    return Root(str(root), _mount_separate(settings.mount_point))
+
+
+def _mount_separate(mount_point: Path) -> dict[str, str]:
+    """Shows the host's separate mounts through overlays as well: sockets of daemons in them lead nowhere then."""
+    shown: dict[str, str] = {}
+    nothing = mount_point / "nothing"
+    for path in filter(os.path.ismount, SEPARATE):
+        nothing.mkdir(exist_ok=True)
+        overlay = mount_point / f"separate{len(shown)}"
+        overlay.mkdir()
+        # Without an upper layer it takes two lower ones, and is read-only.
+        linux.mount("overlay", str(overlay), "overlay", 0, f"lowerdir={path}:{nothing}")
+        shown[path] = str(overlay)
+    return shown
 
 
 def _make_parents(base: Path, relative: Path) -> None:
@@ -183,7 +208,7 @@ def _make_parents(base: Path, relative: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Files by which a sandbox is reached: `gate` is a FIFO that exists; `status` and `output` are made."""
+    """Files by which a sandbox is reached: `gate` and `output` are FIFOs that exist; `status` is made."""
 
     gate: Path
     status: Path
@@ -231,25 +256,42 @@ def start(
 
 def _start(sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, announce: int) -> subprocess.Popen[bytes]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    # For reading as well: the death of who reads it ends nobody who writes.
     with (
         _opened(ends.gate, os.O_RDWR) as gate,
-        _opened(ends.output, flags) as output,
+        _opened(ends.output, os.O_RDWR) as output,
         _opened(ends.status, flags) as status,
+        filter_file(settings.filter) as calls,
     ):
 
         def inside(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
             root = mount_root(sandbox, settings)
             return subprocess.Popen(  # noqa: S603
-                [*prefix, *outer_arguments(sandbox, settings, root, status), *inner_arguments(sandbox, settings)],
+                [
+                    *(*prefix, *outer_arguments(sandbox, settings, root, status, calls)),
+                    *inner_arguments(sandbox, settings),
+                ],
                 stdin=gate,
                 stdout=announce,
                 stderr=output,
-                pass_fds=(status,),
+                pass_fds=(status, calls),
                 env={"PATH": SEARCH_PATH} | {f"e{n}": value for n, value in enumerate(environment_of(sandbox))},
                 start_new_session=True,
             )
 
         return launch(inside)
+
+
+@contextlib.contextmanager
+def filter_file(program: bytes) -> Iterator[int]:
+    """A descriptor from which one process reads the filter."""
+    descriptor = os.memfd_create("filter", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, program)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

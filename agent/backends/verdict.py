@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.attempts import Phase
+from agent.backends.disk_use import DISK_EXCEEDED
 
 if TYPE_CHECKING:
     from agent.backends.records import Record
@@ -30,8 +31,15 @@ def verdict(
         interrupted = "the agent ended while it was being created"
         default = interrupted if record.phase is Phase.CREATING else "it ended before it was let go"
         return Phase.FAILED, record.reason or "START_FAILED", record.message or default
+    return Phase.EXITED, *_end_of_run(record, exit_code, out_of_memory)
+
+
+def _end_of_run(record: Record, exit_code: int | None, out_of_memory: bool) -> tuple[str, str]:
+    """Why a command that ran has ended by itself, or by what was done to it: reason and the same in words."""
+    if record.reason == DISK_EXCEEDED and exit_code in {None, KILLED}:
+        return record.reason, record.message
     if out_of_memory and exit_code != 0:
-        return Phase.EXITED, "OOM_KILLED", "its memory was used up"
+        return "OOM_KILLED", "its memory was used up"
     if exit_code is None:
-        return Phase.EXITED, "KILLED", "it was ended from outside, and its exit code is not known"
-    return Phase.EXITED, "EXITED", f"its command exited with {exit_code}"
+        return "KILLED", "it was ended from outside, and its exit code is not known"
+    return "EXITED", f"its command exited with {exit_code}"

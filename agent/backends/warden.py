@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import json
 import logging
 import os
 import signal
@@ -20,10 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent import checked
 from agent.backends.processes import Process, alive, send_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from agent.damaged import DamagedFiles
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ class Guarded:
             "limits": dict(self.limits),
             "processes": processes,
         }
-        return json.dumps(content).encode()
+        return checked.dump(content)
 
     def overdue(self, now: float) -> dict[str, Process]:
         """First processes of attempts that the agent would have ended, were it there."""
@@ -77,10 +79,13 @@ class Guarded:
         return min(LONGEST_LOOK, min(self.limits.values(), default=LONGEST_LOOK) / LOOKS)
 
 
-def read(path: Path, boot_id: str) -> Guarded | None:
-    """What is in the file; None when there is nothing of this start of the node. Blocks."""
+def read(path: Path, boot_id: str, damaged: DamagedFiles | None = None) -> Guarded | None:
+    """What is in the file; None when there is nothing of this start of the node. Blocks.
+
+    One that cannot be read is moved to `damaged`.
+    """
     try:
-        known = json.loads(path.read_text())
+        known = checked.load(path.read_bytes())
         found = Guarded(
             str(known["boot_id"]),
             float(known["contact"]),
@@ -89,8 +94,11 @@ def read(path: Path, boot_id: str) -> Guarded | None:
         )
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("%s cannot be read: %s", path, error)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if damaged is None:
+            log.warning("%s cannot be read: %s", path, error)
+        else:
+            damaged.set_aside(path, f"{error}; how long attempts were without a manager counts from now")
         return None
     return found if found.boot_id == boot_id else None
 

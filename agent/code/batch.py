@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import TYPE_CHECKING
 
 from retinue.manager.v1 import code_pb2 as pb
@@ -42,3 +43,22 @@ def steps(batch: pb.CodeBatch, language: str) -> list[tuple[pb.CodePhase.ValueTy
         (pb.CODE_PHASE_EXEC, batch.exec),
     )
     return [(phase, usual[phase] if text == USUAL else text) for phase, text in wanted if text]
+
+
+class Printer:
+    """Makes events of what a command prints: text, whose characters may come in pieces."""
+
+    def __init__(self) -> None:
+        """Nothing was printed yet."""
+        self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
+
+    def events(self, data: bytes, *, errors: bool, final: bool = False) -> list[pb.CodeEvent]:
+        """What is known of the text; with `final` there is no more, and half a character is shown as a replacement."""
+        text = self._decoders[errors].decode(data, final)
+        if not text:
+            return []
+        return [pb.CodeEvent(stderr=text) if errors else pb.CodeEvent(stdout=text)]
+
+    def rest(self) -> list[pb.CodeEvent]:
+        """What is left once the command has ended."""
+        return [event for errors in (False, True) for event in self.events(b"", errors=errors, final=True)]

@@ -136,13 +136,21 @@ async def _ask(backend: Backend, attempt_id: str, request: dict[str, Any]) -> di
                         raise BackendError("what comes from the kernel makes no sense")
                     if isinstance(event, Exited) and event.code != 0:
                         raise BackendError(f"code cannot run in the kernel: {errors[-1000:].decode(errors='replace')}")
-        answer = json.loads(output)
     except (TimeoutError, AttachmentLostError) as error:
         raise BackendError("the kernel did not answer") from error
     except ValueError as error:
         raise BackendError("what comes from the kernel makes no sense") from error
     finally:
         await attachment.close()
+    return parse_answer(output)
+
+
+def parse_answer(output: bytes | bytearray) -> dict[str, Any]:
+    """Returns what a launcher has answered, or whatever runs in its place. Raises BackendError."""
+    try:
+        answer = json.loads(output)
+    except (ValueError, RecursionError) as error:
+        raise BackendError("what comes from the kernel makes no sense") from error
     if not isinstance(answer, dict):
         raise BackendError("what comes from the kernel makes no sense")
     return answer

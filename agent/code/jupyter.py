@@ -20,6 +20,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from agent.backends.backend import BackendError
 from agent.code import messages
+from agent.code.relay import Relay
 from retinue.manager.v1 import code_pb2 as pb
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LARGEST_PART = 16 << 20
-"""Bytes of one part of a message; a kernel that sends more is cut off."""
+"""Bytes of one message, all of its parts together; a kernel that sends more is cut off."""
+LARGEST_SMALL = 1 << 20
+"""The same on the channels where nothing large comes."""
+MAX_VALUES = 1_000_000
+"""Values in one message: as objects they take a hundred times their text."""
 MOST_WAITING = 64
 """Messages that wait here to be read; more wait in the kernel."""
 CONNECT_TIMEOUT = 5.0
@@ -81,6 +86,14 @@ class Jupyter:
         self._heard_time = 0.0
         self._sockets = {name: context.socket(zmq.DEALER) for name in _DEALERS}
         self._sockets["iopub"] = context.socket(zmq.SUB)
+        self._relays = {
+            name: Relay(
+                # By its descriptor: what lies at its name may be another one by now.
+                f"/proc/self/fd/{descriptor}",
+                LARGEST_PART if name in _CUT_OFF else min(LARGEST_PART, LARGEST_SMALL),
+            )
+            for name, descriptor in descriptors.items()
+        }
         for name, socket in self._sockets.items():
             socket.linger = 0
             socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_PART)
@@ -103,6 +116,7 @@ class Jupyter:
             monitor = self._sockets[name].get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
             self._start(self._watch_cut(name, monitor), f"monitor of {name}")
         for name, socket in self._sockets.items():
+            await self._relays[name].open()
             socket.connect(self._address(name))
             self._start(self._listen(name), name)
         try:
@@ -139,6 +153,8 @@ class Jupyter:
             self._sockets[name].disable_monitor()
         for socket in self._sockets.values():
             socket.close()
+        for relay in self._relays.values():
+            await relay.close()
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
@@ -198,7 +214,10 @@ class Jupyter:
         socket = self._sockets[channel]
         while True:
             frames = await socket.recv_multipart()
+            self._relays[channel].taken()
             try:
+                if sum(frame.count(mark) for frame in frames for mark in (b",", b"[", b"{")) > MAX_VALUES:
+                    raise ValueError("too many values")
                 message = self._session.deserialize(self._session.feed_identities(frames)[1])
                 kind, content = message["header"]["msg_type"], message["content"]
                 parent = message["parent_header"].get("msg_id", "")
@@ -297,8 +316,7 @@ class Jupyter:
                 self._take("shell", "execute_reply", {"status": "error", "evalue": about}, request)
 
     def _address(self, channel: str) -> str:
-        """By its descriptor: what lies at its name may be another one by now."""
-        return f"ipc:///proc/self/fd/{self._descriptors[channel]}"
+        return self._relays[channel].address
 
     def _start(self, work: Any, name: str) -> None:
         task = asyncio.create_task(work, name=f"Jupyter {name}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from retinue.manager.v1 import code_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable
 
 MOST_BYTES = 4 << 20
 """Of the events of one run; the oldest go first, but not the newest one."""
@@ -78,6 +78,11 @@ class Run:
             self._urgent.clear()
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def extend(self, events: Iterable[pb.CodeEvent]) -> None:
+        """Adds all of these."""
+        for event in events:
+            self.append(event)
 
     async def read(self, offset: int) -> AsyncGenerator[list[pb.CodeEvent], None]:
         """Events from an offset to the end of the run, several at a time when they come fast. Raises OffsetPastEndError.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import contextlib
 import json
 import logging
@@ -241,17 +240,18 @@ class Workspace:
 
         async def pass_on() -> None:
             nonlocal code
-            decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
+            printer = batch.Printer()
             try:
                 async with contextlib.aclosing(attachment.events()) as events:
                     async for event in events:
                         if isinstance(event, Printed):
-                            printed = decoders[event.errors].decode(event.data)
-                            run.append(pb.CodeEvent(stderr=printed) if event.errors else pb.CodeEvent(stdout=printed))
+                            run.extend(printer.events(event.data, errors=event.errors))
                         elif isinstance(event, Exited):
                             code = event.code
+                run.extend(printer.rest())
                 over.set()
             except AttachmentLostError:
+                run.extend(printer.rest())
                 lost.set()
 
         async def interrupt(number: signal.Signals) -> None:
@@ -276,8 +276,14 @@ class Workspace:
             return self._jupyter
         if self._preparation is None or self._preparation.done():
             self._preparation = asyncio.create_task(self._make_ready(), name=f"Jupyter kernel of {self._attempt_id}")
+            # A failure is read here, too: every caller may have gone, and asyncio logs what is never read as an error.
+            self._preparation.add_done_callback(self._note_failure)
         # Whoever asked may go; half of a start would leave a process that nobody knows of.
         return await asyncio.shield(self._preparation)
+
+    def _note_failure(self, preparation: asyncio.Task[Jupyter]) -> None:
+        if not preparation.cancelled() and (error := preparation.exception()) is not None:
+            log.debug("no Jupyter kernel of %s: %s", self._attempt_id, error)
 
     async def _make_ready(self) -> Jupyter:
         await self._drop()

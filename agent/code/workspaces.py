@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from agent.backends.backend import Backend
 
+SWEEP_SECONDS = 2.0
 MOST_LANGUAGES = 8
 """At a time in one kernel."""
 
@@ -27,7 +28,7 @@ class TooManyLanguagesError(Exception):
 
 
 class Workspaces:
-    """The workspaces of an agent; those of kernels that are over go when somebody asks for another one."""
+    """The workspaces of an agent; those of kernels that have ended are closed within `SWEEP_SECONDS`."""
 
     def __init__(self, backend: Backend, directory: Path, cache: Path) -> None:
         """`directory` is for what a later agent needs to find Jupyter kernels again; it is made when it is needed."""
@@ -60,6 +61,13 @@ class Workspaces:
         self._open[key] = made
         return made
 
+    async def keep_swept(self) -> None:
+        """Closes workspaces of kernels that have ended, whose sockets and tasks nothing else would end, until cancelled."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            if self._open:
+                await self._sweep()
+
     async def close(self) -> None:
         """Lets go of all; what runs goes on."""
         while self._open:
@@ -73,7 +81,8 @@ class Workspaces:
         observed = self._backend.observed()
         alive = {attempt_id for attempt_id, attempt in observed.items() if not attempt.phase.ended}
         for key in [key for key in self._open if key[0] not in alive]:
-            await self._open.pop(key).close()
+            if (workspace := self._open.pop(key, None)) is not None:
+                await workspace.close()
         await asyncio.to_thread(self._forget, alive)
 
     def _forget(self, alive: set[str]) -> None:

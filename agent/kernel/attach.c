@@ -2,8 +2,10 @@
  * Runs one command inside a kernel for somebody outside, and leaves nothing of it behind.
  *
  * Usage: attach                                     inside a container already, as `docker exec` starts it
- *        attach enter PIDFD UID GID [PROCS...]      on the node: joins the control groups whose cgroup.procs are PROCS and the
- *                                                   namespaces of the process behind PIDFD, and becomes the user, for good
+ *        attach enter PIDFD FILTER UID GID [PROCS...]  on the node: joins the control groups whose cgroup.procs are PROCS and the
+ *                                                   namespaces of the process behind PIDFD, and becomes the user, for good;
+ *                                                   the system calls of all that runs then are those the filter (a program of
+ *                                                   classic BPF, read from the descriptor FILTER) allows
  *
  * Standard input and output carry frames: a letter, four bytes of length, most significant first, and so many bytes.
  * In: S what to start (strings that end in NUL: 1 for a terminal, 0 for none, 2 for none and that orphans live on; rows, columns, directory, number of arguments, arguments,
@@ -48,8 +50,22 @@
 #define KILL_MS 5000
 #define END_OF_TERMINAL 4
 #define LAST_CAPABILITY 63
+/* Instructions; Linux takes no more. */
+#define LONGEST_FILTER 4096
+#define FILTER_MODE 2
 /* Frames taken in before anything else gets its turn. */
 #define TURNS 64
+
+/* As in <linux/filter.h>, which not every C library brings along. */
+struct instruction {
+	uint16_t code;
+	uint8_t jump_true, jump_false;
+	uint32_t operand;
+};
+struct filter {
+	unsigned short length;
+	struct instruction *instructions;
+};
 
 /* Frames that are not yet written; room for one piece of output and what is small besides. */
 static unsigned char out[2 * (HEADER + PIECE) + 1024];
@@ -610,23 +626,39 @@ static void write_own_number(const char *path)
 	close(descriptor);
 }
 
+static void read_filter(int descriptor, struct filter *filter)
+{
+	static struct instruction instructions[LONGEST_FILTER];
+	ssize_t count = pread(descriptor, instructions, sizeof instructions, 0);
+
+	if (count <= 0 || (size_t)count == sizeof instructions || (size_t)count % sizeof *instructions != 0) {
+		errno = EINVAL;
+		refuse("cannot read the filter of system calls");
+	}
+	close(descriptor);
+	filter->instructions = instructions;
+	filter->length = (unsigned short)((size_t)count / sizeof *instructions);
+}
+
 /* Goes into the kernel and becomes its user. Who returns is a child, inside; the parent passes on how it ended. */
 static void enter(int count, char **arguments)
 {
 	struct rlimit nothing = {0, 0};
+	struct filter filter;
 	uid_t uid;
 	gid_t gid;
 	int pidfd, status, capability;
 	pid_t child;
 
-	if (count < 5) {
+	if (count < 6) {
 		errno = EINVAL;
-		refuse("usage: attach enter PIDFD UID GID [PROCS...]");
+		refuse("usage: attach enter PIDFD FILTER UID GID [PROCS...]");
 	}
 	pidfd = atoi(arguments[2]);
-	uid = (uid_t)strtoul(arguments[3], NULL, 10);
-	gid = (gid_t)strtoul(arguments[4], NULL, 10);
-	for (int at = 5; at < count; at++)
+	read_filter(atoi(arguments[3]), &filter);
+	uid = (uid_t)strtoul(arguments[4], NULL, 10);
+	gid = (gid_t)strtoul(arguments[5], NULL, 10);
+	for (int at = 6; at < count; at++)
 		write_own_number(arguments[at]);
 	prctl(PR_SET_DUMPABLE, 0);
 	if (setns(pidfd, CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET | CLONE_NEWCGROUP) != 0)
@@ -648,6 +680,8 @@ static void enter(int count, char **arguments)
 	if (chdir("/") != 0 || setgroups(0, NULL) != 0 || setresgid(gid, gid, gid) != 0 || setresuid(uid, uid, uid) != 0 ||
 	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
 		refuse("cannot become the kernel's user");
+	if (prctl(PR_SET_SECCOMP, FILTER_MODE, &filter) != 0)
+		refuse("cannot set the filter of system calls");
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 

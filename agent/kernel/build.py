@@ -12,8 +12,9 @@ import tempfile
 from pathlib import Path
 
 CACHE = Path("/var/cache/retinue")
-INIT, ATTACH = "init", "attach"
-"""The programs: first process of containers, and what runs a command in a kernel for somebody outside."""
+INIT, ATTACH, PUMP = "init", "attach", "pump"
+PROGRAMS = (INIT, ATTACH, PUMP)
+"""The first process of containers, what runs a command in a kernel for somebody outside, and what takes a kernel's output."""
 SHIPPED = Path("/usr/lib/retinue")
 """Where images of the agent have it: those hold no compiler."""
 COMPILERS = ("musl-gcc", "gcc", "cc")
@@ -85,5 +86,5 @@ def _settle(fresh: Path, path: Path) -> None:
 
 if __name__ == "__main__":
     directory = Path(sys.argv[1]) if sys.argv[1:] else CACHE
-    for name in (INIT, ATTACH):
+    for name in PROGRAMS:
         sys.stdout.write(f"{build(directory, name)}\n")

@@ -5,7 +5,8 @@
  *
  * GATE is a FIFO: a newline in it lets the command go; an `s` before says that the network is there. It is opened for reading and writing, so that the death of whoever is to
  * write does not open it; that somebody can write to it without waiting says that this process is ready for signals.
- * OUTPUT is a file to which the command's standard output and error are appended. COUNT is how many of the words after it make
+ * OUTPUT is a pipe that becomes the command's standard output and error. It is opened for reading as well, so that the death of
+ * whoever reads it ends nobody who writes. COUNT is how many of the words after it make
  * up a server that is started at the first `s`, with no input and output, and whose end changes nothing. Without a COMMAND, there is nothing but
  * waiting for a signal. Signals are passed on to the command, orphans are reaped, and when the command has ended, so does
  * this process, and with it all that is left in the container. Exit code: the command's, 128 + n after signal n, 127 when
@@ -156,7 +157,7 @@ int main(int count, char **arguments)
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
 	signals = signalfd(-1, &all, SFD_CLOEXEC);
-	output = open(arguments[2], O_WRONLY | O_APPEND | O_CLOEXEC);
+	output = open(arguments[2], O_RDWR | O_APPEND | O_CLOEXEC);
 	gate = open(arguments[1], O_RDWR | O_CLOEXEC);
 	if (signals < 0 || output < 0 || gate < 0) {
 		output = STDERR_FILENO;

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.lanes import NETWORK
 from agent.network import namespaces, netlink
 from agent.network.errors import InvalidNetworkError, NetworkError
 from agent.network.labels import agent_label
-from agent.network.observation import observe_inside, observe_kernel, observe_outside
+from agent.network.observation import find_link, observe_inside, observe_kernel, observe_outside
 from agent.network.operations import CreateVeth, DeleteLink, Place
 from agent.network.requests import encode
 from agent.network.ways import OUT_LINK, SLOTS, Way, link_name, link_prefix, plan_way, slot_of
@@ -40,7 +40,7 @@ class Egress:
 
     async def open(self, attempt_ids: Collection[str]) -> None:
         """Removes ways out of attempts other than these. Raises NetworkError."""
-        await asyncio.to_thread(self._open, attempt_ids)
+        await NETWORK.run(self._open, attempt_ids)
 
     async def attach(self, attempt_id: str, netns_path: str) -> int:
         """Gives an attempt its way out; `netns_path` is its network namespace, /proc/PID/ns/net.
@@ -48,7 +48,7 @@ class Egress:
         The answer is how many steps that took, 0 when it had one. Raises NetworkError, also when the kernel is gone
         already.
         """
-        return await asyncio.to_thread(self._attach, attempt_id, netns_path)
+        return await NETWORK.run(self._attach, attempt_id, netns_path)
 
     async def remove(self, attempt_id: str) -> None:
         """Takes an attempt's way out away, if it is not gone with its namespace. Raises NetworkError.
@@ -56,11 +56,11 @@ class Egress:
         A namespace outlives its last process while a connection that was open then has not told its peer that it is
         over; Linux tries to for minutes when the peer does not answer.
         """
-        await asyncio.to_thread(self._remove, attempt_id)
+        await NETWORK.run(self._remove, attempt_id)
 
     async def observed(self) -> set[str]:
         """Names of the node's ends of ways out. Raises NetworkError."""
-        return {link.name for link in await asyncio.to_thread(self._links)}
+        return {link.name for link in await NETWORK.run(self._links)}
 
     def _open(self, attempt_ids: Collection[str]) -> None:
         wanted = {link_name(self._label, attempt_id) for attempt_id in attempt_ids}
@@ -71,7 +71,7 @@ class Egress:
     def _remove(self, attempt_id: str) -> None:
         name = link_name(self._label, attempt_id)
         with netlink.connected() as node:
-            link = observe_outside(node, name).links.get(name)
+            link = find_link(node, name)
             if link is not None:
                 _send([DeleteLink(link.index)], node, -1)
 

@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from agent.lanes import NETWORK
 from agent.network import netlink as route_netlink
 from agent.network import nftables
 from agent.network.errors import NetworkError
@@ -102,7 +103,7 @@ class Guard:
                     await self._news.wait()
             self._news.clear()
             try:
-                if not await asyncio.to_thread(self.look):
+                if not await NETWORK.run(self.look):
                     _log.warning("table %s, or the networks of this node, changed; it is made anew", self._table)
             except NetworkError:
                 _log.exception("table %s cannot be looked after", self._table)
@@ -118,7 +119,9 @@ class Guard:
         return replace(
             self._settings,
             vnis=frozenset(carried.vni for carried in self._networks.values() if carried.vni),
-            peers=frozenset(peer for carried in self._networks.values() for peer in carried.peers),
+            peers=frozenset(
+                (carried.vni, peer) for carried in self._networks.values() if carried.vni for peer in carried.peers
+            ),
             fleet=self._fleet,
             connected=connected,
         )

@@ -16,6 +16,7 @@ import uuid
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
+from agent.lanes import NETWORK
 from agent.network import namespaces, netlink
 from agent.network.errors import InvalidNetworkError, NetworkError
 from agent.network.guard import Carried
@@ -106,18 +107,18 @@ class SessionNetworks:
 
     async def observed(self) -> set[str]:
         """Sessions of which there is a network here, half-made ones included. Raises NetworkError."""
-        found = await asyncio.to_thread(namespaces.names)
+        found = await NETWORK.run(namespaces.names)
         return {str(uuid.UUID(match[1])) for name in found if (match := self._pattern.fullmatch(name))}
 
     async def carried(self) -> dict[str, Carried]:
         """What the networks that exist here carry to other nodes, by session. Raises NetworkError."""
         sessions = await self.observed()
-        return await asyncio.to_thread(lambda: {session_id: self._carried(session_id) for session_id in sessions})
+        return await NETWORK.run(lambda: {session_id: self._carried(session_id) for session_id in sessions})
 
     async def _exclusively(self, session_id: str, function: Callable[[], _Result]) -> _Result:
         lock = self._locks.setdefault(session_id, asyncio.Lock())
         async with lock:
-            work = asyncio.ensure_future(asyncio.to_thread(function))
+            work = asyncio.ensure_future(NETWORK.run(function))
             interruption: asyncio.CancelledError | None = None
             while not work.done():
                 try:

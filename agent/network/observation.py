@@ -50,7 +50,7 @@ def observe_port(netlink: Netlink, bridge: str, port: str) -> Observed:
     """Of a session's namespace only the bridge, one port and the stations behind it. Raises NetworkError."""
     links = {}
     for name in (bridge, port):
-        if (link := _find(netlink, name)) is not None:
+        if (link := find_link(netlink, name)) is not None:
             links[name] = link
     if port not in links:
         return Observed(links)
@@ -65,7 +65,7 @@ def observe_kernel(netlink: Netlink) -> Observed:
 
 def observe_outside(netlink: Netlink, name: str) -> Observed:
     """Of a node's namespace only one link, and the permanent neighbours and routes on it. Raises NetworkError."""
-    link = _find(netlink, name)
+    link = find_link(netlink, name)
     if link is None:
         return Observed()
     return Observed({name: link}, neighbours=_neighbours(netlink, link), routes=_routes(netlink, link))
@@ -109,7 +109,8 @@ def _links(netlink: Netlink) -> dict[str, Link]:
     return {link.name: link for link in map(_link, netlink.dump(question))}
 
 
-def _find(netlink: Netlink, name: str) -> Link | None:
+def find_link(netlink: Netlink, name: str) -> Link | None:
+    """Returns the link of that name, or None. Raises NetworkError."""
     question = _question(ifinfmsg, rtnl.RTM_GETLINK)
     question["attrs"] = [("IFLA_IFNAME", name), ("IFLA_EXT_MASK", _SKIP_STATISTICS)]
     try:

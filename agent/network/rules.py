@@ -31,9 +31,9 @@ VXLAN_PORT = 4789
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """What a table is made of. Addresses and networks are IPv4 but for `peers`; `links` starts the names of ways out.
+    """What a table is made of. Addresses and networks are IPv4 but for those of `peers`; `links` starts the names of ways out.
 
-    `vnis` are those of this agent's networks and `peers` the nodes of their other kernels. `fleet` are all nodes, managers
+    `vnis` are those of this agent's networks, `peers` each of them with a node of its other kernels. `fleet` are all nodes, managers
     and databases, `connected` the networks the node is on; kernels reach neither, except for names at `name_servers`.
     `allowed` are networks that kernels may reach although they are not public.
     """
@@ -41,7 +41,7 @@ class Guarded:
     table: str
     links: str
     vnis: frozenset[int] = frozenset()
-    peers: frozenset[str] = frozenset()
+    peers: frozenset[tuple[int, str]] = frozenset()
     fleet: frozenset[str] = frozenset()
     connected: frozenset[str] = frozenset()
     name_servers: tuple[str, ...] = ()
@@ -51,15 +51,15 @@ class Guarded:
 def whole_table(guarded: Guarded) -> str:
     """Commands that put the table in place of the one there is, if any, as one transaction."""
     name, links = guarded.table, guarded.links
-    peers4, peers6 = _by_version(guarded.peers)
+    peers4, peers6 = _pairs(guarded.peers)
     never = [*NEVER, *guarded.connected]
     return f"""
 add table inet {name}
 delete table inet {name}
 table inet {name} {{
     set vnis {{ typeof @th,96,24; {_elements(map(str, sorted(guarded.vnis)))} }}
-    set peers4 {{ type ipv4_addr; {_elements(peers4)} }}
-    set peers6 {{ type ipv6_addr; {_elements(peers6)} }}
+    set peers4 {{ typeof ip saddr . @th,96,24; {_elements(peers4)} }}
+    set peers6 {{ typeof ip6 saddr . @th,96,24; {_elements(peers6)} }}
     set fleet {{ type ipv4_addr; {_elements(_by_version(guarded.fleet)[0])} }}
     set never {{ type ipv4_addr; flags interval; auto-merge; {_elements(never)} }}
     set allowed {{ type ipv4_addr; flags interval; auto-merge; {_elements(guarded.allowed)} }}
@@ -67,8 +67,8 @@ table inet {name} {{
     set name_servers {{ type ipv4_addr; {_elements(guarded.name_servers)} }}
     chain arrivals {{
         type filter hook input priority filter - 10; policy accept;
-        udp dport {VXLAN_PORT} @th,96,24 @vnis ip saddr != @peers4 drop
-        udp dport {VXLAN_PORT} @th,96,24 @vnis ip6 saddr != @peers6 drop
+        udp dport {VXLAN_PORT} @th,96,24 @vnis ip saddr . @th,96,24 != @peers4 drop
+        udp dport {VXLAN_PORT} @th,96,24 @vnis ip6 saddr . @th,96,24 != @peers6 drop
         iifname "{links}*" drop
     }}
     chain sources {{
@@ -109,7 +109,7 @@ table inet {name} {{
 
 def changes(before: Guarded, after: Guarded) -> str:
     """Commands that turn one table's sets of VNIs, peers and fleet into another's; all else has to be the same."""
-    peers_before, peers_after = _by_version(before.peers), _by_version(after.peers)
+    peers_before, peers_after = _pairs(before.peers), _pairs(after.peers)
     sets = {
         "vnis": (set(map(str, before.vnis)), set(map(str, after.vnis))),
         "peers4": (peers_before[0], peers_after[0]),
@@ -157,6 +157,13 @@ def obstacles(listing: str, own: str) -> list[str]:
 def _by_version(addresses: Iterable[str]) -> tuple[set[str], set[str]]:
     parsed = [ipaddress.ip_address(address) for address in addresses]
     return {str(one) for one in parsed if one.version == 4}, {str(one) for one in parsed if one.version == 6}  # noqa: PLR2004
+
+
+def _pairs(peers: Iterable[tuple[int, str]]) -> tuple[set[str], set[str]]:
+    """Elements of the sets of peers: a node is one in the networks it has a kernel of, and in no other."""
+    parsed = [(vni, ipaddress.ip_address(address)) for vni, address in peers]
+    four, six = ({f"{one} . {vni}" for vni, one in parsed if one.version == version} for version in (4, 6))
+    return four, six
 
 
 def _elements(values: Iterable[str]) -> str:

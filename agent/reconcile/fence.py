@@ -9,12 +9,15 @@ the warden (`agent/backends/warden.py`) goes by it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import threading
 from typing import TYPE_CHECKING
 
 from agent.backends import warden
-from agent.files import replace_file
+from agent.files import overwrite_file, replace_file
+from agent.lanes import STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -22,10 +25,16 @@ if TYPE_CHECKING:
 
     from agent.attempts import DesiredAttempt
     from agent.backends.processes import Process
+    from agent.damaged import DamagedFiles
+    from agent.disk import Disk
 
 
 log = logging.getLogger(__name__)
 
+CONTACT_STEPS = 50
+"""How often contact is written in the shortest limit: often enough for the warden, and not with every heartbeat."""
+RETRY = 1.0
+"""Seconds before the disk is tried again."""
 WARDEN_INTERVAL = 10.0
 """Seconds between two looks whether there is a warden."""
 
@@ -38,11 +47,18 @@ class Fence:
     """Seconds without contact that each guarded attempt may go on for, and when there was contact last."""
 
     def __init__(
-        self, state_dir: Path, boot_id: str, clock: Callable[[], float], watched: Callable[[Path], None] = warden.ensure
+        self,
+        state_dir: Path,
+        boot_id: str,
+        clock: Callable[[], float],
+        watched: Callable[[Path], None] = warden.ensure,
+        *,
+        damaged: DamagedFiles | None = None,
+        disk: Disk | None = None,
     ) -> None:
         """Reads the file, blocking. `clock` tells seconds since the node was started, its sleep included.
 
-        `watched` returns once a warden goes by what is in the directory.
+        `watched` returns once a warden goes by what is in the directory. A file that cannot be read is moved to `damaged`.
         """
         self._directory = state_dir
         self._path = state_dir / warden.FILE
@@ -50,8 +66,10 @@ class Fence:
         self._clock = clock
         self._watched = watched
         self._writing, self._watching = threading.Lock(), threading.Lock()
-        self._written = b""
-        known = warden.read(self._path, boot_id) or warden.Guarded(boot_id, clock())
+        self._disk = disk
+        self._changed = asyncio.Event()
+        known = warden.read(self._path, boot_id, damaged) or warden.Guarded(boot_id, clock())
+        self._on_disk = known
         self._limits = dict(known.limits)
         self._processes = dict(known.processes)
         self._contact = min(clock(), known.contact)
@@ -63,13 +81,14 @@ class Fence:
     def confirm(self, sent: float) -> None:
         """The manager has heard what was sent at that time."""
         self._contact = max(self._contact, sent)
+        self._changed.set()
 
     def guard(self, attempts: Iterable[DesiredAttempt]) -> None:
-        """Takes up attempts that are to be guarded, and is on disk before any of them can start."""
+        """Takes up attempts that are to be guarded; `pin` puts each on disk before it starts."""
         limits = {attempt.spec.id: attempt.fence_after for attempt in attempts if attempt.fence_after > 0}
         if not limits.items() <= self._limits.items():
             self._limits = self._limits | limits
-            self.write()
+            self._changed.set()
 
     async def pin(self, attempt_id: str, process: Process | None) -> None:
         """Returns once a warden knows the first process of an attempt that is about to be let go, if it is guarded.
@@ -79,7 +98,7 @@ class Fence:
         if attempt_id not in self._limits or process is None:
             return
         self._processes = self._processes | {attempt_id: process}
-        await asyncio.to_thread(self._have_watched)
+        await STATE.run(self._have_watched)
         # From here on the warden ends what is late; what was late before is not known to it yet.
         if attempt_id in self.due():
             raise OverdueError(f"attempt {attempt_id} was without a manager for too long")
@@ -89,13 +108,37 @@ class Fence:
         while True:
             if self._processes:
                 try:
-                    await asyncio.to_thread(self._have_watched)
+                    await STATE.run(self._have_watched)
                 except (warden.WardenError, OSError) as error:
                     log.error("guarded attempts would go on if this agent were stopped: %s", error)
             await asyncio.sleep(WARDEN_INTERVAL)
 
+    async def keep_written(self) -> None:
+        """Writes what changed, as far as it matters, until it is cancelled. A disk that refuses ends nothing."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if self.matters():
+                try:
+                    await STATE.run(self.write)
+                except OSError as error:
+                    log.error("how long attempts may go on without a manager cannot be written: %s", error)
+                    await asyncio.sleep(RETRY)
+                    self._changed.set()
+
+    def matters(self) -> bool:
+        """Whether what is in the file is not good enough for a warden, which acts a tenth of a limit later than the agent."""
+        known = self._on_disk
+        if (known.limits, known.processes) != (self._limits, self._processes):
+            return True
+        return self._contact - known.contact > min(self._limits.values(), default=math.inf) / CONTACT_STEPS
+
     def _have_watched(self) -> None:
         with self._watching:
+            with contextlib.suppress(OSError):
+                if self._on_disk.limits and self._path.read_bytes() != self._on_disk.encode():
+                    # Damaged while this process knows better.
+                    self._on_disk = warden.Guarded(self._boot_id, -math.inf)
             self.write()
             self._watched(self._directory)
 
@@ -104,7 +147,9 @@ class Fence:
         for attempt_id in self._limits.keys() - set(there):
             self._limits = {key: limit for key, limit in self._limits.items() if key != attempt_id}
             self._processes = {key: process for key, process in self._processes.items() if key != attempt_id}
-            warden.forget(self._directory, attempt_id)
+            with contextlib.suppress(OSError):
+                warden.forget(self._directory, attempt_id)
+            self._changed.set()
 
     def due(self) -> frozenset[str]:
         """Guarded attempts whose time is over."""
@@ -117,11 +162,24 @@ class Fence:
         return min((limit - silence for limit in self._limits.values() if limit > silence), default=None)
 
     def write(self) -> None:
-        """Keeps what is known, if it changed; blocks for a small file that need not outlive the node."""
+        """Keeps what is known, if it changed; blocks for a small file that need not outlive the node. Raises OSError."""
         with self._writing:
             if not self._limits and not self._path.exists():
                 return
-            content = warden.Guarded(self._boot_id, self._contact, self._limits, self._processes).encode()
-            if content != self._written:
-                replace_file(self._path, content, lasting=False)
-                self._written = content
+            known = warden.Guarded(self._boot_id, self._contact, self._limits, self._processes)
+            if known != self._on_disk:
+                self._replace(known.encode())
+                self._on_disk = known
+
+    def _replace(self, content: bytes) -> None:
+        def replace() -> None:
+            replace_file(self._path, content, lasting=False)
+
+        try:
+            if self._disk is None:
+                replace()
+            else:
+                self._disk.essential(replace)
+        except OSError:
+            # Without news of the contact, the warden would end what it guards.
+            overwrite_file(self._path, content)

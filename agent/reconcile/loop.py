@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 from agent.attempts import Phase
+from agent.conditions import Conditions, ConditionType
+from agent.reconcile.inspection import INTERVAL, Inspections, InspectNetwork
+from agent.reconcile.networks import Links, Network, WaysOut
 from agent.reconcile.plan import (
     Attach,
     Create,
     Decline,
     Desired,
     EnsureNetwork,
+    Identify,
     Kill,
     Observed,
     Release,
@@ -42,51 +46,6 @@ STOP_TIMEOUT = 3.0
 """Seconds that steps under way are given when the agent stops."""
 
 
-class SessionNetwork(Protocol):
-    """A session's network, as far as this module has to know it."""
-
-    @property
-    def session_id(self) -> str:
-        """Session it belongs to."""
-        ...
-
-
-Network = TypeVar("Network", bound=SessionNetwork)
-Network_contra = TypeVar("Network_contra", bound=SessionNetwork, contravariant=True)
-
-
-class Links(Protocol[Network_contra]):
-    """The networks of sessions on this node. Every method may be repeated after a crash at any point."""
-
-    async def ensure(self, network: Network_contra) -> object:
-        """Makes the network whole."""
-        ...
-
-    async def attach(self, network: Network_contra, kernel_id: str, netns_path: str) -> object:
-        """Gives a kernel its place in the network, by the path of its network namespace."""
-        ...
-
-    async def remove(self, session_id: str) -> object:
-        """Removes the network."""
-        ...
-
-    async def observed(self) -> set[str]:
-        """Sessions of which anything of a network exists."""
-        ...
-
-
-class WaysOut(Protocol):
-    """The ways out of kernels on this node. Every method may be repeated after a crash at any point."""
-
-    async def attach(self, attempt_id: str, netns_path: str) -> object:
-        """Gives an attempt its way out, by the path of its network namespace."""
-        ...
-
-    async def remove(self, attempt_id: str) -> object:
-        """Removes the way out of an attempt that ended, if it is not gone with the namespace."""
-        ...
-
-
 @dataclass(slots=True)
 class _Trouble:
     """What failed last, how often in a row, and when it may be tried again (monotonic)."""
@@ -112,7 +71,9 @@ class Reconciler(Generic[Network]):
         clock: Callable[[], float],
         random_numbers: random.Random,
         fence: Fence | None = None,
+        conditions: Conditions | None = None,
         parallel_creates: int = PARALLEL_CREATES,
+        inspection_interval: float = INTERVAL,
     ) -> None:
         """`clock` is monotonic; `hosts` gives the text of /etc/hosts in a network; so many kernels are created at once.
 
@@ -126,22 +87,41 @@ class Reconciler(Generic[Network]):
         self._random = random_numbers
         self._parallel_creates = parallel_creates
         self.fence = fence
+        self.conditions = conditions or Conditions()
+        self._inspections = Inspections(self.conditions, inspection_interval)
         self._attempts: dict[str, DesiredAttempt] = {}
         self._networks: dict[str, Network] = {}
         self._complete = False
+        self._absence_removes = True
+        self._removed: set[str] = set()
+        self._removed_networks: set[str] = set()
         self._existing: set[str] = set()
         self._ready: set[str] = set()
         self._settled: set[str] = set()
-        self._busy: dict[str, Action] = {}
+        self._busy: dict[str, Action | InspectNetwork] = {}
         self._troubles: dict[str, _Trouble] = {}
         self._wake = asyncio.Event()
         self._listeners: set[Callable[[], None]] = set()
 
-    def set_desired(self, attempts: Iterable[DesiredAttempt], networks: Iterable[Network]) -> None:
-        """Takes a whole desired set in place of what was known."""
+    def set_desired(
+        self,
+        attempts: Iterable[DesiredAttempt],
+        networks: Iterable[Network],
+        removed_attempts: Iterable[str] = (),
+        removed_networks: Iterable[str] = (),
+        *,
+        absence_removes: bool = True,
+    ) -> None:
+        """Replaces the whole desired set; `removed_attempts` and `removed_networks` are those that the manager names as no longer desired.
+
+        Without `absence_removes`, only what the manager names, now or in a later change, is ended and removed.
+        """
         self._attempts = {attempt.spec.id: attempt for attempt in attempts}
         self._guard()
         self._networks = {network.session_id: network for network in networks}
+        self._removed = set(removed_attempts) - self._attempts.keys()
+        self._removed_networks = set(removed_networks) - self._networks.keys()
+        self._absence_removes = absence_removes
         self._complete = True
         self.changed()
 
@@ -155,11 +135,15 @@ class Reconciler(Generic[Network]):
         """Takes a difference to the desired set, as one."""
         for attempt_id in removed_attempts:
             self._attempts.pop(attempt_id, None)
+            self._removed.add(attempt_id)
         for session_id in removed_networks:
             self._networks.pop(session_id, None)
+            self._removed_networks.add(session_id)
         self._attempts |= {attempt.spec.id: attempt for attempt in attempts}
+        self._removed -= self._attempts.keys()
         self._guard()
         self._networks |= {network.session_id: network for network in networks}
+        self._removed_networks -= self._networks.keys()
         self.changed()
 
     def _guard(self) -> None:
@@ -230,16 +214,28 @@ class Reconciler(Generic[Network]):
         await stopping.wait()
         self._wake.set()
 
-    def _due(self, now: float) -> list[Action]:
+    def _due(self, now: float) -> list[Action | InspectNetwork]:
         """Steps to start now; they count as under way from here on."""
         observed = self._observe()
         self._settled &= observed.attempts.keys()
+        # One that is being created is not observed yet.
+        self._removed &= observed.attempts.keys() | self._busy.keys()
+        self._removed_networks &= self._existing
         if self.fence is not None:
             self.fence.forget(observed.attempts.keys() | self._attempts.keys())
             observed = replace(observed, fenced=self.fence.due())
-        due: list[Action] = []
+        due: list[Action | InspectNetwork] = []
         creates = sum(isinstance(action, Create) for action in self._busy.values())
-        actions = plan(Desired(self._attempts, self._networks.keys(), self._complete), observed, now)
+        desired = Desired(
+            self._attempts,
+            self._networks.keys(),
+            self._complete,
+            self._absence_removes,
+            self._removed,
+            self._removed_networks,
+        )
+        actions = plan(desired, observed, now)
+        self._report_unknown(observed)
         for key in self._troubles.keys() - self._busy.keys() - {_key(action) for action in actions}:
             del self._troubles[key]
         for action in actions:
@@ -254,7 +250,26 @@ class Reconciler(Generic[Network]):
                 creates += 1
             self._busy[key] = action
             due.append(action)
+        if (inspection := self._next_inspection(now)) is not None:
+            self._busy[inspection.session_id] = inspection
+            due.append(inspection)
         return due
+
+    def _next_inspection(self, now: float) -> InspectNetwork | None:
+        self._inspections.follow(self._ready, self._existing, now)
+        if any(isinstance(action, InspectNetwork) for action in self._busy.values()):
+            return None
+        return self._inspections.next((self._ready & self._networks.keys()) - self._busy.keys(), now)
+
+    def _report_unknown(self, observed: Observed) -> None:
+        """Keeps the conditions of kernels whose record was lost, and of those that the manager neither desires nor names."""
+        running = {key: attempt for key, attempt in observed.attempts.items() if not attempt.phase.ended}
+        rebuilt = sorted(key for key, attempt in running.items() if attempt.rebuilt)
+        message = f"running with a record that was lost and rebuilt: {', '.join(rebuilt)}"
+        self.conditions.update(ConditionType.STATE_DAMAGED, message if rebuilt else "", "RECORDS_REBUILT")
+        unknown = sorted(running.keys() - self._attempts.keys() - self._removed) if self._complete else []
+        message = f"running although the manager does not know them, and left alone: {', '.join(unknown)}"
+        self.conditions.update(ConditionType.OTHER, message if unknown else "", "UNKNOWN_KERNELS")
 
     def _is_joined(self, session_id: str) -> bool:
         """Whether an attempt of the session is being created: it may not be among what is observed yet."""
@@ -278,9 +293,11 @@ class Reconciler(Generic[Network]):
         pauses = [time - now for time in times if time > now]
         if self.fence is not None and (pause := self.fence.wait()) is not None:
             pauses.append(pause)
+        if (pause := self._inspections.wait(now)) is not None:
+            pauses.append(pause)
         return min(pauses, default=None)
 
-    async def _work(self, action: Action) -> None:
+    async def _work(self, action: Action | InspectNetwork) -> None:
         key = _key(action)
         try:
             await self._apply(action)
@@ -296,17 +313,24 @@ class Reconciler(Generic[Network]):
             del self._busy[key]
             self.changed()
 
-    async def _apply(self, action: Action) -> None:  # noqa: PLR0912 - one case per kind of step
+    async def _apply(self, action: Action | InspectNetwork) -> None:  # noqa: PLR0912 - one case per kind of step
         match action:
             case EnsureNetwork(session_id):
                 if (network := self._networks.get(session_id)) is not None:
                     self._existing.add(session_id)
                     await self._links.ensure(network)
                     self._ready.add(session_id)
+                    self._inspections.expedite(session_id, self._clock())
+            case InspectNetwork(session_id):
+                if (network := self._networks.get(session_id)) is not None:
+                    await self._inspect(network)
             case RemoveNetwork(session_id):
                 self._ready.discard(session_id)
                 await self._links.remove(session_id)
                 self._existing.discard(session_id)
+            case Identify(attempt_id):
+                if (wanted := self._attempts.get(attempt_id)) is not None:
+                    await self._backend.identify(wanted.spec)
             case Create(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
                     await self._backend.create(wanted.spec, self._hosts_of(wanted))
@@ -332,6 +356,40 @@ class Reconciler(Generic[Network]):
                     await self._ways_out.remove(attempt_id)
                 await self._backend.remove(attempt_id)
 
+    async def _inspect(self, network: Network) -> None:
+        session_id = network.session_id
+        try:
+            steps = await self._links.ensure(network)
+            for attempt in list(self._backend.observed().values()):
+                if (
+                    attempt.session_id == session_id
+                    and attempt.networked
+                    and attempt.attached
+                    and not attempt.phase.ended
+                ):
+                    steps += await self._attach_again(network, attempt)
+        except Exception as error:
+            # It is made again like one that was never there.
+            self._ready.discard(session_id)
+            self._inspections.fail(session_id, str(error))
+            raise
+        self._inspections.pass_(session_id)
+        if steps:
+            log.warning("the network of session %s was not as planned; it was repaired in %d steps", session_id, steps)
+
+    async def _attach_again(self, network: Network, attempt: ObservedAttempt) -> int:
+        try:
+            path = self._backend.namespace_path(attempt.id)
+            steps = await self._links.attach(network, attempt.kernel_id, path)
+        except Exception as error:
+            # A kernel that is about to end has no namespace any more.
+            if self._inspections.detach(attempt.id):
+                raise
+            log.info("kernel of attempt %s cannot be attached now: %s", attempt.id, error)
+            return 0
+        self._inspections.attach(attempt.id)
+        return steps
+
     async def _attach(self, spec: AttemptSpec, path: str) -> None:
         """Joins a kernel to its session and to the outside, both at once: they have nothing in common."""
         steps: list[Awaitable[object]] = []
@@ -350,6 +408,8 @@ class Reconciler(Generic[Network]):
         return f"127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\t{wanted.spec.hostname}\n"
 
 
-def _key(action: Action) -> str:
+def _key(action: Action | InspectNetwork) -> str:
     """What a step is about: steps about one thing follow one another."""
-    return action.session_id if isinstance(action, EnsureNetwork | RemoveNetwork) else action.attempt_id
+    return (
+        action.session_id if isinstance(action, EnsureNetwork | RemoveNetwork | InspectNetwork) else action.attempt_id
+    )

@@ -6,7 +6,7 @@ until a plan is empty: a lost answer, a crash and a restart are all the same cas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent.attempts import DesiredAttempt, Goal, ObservedAttempt, Phase
@@ -17,14 +17,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What a manager wants: attempts by id, and sessions that have a network here.
+    """Desired state: attempts by id, and sessions that have a network here.
 
-    Until it is `complete`, a whole set has not come yet, and what is missing in it means nothing.
+    Until it is `complete`, no whole set has come yet, and absence from it means nothing. With `absence_removes`, what is absent from a
+    complete set is ended and removed; without it, only attempts in `removed`, which the manager named, and the networks of
+    `removed_networks` are.
     """
 
     attempts: Mapping[str, DesiredAttempt]
     networks: Set[str]
     complete: bool
+    absence_removes: bool = True
+    removed: Set[str] = field(default_factory=frozenset)
+    removed_networks: Set[str] = field(default_factory=frozenset)
+
+    def is_removed(self, attempt: ObservedAttempt) -> bool:
+        """Returns whether an observed attempt that is not desired has to end.
+
+        A rebuilt one never ends by its absence: a manager that knows it names it.
+        """
+        return attempt.id in self.removed or (self.complete and self.absence_removes and not attempt.rebuilt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,13 @@ class EnsureNetwork:
     """Make the network of a session whole."""
 
     session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identify:
+    """Complete the record of a rebuilt attempt from what the manager knows of it."""
+
+    attempt_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +125,7 @@ class RemoveNetwork:
 
 
 _MAKING = Create | Decline
-AttemptAction = Create | Decline | Attach | Release | Stop | Kill | Remove
+AttemptAction = Identify | Create | Decline | Attach | Release | Stop | Kill | Remove
 NetworkAction = EnsureNetwork | RemoveNetwork
 Action = AttemptAction | NetworkAction
 
@@ -119,7 +138,8 @@ def plan(desired: Desired, observed: Observed, now: float) -> list[Action]:
 
     * An attempt is created only if there is no record of it.
     * It is let go once it is to run and all attempts of its session here that are to run are held, or have been let go.
-    * Nothing is stopped or removed for being absent from a desired set that is not complete.
+    * Nothing is stopped or removed for being absent from a desired set that is not complete, or whose absences do not remove; nor is a
+      rebuilt attempt, ever. What the manager names as removed is.
     * An attempt that has been without a manager for too long is stopped without grace, whatever is desired.
     * An ended attempt is forgotten when its end is settled and it is no longer desired; a network is removed when it is
       no longer desired and no attempt of its session is left or about to be made.
@@ -138,6 +158,9 @@ def plan(desired: Desired, observed: Observed, now: float) -> list[Action]:
         occupied = {attempt.session_id for attempt in observed.attempts.values()}
         occupied |= {desired.attempts[step.attempt_id].spec.session_id for step in actions if isinstance(step, _MAKING)}
         gone = observed.networks - desired.networks - occupied
+        # Of a rebuilt attempt that no manager has named, the session is not known: its network may be any of them.
+        if not desired.absence_removes or "" in occupied:
+            gone &= desired.removed_networks
         actions += [RemoveNetwork(session_id) for session_id in sorted(gone)]
     return actions
 
@@ -171,7 +194,7 @@ def _step(  # noqa: PLR0917 - the whole situation of one attempt
     blocked: Set[str],
     now: float,
 ) -> AttemptAction | None:
-    unwanted = desired.complete if wanted is None else wanted.goal is Goal.STOPPED
+    unwanted = desired.is_removed(there) if wanted is None else wanted.goal is Goal.STOPPED
     grace = DEFAULT_GRACE if wanted is None else wanted.stop_grace
     step: AttemptAction | None = None
     if there.id in observed.fenced:
@@ -189,6 +212,8 @@ def _step(  # noqa: PLR0917 - the whole situation of one attempt
             step = Stop(there.id, grace) if grace < there.stop_grace else None
     elif unwanted and there.phase in {Phase.WAITING, Phase.PULLING, Phase.CREATED, Phase.RUNNING}:
         step = Stop(there.id, grace)
+    elif wanted is not None and not there.session_id:
+        step = Identify(there.id)
     elif wanted is not None and there.phase is Phase.WAITING:
         step = _first_step(wanted, desired, observed)
     elif wanted is not None and there.phase is Phase.CREATED:

@@ -23,7 +23,8 @@ def pages(contract: Contract) -> dict[str, str]:
         for file in contract.files
     ]
     made["README.md"] = (
-        "# The contract\n\nWhat the comments in `protos/` say, a page for each file. Reflection is on: `buf curl --list-methods` "
+        "# The contract\n\nWhat the comments in `protos/` say, a page for each file. Reflection is on, for callers with a token: "
+        "`buf curl --list-methods` "
         f"shows the same from a running manager.\n\n{table(['file', 'services'], rows)}"
     )
     return made

@@ -11,7 +11,16 @@ import grpc.aio
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.api.authentication import Authenticator
-from manager.api.errors import InUse, InvalidRequest, MethodDenied, NameTaken, NotFound
+from manager.api.errors import (
+    InUse,
+    InvalidRequest,
+    MethodDenied,
+    NameRetired,
+    NameTaken,
+    NotFound,
+    QuotaExceeded,
+    TokenInvalid,
+)
 from manager.api.etags import check_etag
 from manager.api.fields import Violations
 from manager.api.idle_convert import checked_override, override_message
@@ -29,6 +38,7 @@ from retinue.manager.v1 import account_service_pb2_grpc
 
 MAX_MEMBERSHIPS = 1000
 MAX_DESCRIPTION = 256
+MAX_TOKENS = 200
 LONGEST_TTL = dt.timedelta(days=3653)
 _SHORTEST_TTL = dt.timedelta(seconds=1)
 _USER_ROLES = {USER: pb.USER_ROLE_USER, ADMIN: pb.USER_ROLE_ADMIN}
@@ -64,11 +74,13 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 made = await accounts.create_project(tx, name)
                 if made is None:
                     raise NameTaken("project", name)
+                await _refuse_retired(tx, quotas.PROJECT, name)
                 return pb.CreateProjectResponse(project=_project_message(made))
 
             if request.validate_only:
                 if await accounts.get_project(tx, name) is not None:
                     raise NameTaken("project", name)
+                await _refuse_retired(tx, quotas.PROJECT, name)
                 return pb.CreateProjectResponse(project=pb.Project(name=name))
             caller = current_principal().name
             return await requests.once(tx, caller, "CreateProject", request, pb.CreateProjectResponse, create)
@@ -84,11 +96,9 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 limit=page.size + 1,
                 among=None if caller.is_admin else caller.projects,
             )
-        shown = found[: page.size]
-        return pb.ListProjectsResponse(
-            projects=[_project_message(project) for project in shown],
-            next_page_token=page.token_after([shown[-1].name]) if len(found) > page.size else "",
-        )
+        messages = [_project_message(project) for project in found[: page.size]]
+        projects, token = page.close(messages, len(found), lambda place: [found[place].name])
+        return pb.ListProjectsResponse(projects=projects, next_page_token=token)
 
     async def DeleteProject(self, request: pb.DeleteProjectRequest, context: _Context) -> pb.DeleteProjectResponse:
         """See the proto."""
@@ -111,6 +121,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                     await _existing_project(tx, project)
                 if await accounts.create_user(tx, name, role, memberships) is None:
                     raise NameTaken("user", name)
+                await _refuse_retired(tx, quotas.USER, name)
                 return pb.CreateUserResponse(user=await _user_message(tx, name))
 
             if request.validate_only:
@@ -118,6 +129,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                     await _existing_project(tx, project)
                 if await accounts.get_user(tx, name) is not None:
                     raise NameTaken("user", name)
+                await _refuse_retired(tx, quotas.USER, name)
                 shown = [
                     Membership(user_name=name, project=project, role=role) for project, role in memberships.items()
                 ]
@@ -134,10 +146,9 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             found = await accounts.list_users(tx, after=page.after[0] if page.after else "", limit=page.size + 1)
             shown = found[: page.size]
             memberships = await accounts.memberships_of(tx, [user.name for user in shown])
-        return pb.ListUsersResponse(
-            users=[_as_message(user, memberships[user.name]) for user in shown],
-            next_page_token=page.token_after([shown[-1].name]) if len(found) > page.size else "",
-        )
+        messages = [_as_message(user, memberships[user.name]) for user in shown]
+        users, token = page.close(messages, len(found), lambda place: [found[place].name])
+        return pb.ListUsersResponse(users=users, next_page_token=token)
 
     async def DeleteUser(self, request: pb.DeleteUserRequest, context: _Context) -> pb.DeleteUserResponse:
         """See the proto."""
@@ -172,8 +183,14 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         violations.raise_any()
         secret = new_secret(TOKEN_PREFIX)
         async with self._database.transaction() as tx:
+            # One at a time for each user: tokens are counted, and none comes from one that is being revoked.
             await _existing_user(tx, user, lock=True)
-            token = await accounts.create_token(tx, user, hash_secret(secret), description=description, ttl=ttl)
+            parent_id = await _parent(tx, user, ttl)
+            if await accounts.count_live_tokens(tx, user) >= MAX_TOKENS:
+                raise QuotaExceeded([(f"users/{user}", f"{MAX_TOKENS} tokens of user {user} are valid: revoke some")])
+            token = await accounts.create_token(
+                tx, user, hash_secret(secret), description=description, ttl=ttl, parent_id=parent_id
+            )
             return pb.CreateTokenResponse(token=_token_message(token), secret=secret)
 
     async def ListTokens(self, request: pb.ListTokensRequest, context: _Context) -> pb.ListTokensResponse:
@@ -183,11 +200,11 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         after = (dt.datetime.fromisoformat(page.after[0]), uuid.UUID(page.after[1])) if page.after else None
         async with self._database.transaction() as tx:
             found = await accounts.list_tokens(tx, user, after=after, limit=page.size + 1)
-        shown = found[: page.size]
-        token = ""
-        if len(found) > page.size:
-            token = page.token_after([shown[-1].create_time.isoformat(), str(shown[-1].id)])
-        return pb.ListTokensResponse(tokens=[_token_message(item) for item in shown], next_page_token=token)
+        messages = [_token_message(item) for item in found[: page.size]]
+        tokens, token = page.close(
+            messages, len(found), lambda place: [found[place].create_time.isoformat(), str(found[place].id)]
+        )
+        return pb.ListTokensResponse(tokens=tokens, next_page_token=token)
 
     async def RevokeToken(self, request: pb.RevokeTokenRequest, context: _Context) -> pb.RevokeTokenResponse:
         """See the proto."""
@@ -196,9 +213,10 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         token_id = violations.uuid("token_id", request.token_id)
         violations.raise_any()
         async with self._database.transaction() as tx:
-            token = await accounts.get_token(tx, token_id, lock=True)
+            token = await accounts.get_token(tx, token_id)
             if token is None or not (caller.is_admin or token.user_name == caller.name):
                 raise NotFound("token", request.token_id)
+            await _existing_user(tx, token.user_name, lock=True)
             await accounts.revoke_token(tx, token_id)
             await tx.refresh(token)
             response = pb.RevokeTokenResponse(token=_token_message(token))
@@ -243,12 +261,9 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 after=page.after or ("", ""),
                 limit=page.size + 1,
             )
-            shown = found[: page.size]
-            messages = await _quota_messages(tx, shown)
-        return pb.GetQuotasResponse(
-            quotas=messages,
-            next_page_token=page.token_after([shown[-1].kind, shown[-1].name]) if len(found) > page.size else "",
-        )
+            messages = await _quota_messages(tx, found[: page.size])
+        listed, token = page.close(messages, len(found), lambda place: [found[place].kind, found[place].name])
+        return pb.GetQuotasResponse(quotas=listed, next_page_token=token)
 
     async def SetIdleOverride(
         self, request: pb.SetIdleOverrideRequest, context: _Context
@@ -283,11 +298,39 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 after=page.after[0] if page.after else "",
                 limit=page.size + 1,
             )
-        shown = found[: page.size]
-        return pb.ListIdleOverridesResponse(
-            overrides=[override_message(override) for override in shown],
-            next_page_token=page.token_after([shown[-1].user_name]) if len(found) > page.size else "",
-        )
+        messages = [override_message(override) for override in found[: page.size]]
+        overrides, token = page.close(messages, len(found), lambda place: [found[place].user_name])
+        return pb.ListIdleOverridesResponse(overrides=overrides, next_page_token=token)
+
+
+async def _parent(tx: AsyncSession, user: str, ttl: dt.timedelta | None) -> uuid.UUID | None:
+    """Returns the token that a new one is made with and ends with; none when an administrator makes it for somebody else.
+
+    Raises InvalidRequest when it is asked to last longer than that, and TokenInvalid when that was revoked a moment ago.
+    """
+    caller = current_principal()
+    if user != caller.name or caller.token_id is None:
+        return None
+    parent = await accounts.get_token(tx, caller.token_id)
+    if parent is None or parent.revoke_time is not None:
+        raise TokenInvalid
+    if ttl is not None and parent.expire_time is not None:
+        left = parent.expire_time - dt.datetime.now(dt.UTC)
+        if ttl > left:
+            raise InvalidRequest(
+                [
+                    (
+                        "ttl",
+                        f"must be at most {max(0, int(left.total_seconds()))} s, as long as the token that you call with",
+                    )
+                ]
+            )
+    return parent.id
+
+
+async def _refuse_retired(tx: AsyncSession, kind: str, name: str) -> None:
+    if await accounts.is_retired(tx, kind, name):
+        raise NameRetired(kind.lower(), name)
 
 
 def _own_or_any(user: str) -> str:
@@ -381,4 +424,5 @@ def _token_message(token: Token) -> pb.Token:
         create_time=timestamp(token.create_time),
         expire_time=timestamp(token.expire_time),
         revoke_time=timestamp(token.revoke_time),
+        parent_id="" if token.parent_id is None else str(token.parent_id),
     )

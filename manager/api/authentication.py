@@ -6,21 +6,21 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import grpc.aio
-
+from manager.api.calls import Call
 from manager.api.errors import AgentRevoked, CredentialsMissing, TokenInvalid
-from manager.identity.authority import AGENT_URI_PREFIX
+from manager.identity.authority import certificate_fingerprint, parse_agent_uri
 from manager.identity.principal import Kind, Membership, Principal
 from manager.identity.tokens import TOKEN_PREFIX, hash_secret, is_secret, same_hash
 from manager.store import accounts, agents
 from manager.store.accounts import Bearer
 from manager.store.database import Database
+from manager.store.lanes import Lane, in_lane
 
 # What was looked up is believed for so long; with the interval of the looks at open streams this bounds how long a
 # revoked token lives on, to 5 s.
 CACHE_SECONDS = 2.0
 _MAX_CACHED = 10_000
-_ALTERNATIVE_NAMES = "x509_subject_alternative_name"
+_ALTERNATIVE_NAMES, _CERTIFICATE = "x509_subject_alternative_name", "x509_pem_cert"
 _SCHEME = "Bearer "
 
 
@@ -33,34 +33,37 @@ class Authenticator:
         self._monotonic = monotonic
         self._clock = clock
         self._bearers: dict[bytes, tuple[float, Bearer]] = {}
-        self._enrolled: dict[str, float] = {}
+        self._enrolled: dict[tuple[str, int], float] = {}
 
     def forget(self) -> None:
         """Credentials, roles or memberships have changed: look again."""
         self._bearers.clear()
         self._enrolled.clear()
 
-    async def authenticate(self, context: grpc.aio.ServicerContext[Any, Any]) -> Principal:
-        """The caller. A certificate of an agent counts before any token.
+    async def authenticate(self, call: Call) -> Principal:
+        """Returns the caller. A certificate of an agent counts before any token.
 
         Raises CredentialsMissing, TokenInvalid, AgentRevoked, StoreUnavailable.
         """
-        agent_id = agent_of(context.auth_context())
-        if agent_id is not None:
-            return await self._agent(agent_id)
-        return await self._user(bearer_of(context.invocation_metadata() or ()))
+        agent = agent_of(call.identities)
+        if agent is not None:
+            certificate = next(iter(call.identities.get(_CERTIFICATE, ())), b"")
+            return await self._agent(*agent, certificate_fingerprint(certificate))
+        return await self._user(bearer_of(call.metadata))
 
-    async def _agent(self, agent_id: str) -> Principal:
+    async def _agent(self, agent_id: str, generation: int, certificate: str) -> Principal:
         now = self._monotonic()
-        if now - self._enrolled.get(agent_id, -CACHE_SECONDS) >= CACHE_SECONDS:
-            async with self._database.transaction() as tx:
-                enrolled = await agents.is_enrolled(tx, agent_id)
+        key = agent_id, generation
+        if now - self._enrolled.get(key, -CACHE_SECONDS) >= CACHE_SECONDS:
+            with in_lane(Lane.AGENTS):
+                async with self._database.transaction() as tx:
+                    enrolled = await agents.is_enrolled(tx, agent_id, generation)
             if not enrolled:
-                self._enrolled.pop(agent_id, None)
+                self._enrolled.pop(key, None)
                 raise AgentRevoked
             self._make_room(self._enrolled)
-            self._enrolled[agent_id] = now
-        return Principal(Kind.AGENT, agent_id)
+            self._enrolled[key] = now
+        return Principal(Kind.AGENT, agent_id, generation=generation, certificate=certificate)
 
     async def _user(self, secret: str) -> Principal:
         if not is_secret(secret, TOKEN_PREFIX):
@@ -69,8 +72,9 @@ class Authenticator:
         now = self._monotonic()
         looked, bearer = self._bearers.get(key, (-CACHE_SECONDS, None))
         if bearer is None or now - looked >= CACHE_SECONDS:
-            async with self._database.transaction() as tx:
-                bearer = await accounts.find_bearer(tx, key)
+            with in_lane(Lane.CREDENTIALS):
+                async with self._database.transaction() as tx:
+                    bearer = await accounts.find_bearer(tx, key)
             if bearer is None or not same_hash(bearer.hash, key):
                 self._bearers.pop(key, None)
                 raise TokenInvalid
@@ -87,13 +91,10 @@ class Authenticator:
             cache.clear()
 
 
-def agent_of(auth_context: Mapping[str, Iterable[bytes]]) -> str | None:
-    """The agent that a connection's certificate names; None without such a certificate."""
-    for name in auth_context.get(_ALTERNATIVE_NAMES, ()):
-        text = bytes(name).decode(errors="replace")
-        if text.startswith(AGENT_URI_PREFIX):
-            return text.removeprefix(AGENT_URI_PREFIX)
-    return None
+def agent_of(identities: Mapping[str, Iterable[bytes]]) -> tuple[str, int] | None:
+    """The agent that a connection's certificate names, and its generation; None without such a certificate."""
+    names = (bytes(name).decode(errors="replace") for name in identities.get(_ALTERNATIVE_NAMES, ()))
+    return next(filter(None, map(parse_agent_uri, names)), None)
 
 
 def bearer_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:

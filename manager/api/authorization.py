@@ -16,6 +16,8 @@ class Access(Enum):
     """Who may call a method."""
 
     ANYONE = auto()
+    CALLER = auto()
+    """Anyone with credentials."""
     USER = auto()
     ADMIN = auto()
     AGENT = auto()
@@ -70,6 +72,8 @@ METHODS: Mapping[str, Access] = {
             "ListAgents": Access.USER,
             "DrainAgent": Access.ADMIN,
             "UndrainAgent": Access.ADMIN,
+            "ListOrphans": Access.ADMIN,
+            "EndOrphans": Access.ADMIN,
             "GetResourceGroup": Access.USER,
             "ListResourceGroups": Access.USER,
             "CreateResourceGroup": Access.ADMIN,
@@ -110,7 +114,7 @@ METHODS: Mapping[str, Access] = {
         },
     ),
     **_methods("grpc.health.v1.Health", {"Check": Access.ANYONE, "List": Access.ANYONE, "Watch": Access.ANYONE}),
-    **_methods("grpc.reflection.v1alpha.ServerReflection", {"ServerReflectionInfo": Access.ANYONE}),
+    **_methods("grpc.reflection.v1alpha.ServerReflection", {"ServerReflectionInfo": Access.CALLER}),
 }
 
 
@@ -122,7 +126,7 @@ def access_to(method: str) -> Access | None:
 def authorise(access: Access | None, principal: Principal) -> None:
     """Raises MethodDenied unless the principal is one of those who may."""
     match access:
-        case Access.ANYONE:
+        case Access.ANYONE | Access.CALLER:
             allowed = True
         case Access.USER:
             allowed = principal.kind is Kind.USER

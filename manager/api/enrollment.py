@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +12,14 @@ from manager.api.errors import InvalidRequest, JoinTokenInvalid, MethodDenied
 from manager.api.fields import Violations
 from manager.api.interceptors import current_principal
 from manager.api.times import timestamp
-from manager.identity.authority import Authority, BadCertificateRequest, Certificate
+from manager.identity.authority import Authority, BadCertificateRequest, Certificate, certificate_fingerprint
 from manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, is_secret
 from manager.store import agents
 from manager.store.database import Database
 from retinue.manager.v1 import enrollment_service_pb2 as pb
 from retinue.manager.v1 import enrollment_service_pb2_grpc
+
+_log = logging.getLogger(__name__)
 
 _LONGEST_INSTANCE, _LONGEST_VERSION = 64, 64
 
@@ -52,8 +55,9 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
             violations = Violations()
             violations.name("agent_id", request.agent_id)
             violations.raise_any()
-            certificate = self._issue(request.agent_id, request.certificate_request)
-            await agents.enrol(tx, secret_hash, request.agent_id)
+            generation = await agents.enrol(tx, secret_hash, request.agent_id)
+            certificate = self._issue(request.agent_id, generation, request.certificate_request)
+            await agents.renew(tx, request.agent_id, generation, certificate_fingerprint(certificate.certificate))
         return pb.EnrollResponse(
             certificate=certificate.certificate.decode(),
             ca_certificate=self._authority.certificate.decode(),
@@ -83,14 +87,25 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
     ) -> pb.RenewCertificateResponse:
         """See the proto."""
         _check_self(request.agent_id)
-        certificate = self._issue(request.agent_id, request.certificate_request)
+        caller = current_principal()
+        certificate = self._issue(request.agent_id, caller.generation, request.certificate_request)
+        async with self._database.transaction() as tx:
+            before = await agents.renew(
+                tx, request.agent_id, caller.generation, certificate_fingerprint(certificate.certificate)
+            )
+        if before != caller.certificate:
+            # An answer that was lost looks the same: it is said, and not refused.
+            _log.warning(
+                "agent %s renewed a certificate that is not its newest: its answer was lost, or another one has its key",
+                request.agent_id,
+            )
         return pb.RenewCertificateResponse(
             certificate=certificate.certificate.decode(), expire_time=timestamp(certificate.expire_time)
         )
 
-    def _issue(self, agent_id: str, certificate_request: str) -> Certificate:
+    def _issue(self, agent_id: str, generation: int, certificate_request: str) -> Certificate:
         try:
-            return self._authority.issue_agent(agent_id, certificate_request)
+            return self._authority.issue_agent(agent_id, generation, certificate_request)
         except BadCertificateRequest as error:
             raise InvalidRequest([("certificate_request", str(error))]) from error
 

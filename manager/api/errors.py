@@ -4,12 +4,12 @@
         InvalidRequest, InvalidPage, RequestIdReused
         CredentialsMissing, TokenInvalid, JoinTokenInvalid, AgentRevoked
         MethodDenied, ProjectDenied, MountNotAllowed
-        NotFound, NameTaken, AgentIdInUse
+        NotFound, NameTaken, NameRetired, AgentIdInUse
         EtagMismatch, ConnectionReset
         InUse, StateForbids, PortClosed, ServiceFailed, GatewayOff, ExtensionRefused, FeatureUnavailable, LanguageUnavailable,
         DependencyFailed, DependencyRefused, FileRefused
-        RevisionCompacted, RevisionInFuture, OffsetPastEnd, ReaderTooSlow, QuotaExceeded,
-        StreamLimit, TooManyWrongTokens, NoSpace
+        RevisionCompacted, RevisionInFuture, RevisionLost, OffsetPastEnd, ReaderTooSlow, QuotaExceeded,
+        StreamLimit, TooManyCalls, TooManyWrongTokens, NoSpace
         Unavailable, DeadlineExceeded, Internal
 
 Raised anywhere below a servicer; one interceptor turns them into `google.rpc.Status` with an ErrorInfo and what else applies.
@@ -144,7 +144,7 @@ class AgentRevoked(ApiError):
     code, reason = grpc.StatusCode.UNAUTHENTICATED, "AGENT_REVOKED"
 
     def __init__(self) -> None:
-        super().__init__("the agent was revoked")
+        super().__init__("the agent was revoked, or has enrolled again since its certificate was made")
 
 
 class MethodDenied(ApiError):
@@ -174,6 +174,18 @@ class MountNotAllowed(ApiError):
         )
 
 
+class ImageNotAllowed(ApiError):
+    """The resource group lets no images come from the registry."""
+
+    code, reason = grpc.StatusCode.PERMISSION_DENIED, "IMAGE_NOT_ALLOWED"
+
+    def __init__(self, image: str, registry: str, group: str) -> None:
+        super().__init__(
+            f"image {image} may not be used: registry {registry} is not among the image registries of resource group {group}",
+            {"image": image, "registry": registry},
+        )
+
+
 class NotFound(ApiError):
     """No such thing, or none that the caller may read."""
 
@@ -190,6 +202,17 @@ class NameTaken(ApiError):
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"the name of the {kind} is taken", {"kind": kind, "name": name})
+
+
+class NameRetired(ApiError):
+    """A thing of the kind that was deleted had the name; what it left behind still bears it."""
+
+    code, reason = grpc.StatusCode.ALREADY_EXISTS, "NAME_RETIRED"
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(
+            f"the name was that of a {kind} that was deleted, and is not used again", {"kind": kind, "name": name}
+        )
 
 
 class AgentIdInUse(ApiError):
@@ -338,6 +361,16 @@ class RevisionInFuture(ApiError):
         super().__init__(f"the journal ends at revision {newest}", {"newest": str(newest)})
 
 
+class RevisionLost(ApiError):
+    """The revision counts in a history that ended when the database was restored."""
+
+    code, reason = grpc.StatusCode.OUT_OF_RANGE, "REVISION_LOST"
+
+    def __init__(self, incarnation: str) -> None:
+        message = "the database was restored from a backup since that revision: list again"
+        super().__init__(message, {"incarnation": incarnation})
+
+
 class OffsetPastEnd(ApiError):
     """The offset is past the end of the output."""
 
@@ -387,6 +420,25 @@ class StreamLimit(ApiError):
 
     def __init__(self, limit: int | str) -> None:
         super().__init__(f"{limit} streams of this kind are open already", {"limit": str(limit)})
+
+
+class TooManyCalls(ApiError):
+    """The caller has too many calls of this kind running, or has made too many in a short time. Nothing was done."""
+
+    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS"
+
+    def __init__(self, subject: str, description: str, seconds: float) -> None:
+        """`subject` is who is limited, as `users/ann`; `seconds` are to pass before it is tried again."""
+        super().__init__(f"too many calls: {description}")
+        self.retry_seconds = seconds
+        self.subject = _printable(subject, _MAX_VALUE)
+
+    def details(self) -> Sequence[Message]:
+        """Returns the limit, and when to try again."""
+        delay = Duration()
+        delay.FromMilliseconds(math.ceil(1000 * self.retry_seconds))
+        violation = QuotaFailure.Violation(subject=self.subject, description=str(self))
+        return (RetryInfo(retry_delay=delay), QuotaFailure(violations=[violation]))
 
 
 class TooManyWrongTokens(ApiError):

@@ -10,6 +10,7 @@ from manager.api import errors
 from manager.api.first_request import first_request
 from manager.api.interceptors import current_principal
 from manager.api.sight import find_session, note_entrance
+from manager.fleet.dialer import Purpose
 from manager.fleet.forwarding import Forwarder, Place
 from manager.lifecycle import presence
 from manager.lifecycle.entrances import Way
@@ -35,7 +36,7 @@ async def serve_upload(
     place = await _place(database, start.session, start.hostname, Way.UPLOAD)
     _log.info("%s uploads files to attempt %s", current_principal().name, place.attempt_id)
     steps = _steps(place.attempt_id, requests)
-    async with aclosing(forwarder.exchange(place, lambda stub: stub.UploadFiles, steps)) as responses:
+    async with aclosing(forwarder.exchange(place, lambda stub: stub.UploadFiles, steps, Purpose.FILES)) as responses:
         async for response in responses:
             if response.HasField("ready"):
                 yield pb.UploadFilesResponse(ready=response.ready)
@@ -52,7 +53,7 @@ async def serve_download(
     place = await _place(database, request.session, request.hostname, Way.DOWNLOAD)
     _log.info("%s downloads files of attempt %s", current_principal().name, place.attempt_id)
     asked = agent_pb.DownloadFilesRequest(attempt_id=place.attempt_id, files=request.files)
-    async with aclosing(forwarder.stream(place, lambda stub: stub.DownloadFiles, asked)) as responses:
+    async with aclosing(forwarder.stream(place, lambda stub: stub.DownloadFiles, asked, Purpose.FILES)) as responses:
         async for response in responses:
             match response.WhichOneof("step"):
                 case "begin":
@@ -73,7 +74,7 @@ async def serve_list(
         raise errors.InvalidRequest([("path", violation)])
     place = await _place(database, request.session, request.hostname)
     asked = agent_pb.ListFilesRequest(attempt_id=place.attempt_id, path=request.path, recursive=request.recursive)
-    async with aclosing(forwarder.stream(place, lambda stub: stub.ListFiles, asked)) as responses:
+    async with aclosing(forwarder.stream(place, lambda stub: stub.ListFiles, asked, Purpose.FILES)) as responses:
         async for response in responses:
             yield pb.ListFilesResponse(entries=response.entries)
 

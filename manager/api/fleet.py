@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.api.errors import InUse, NameTaken, NotFound
+from manager.api.errors import InUse, InvalidRequest, NameTaken, NotFound
 from manager.api.etags import check_etag
 from manager.api.fields import Violations
 from manager.api.filters import parse_filter
-from manager.api.fleet_convert import agent_message, group_message, mismatch_message, share_message
+from manager.api.fleet_convert import agent_message, group_message, mismatch_message, orphan_message, share_message
+from manager.api.fleet_views import agent_for_user, group_for_user, shares_for_user
 from manager.api.group_policy import changed_policy, new_policy
 from manager.api.interceptors import current_principal
 from manager.api.pages import open_page
 from manager.api.times import timestamp
+from manager.fleet.agent_values import attempt_key
 from manager.identity.authority import Authority
 from manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
-from manager.store import agents, groups, journal, ledger, requests
+from manager.lifecycle.agent_conditions import OUT_OF_BOUNDS, with_found
+from manager.lifecycle.desires import attempt_id
+from manager.store import agent_conditions, agents, groups, journal, ledger, orphans, requests
 from manager.store.database import Database
 from manager.store.tables import Agent, ResourceGroup
 from retinue.manager.v1 import fleet_service_pb2 as pb
@@ -28,6 +33,7 @@ from retinue.manager.v1 import fleet_service_pb2_grpc
 
 DEFAULT_GROUP = "default"
 MAX_USES = 10_000
+MAX_ORPHANS = 500
 DEFAULT_JOIN_TTL, LONGEST_JOIN_TTL = dt.timedelta(minutes=15), dt.timedelta(days=30)
 _SHORTEST_TTL = dt.timedelta(seconds=1)
 _STATE_PREFIX = "AGENT_STATE_"
@@ -36,7 +42,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
-    """The fleet, for everybody to look at and for administrators to change."""
+    """The fleet, for users to see what they can have of it, and for administrators to change."""
 
     def __init__(self, database: Database, authority: Authority, changed: Callable[[], None]) -> None:
         """`changed` is called when what may be placed, or how, has changed."""
@@ -47,7 +53,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def GetAgent(self, request: pb.GetAgentRequest, context: _Context) -> pb.GetAgentResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            return pb.GetAgentResponse(agent=await _agent_message(tx, request.agent_id))
+            return pb.GetAgentResponse(agent=_agent_shown(await _agent_message(tx, request.agent_id)))
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: _Context) -> pb.ListAgentsResponse:
         """See the proto."""
@@ -61,10 +67,9 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             found = await agents.list_page(tx, terms=terms, after=after, limit=page.size + 1)
             shown = found[: page.size]
             loads = await agents.read_loads(tx, [agent.id for agent in shown])
-        return pb.ListAgentsResponse(
-            agents=[agent_message(agent, loads[agent.id]) for agent in shown],
-            next_page_token=page.token_after([shown[-1].id]) if len(found) > page.size else "",
-        )
+        messages = [_agent_shown(agent_message(agent, loads[agent.id])) for agent in shown]
+        listed, token = page.close(messages, len(found), lambda place: [found[place].id])
+        return pb.ListAgentsResponse(agents=listed, next_page_token=token)
 
     async def DrainAgent(self, request: pb.DrainAgentRequest, context: _Context) -> pb.DrainAgentResponse:
         """See the proto."""
@@ -79,17 +84,53 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             agent = await _existing_agent(tx, agent_id, lock=True)
             check_etag(given_etag, agent.version)
             await agents.set_drained(tx, agent_id, drained=drained)
+            if not drained:
+                await agent_conditions.change(
+                    tx, agent_id, "found", lambda before, now: with_found(OUT_OF_BOUNDS, None, before, now)
+                )
             await tx.refresh(agent)
             message = agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id])
         self._changed()
         return message
+
+    async def ListOrphans(self, request: pb.ListOrphansRequest, context: _Context) -> pb.ListOrphansResponse:
+        """See the proto."""
+        page = open_page(request.page_size, request.page_token, ["orphans", request.agent_id])
+        after = (page.after[0], uuid.UUID(page.after[1]), int(page.after[2])) if page.after else None
+        async with self._database.transaction() as tx:
+            found = await orphans.list_page(tx, request.agent_id, after, page.size + 1)
+        listed, token = page.close(
+            [orphan_message(row) for row in found[: page.size]],
+            len(found),
+            lambda place: [found[place]["agent_id"], str(found[place]["kernel_id"]), str(found[place]["epoch"])],
+        )
+        return pb.ListOrphansResponse(orphans=listed, next_page_token=token)
+
+    async def EndOrphans(self, request: pb.EndOrphansRequest, context: _Context) -> pb.EndOrphansResponse:
+        """See the proto."""
+        if len(request.attempt_ids) > MAX_ORPHANS:
+            raise InvalidRequest([("attempt_ids", f"must be at most {MAX_ORPHANS}")])
+        keys = [attempt_key(text) for text in request.attempt_ids]
+        wanted = [key for key in keys if key is not None]
+        if len(wanted) < len(keys):
+            raise InvalidRequest(
+                [(f"attempt_ids[{place}]", "must be KERNEL_ID.EPOCH") for place, key in enumerate(keys) if key is None]
+            )
+        async with self._database.transaction() as tx:
+            await _existing_agent(tx, request.agent_id)
+            ending = await orphans.request_end(tx, request.agent_id, wanted or None)
+            for key in wanted:
+                if key not in ending:
+                    raise NotFound("attempt", attempt_id(*key))
+        return pb.EndOrphansResponse(attempt_ids=sorted(attempt_id(*key) for key in ending))
 
     async def GetResourceGroup(
         self, request: pb.GetResourceGroupRequest, context: _Context
     ) -> pb.GetResourceGroupResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            return pb.GetResourceGroupResponse(resource_group=group_message(await _existing_group(tx, request.name)))
+            group = group_message(await _existing_group(tx, request.name))
+            return pb.GetResourceGroupResponse(resource_group=_group_shown(group))
 
     async def ListResourceGroups(
         self, request: pb.ListResourceGroupsRequest, context: _Context
@@ -98,11 +139,9 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         page = open_page(request.page_size, request.page_token, ["groups"])
         async with self._database.transaction() as tx:
             found = await groups.list_page(tx, after=page.after[0] if page.after else "", limit=page.size + 1)
-        shown = found[: page.size]
-        return pb.ListResourceGroupsResponse(
-            resource_groups=[group_message(group) for group in shown],
-            next_page_token=page.token_after([shown[-1].name]) if len(found) > page.size else "",
-        )
+        messages = [_group_shown(group_message(group)) for group in found[: page.size]]
+        listed, token = page.close(messages, len(found), lambda place: [found[place].name])
+        return pb.ListResourceGroupsResponse(resource_groups=listed, next_page_token=token)
 
     async def CreateResourceGroup(
         self, request: pb.CreateResourceGroupRequest, context: _Context
@@ -169,7 +208,8 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         async with self._database.transaction() as tx:
             await _existing_group(tx, name)
             shares = await groups.read_shares(tx, name)
-        return pb.ListSharesResponse(shares=[share_message(share) for share in shares])
+        messages, caller = [share_message(share) for share in shares], current_principal()
+        return pb.ListSharesResponse(shares=messages) if caller.is_admin else shares_for_user(messages, caller.name)
 
     async def VerifyLedger(self, request: pb.VerifyLedgerRequest, context: _Context) -> pb.VerifyLedgerResponse:
         """See the proto."""
@@ -178,7 +218,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             if request.resource_group:
                 await _existing_group(tx, request.resource_group)
             found = await ledger.verify(tx, request.resource_group)
-            revision, _ = await journal.head(tx)
+            revision = (await journal.head(tx)).revision
         return pb.VerifyLedgerResponse(
             mismatches=[mismatch_message(item) for item in found.mismatches],
             claims=found.claims,
@@ -210,6 +250,15 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         return pb.CreateJoinTokenResponse(
             token=secret, ca_fingerprint=self._authority.fingerprint, expire_time=timestamp(expire_time)
         )
+
+
+def _agent_shown(agent: pb.Agent) -> pb.Agent:
+    return agent if current_principal().is_admin else agent_for_user(agent)
+
+
+def _group_shown(group: pb.ResourceGroup) -> pb.ResourceGroup:
+    caller = current_principal()
+    return group if caller.is_admin else group_for_user(group, caller.name, caller.projects)
 
 
 async def _existing_agent(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> Agent:

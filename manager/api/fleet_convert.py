@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import logging
 from collections.abc import Mapping
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
 from manager.api.etags import etag
 from manager.api.idle_convert import policy_message
 from manager.api.times import timestamp
+from manager.lifecycle.addressing import check_underlay
 from manager.lifecycle.idle import stored_policy
 from manager.scheduling.amounts import format_amount
 from manager.store.agents import Load
@@ -16,9 +20,32 @@ from manager.store.ledger import Mismatch
 from manager.store.tables import Agent, DrfShare, ResourceGroup
 from retinue.manager.v1 import fleet_service_pb2 as pb
 
+_log = logging.getLogger(__name__)
+
+_CONDITIONS = {
+    name.removeprefix("AGENT_CONDITION_TYPE_"): number for name, number in pb.AgentConditionType.items() if number
+}
+
 
 def agent_message(agent: Agent, load: Load) -> pb.Agent:
-    """An agent and what is held of it."""
+    """An agent and what is held of it. Of one that this version cannot read, what it can, with a condition that says so."""
+    try:
+        message = _agent_message(agent, load)
+        check_underlay(agent.underlay_address)
+    except Exception as error:  # noqa: BLE001  # said in the message
+        _log.warning("agent %s is shown in part: %r", agent.id, error)
+        message = pb.Agent(
+            id=agent.id, resource_group=agent.resource_group, drained=agent.drained, etag=etag(agent.version)
+        )
+        message.conditions.add(
+            type=pb.AGENT_CONDITION_TYPE_UNREADABLE,
+            message="written by another version of the manager, or damaged: nothing is placed on it",
+            blocks_placement=True,
+        )
+    return message
+
+
+def _agent_message(agent: Agent, load: Load) -> pb.Agent:
     return pb.Agent(
         id=agent.id,
         resource_group=agent.resource_group,
@@ -34,6 +61,31 @@ def agent_message(agent: Agent, load: Load) -> pb.Agent:
         create_time=timestamp(agent.create_time),
         heartbeat_time=timestamp(agent.heartbeat_time),
         backends=agent.backends,
+        conditions=[_condition(row) for row in (*agent.found_conditions, *agent.reported_conditions)],
+    )
+
+
+def _condition(row: Mapping[str, Any]) -> pb.AgentCondition:
+    return pb.AgentCondition(
+        type=_CONDITIONS.get(row["type"], pb.AGENT_CONDITION_TYPE_OTHER),
+        reason=row["reason"],
+        message=row["message"],
+        since_time=timestamp(dt.datetime.fromisoformat(row["since"])),
+        blocks_placement=row["blocks"],
+    )
+
+
+def orphan_message(row: Mapping[str, Any]) -> pb.Orphan:
+    """An attempt that an agent runs and the database does not know."""
+    return pb.Orphan(
+        agent_id=row["agent_id"],
+        attempt_id=f"{row['kernel_id']}.{row['epoch']}",
+        session_id=str(row["session_id"] or ""),
+        session_name=row["session_name"] or "",
+        owner=row["owner"] or "",
+        state=row["state"],
+        end_requested=row["end_requested"],
+        create_time=timestamp(row["create_time"]),
     )
 
 
@@ -50,6 +102,7 @@ def group_message(group: ResourceGroup) -> pb.ResourceGroup:
         egress=pb.EgressPolicy.Value(f"EGRESS_POLICY_{group.egress}"),
         create_time=timestamp(group.create_time),
         mount_roots=[pb.MountRoot(**root) for root in group.mount_roots],
+        image_registries=group.image_registries,
         idle_policy=policy_message(stored_policy(group.idle_policy)),
     )
 

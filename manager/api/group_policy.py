@@ -10,6 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from manager.api.fields import Violations
 from manager.api.idle_convert import checked_policy
+from manager.lifecycle.image_registries import check_patterns
 from manager.lifecycle.mounts import MountRoot, check_roots
 from manager.scheduling.columns import Policy
 from manager.scheduling.strategies import PolicyError, agent_strategies, session_strategies, validate_policy
@@ -28,6 +29,7 @@ MUTABLE = (
     "start_timeout",
     "egress",
     "mount_roots",
+    "image_registries",
     "idle_policy",
 )
 _EGRESS_PREFIX = "EGRESS_POLICY_"
@@ -43,6 +45,7 @@ def new_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, A
         "start_timeout_seconds": _start_timeout(message, violations),
         "egress": _egress(message, violations),
         "mount_roots": _mount_roots(message, violations),
+        "image_registries": _image_registries(message, violations),
         "idle_policy": _idle_policy(message, violations),
     }
     _check(policy, violations)
@@ -72,6 +75,8 @@ def changed_policy(
                 policy[path] = _egress(message, violations)
             case "mount_roots":
                 policy[path] = _mount_roots(message, violations)
+            case "image_registries":
+                policy[path] = _image_registries(message, violations)
             case "idle_policy":
                 policy[path] = _idle_policy(message, violations)
             case "options":
@@ -110,6 +115,15 @@ def _mount_roots(message: pb.ResourceGroup, violations: Violations) -> list[dict
     for path, description in found:
         violations.add(path, description)
     return [root.to_json() for root in roots]
+
+
+def _image_registries(message: pb.ResourceGroup, violations: Violations) -> list[str]:
+    patterns = list(message.image_registries)
+    found: list[tuple[str, str]] = []
+    check_patterns(patterns, "resource_group.image_registries", found)
+    for path, description in found:
+        violations.add(path, description)
+    return patterns
 
 
 def _idle_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, Any]:

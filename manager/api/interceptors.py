@@ -1,4 +1,4 @@
-"""What happens around every call: request id, log line, errors, deadline, authentication, authorisation, in this order.
+"""What happens around every call: request id, log line, errors, deadline, authentication, authorisation, limits, in this order.
 
 The layers are context managers around the handler, the same for all four kinds of handlers. Streams are also ended here: when
 the server stops, and when the caller's credentials are no longer good.
@@ -7,14 +7,11 @@ the server stops, and when the caller's credentials are no longer good.
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
-import inspect
 import logging
-import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
@@ -25,11 +22,15 @@ from grpc_status import rpc_status
 from manager.api import errors, lower_errors
 from manager.api.authentication import Authenticator
 from manager.api.authorization import Access, access_to, authorise
+from manager.api.call_limits import DEFAULT_LIMITS, Caller, CallerClass, CallLimits, Limits
+from manager.api.calls import Call, CallEndedError, Context, HandlerAbortedError, OpenCall, read_call
 from manager.api.messages import Reader, Reading, read
 from manager.api.open_streams import OpenStreams
-from manager.api.wrong_tokens import WrongTokens, address_of
-from manager.identity.principal import Principal
+from manager.api.relay import HandlerContext, Relay, end, produce
+from manager.api.wrong_tokens import WrongTokens
+from manager.identity.principal import Kind, Principal
 from manager.store.database import StoreUnavailable
+from manager.store.lanes import Lane, enter_lane
 
 _log = logging.getLogger(__name__)
 
@@ -38,9 +39,21 @@ UNARY_SECONDS = 30.0
 RECHECK_SECONDS = 2.0
 # Their handlers take and give messages as they are on the wire.
 SERIALISED_METHODS = frozenset({"/retinue.manager.v1.SessionService/OpenPort"})
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-_Context = grpc.aio.ServicerContext[Any, Any]
+_SUBJECTS = {
+    CallerClass.USER: "users",
+    CallerClass.ADMIN: "users",
+    CallerClass.AGENT: "agents",
+    CallerClass.ADDRESS: "addresses",
+}
+
+_LANES = {
+    CallerClass.USER: Lane.USERS,
+    CallerClass.ADMIN: Lane.ADMINISTRATORS,
+    CallerClass.AGENT: Lane.AGENTS,
+    CallerClass.ADDRESS: Lane.CREDENTIALS,
+}
+
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 _principal: ContextVar[Principal] = ContextVar("principal")
@@ -61,7 +74,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """All layers in one."""
 
     def __init__(
-        self, authenticator: Authenticator, stopping: asyncio.Event, *, recheck_seconds: float = RECHECK_SECONDS
+        self,
+        authenticator: Authenticator,
+        stopping: asyncio.Event,
+        *,
+        recheck_seconds: float = RECHECK_SECONDS,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         """Streams end when `stopping` is set."""
         self._authenticator = authenticator
@@ -69,6 +87,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._recheck_seconds = recheck_seconds
         self._open_streams = OpenStreams()
         self._wrong_tokens = WrongTokens()
+        self._limits = CallLimits(limits)
 
     async def intercept_service(
         self,
@@ -98,41 +117,50 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         )
 
     def _answering(self, method: str, behaviour: Any, reader: Reader | None) -> Any:
-        async def answer(request: Any, context: _Context) -> Any:
-            async with self._around(method, context, UNARY_SECONDS):
-                return await behaviour(_readable(request, reader), context)
+        async def answer(request: Any, context: Context) -> Any:
+            call, opened = read_call(method, context), OpenCall(context)
+            with opened.until_ended():
+                async with self._around(call, opened, UNARY_SECONDS):
+                    return await behaviour(_readable(request, reader, opened), HandlerContext())
 
         return answer
 
     def _streaming(self, method: str, behaviour: Any, reader: Reader | None) -> Any:
-        async def stream(request: Any, context: _Context) -> AsyncIterator[Any]:
-            async with self._around(method, context, None) as access, contextlib.AsyncExitStack() as held:
-                principal = _principal.get(None)
-                # Of those who need not say who they are, an address counts as one; no name has a space.
-                caller = f"address {address_of(context.peer())}" if principal is None else principal.name
-                held.enter_context(self._open_streams.hold(method, caller))
-                relay = _Relay()
-                # The handler runs in one task from its start to its end: what it enters it also leaves there.
-                work = relay.start(_produce(behaviour, _readable(request, reader), context, relay))
-                end = relay.start(self._end(context, access, principal))
-                try:
-                    while True:
-                        if end.done():
-                            end.result()
-                        elif relay.waiting:
-                            yield relay.take()
-                        elif work.done():
-                            work.result()
-                            return
-                        else:
-                            await relay.changed()
-                finally:
-                    await _cancelled(work)
-                    await _cancelled(end)
+        # Writes by itself: of a generator whose response cannot be sent, the library leaves the rest to the garbage collector,
+        # and its tasks would outlive the call.
+        async def stream(request: Any, context: Context) -> None:
+            call, opened = read_call(method, context), OpenCall(context)
+            with opened.until_ended():
+                async with self._around(call, opened, None) as access:
+                    await self._relay(call, opened, access, behaviour, _readable(request, reader, opened))
 
         return stream
 
-    async def _end(self, context: _Context, access: Access, before: Principal | None) -> None:
+    async def _relay(self, call: Call, opened: OpenCall, access: Access, behaviour: Any, request: Any) -> None:
+        """Sends the responses of a handler until it ends, or until the stream has to."""
+        principal = _principal.get(None)
+        # Of those who need not say who they are, an address counts as one; no name has a space.
+        caller = f"address {call.address}" if principal is None else principal.name
+        with self._open_streams.hold(call.method, caller):
+            relay = Relay()
+            # The handler runs in one task from its start to its end: what it enters it also leaves there.
+            work = relay.start(produce(behaviour, request, relay))
+            ending = relay.start(self._end(call, access, principal))
+            try:
+                while True:
+                    if ending.done():
+                        ending.result()
+                    elif relay.waiting:
+                        await opened.write(relay.take())
+                    elif work.done():
+                        work.result()
+                        return
+                    else:
+                        await relay.changed()
+            finally:
+                await end(ending, work)
+
+    async def _end(self, call: Call, access: Access, before: Principal | None) -> None:
         """Raises what a stream is to end with, when it is to end."""
         while True:
             try:
@@ -142,38 +170,63 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 if access is not Access.ANYONE:
                     # An outage of the database is no reason to cut streams that need none.
                     with contextlib.suppress(StoreUnavailable):
-                        _check_rights(before, await self._authenticator.authenticate(context))
+                        _check_rights(before, await self._authenticator.authenticate(call))
             else:
                 raise errors.Unavailable("the server is stopping: resume at another, or in a moment")
 
     @contextlib.asynccontextmanager
-    async def _around(self, method: str, context: _Context, seconds: float | None) -> AsyncIterator[Access]:
-        _request_id.set(_request_id_of(context))
-        async with _logged(method, context), _told(context), _within(context, seconds):
-            access = access_to(method)
+    async def _around(self, call: Call, opened: OpenCall, seconds: float | None) -> AsyncIterator[Access]:
+        _request_id.set(call.request_id)
+        async with _logged(call, opened), _answered(opened), _within(call, seconds):
+            access = access_to(call.method)
             if access is not Access.ANYONE:
-                with self._counting_wrong_tokens(context):
-                    principal = await self._authenticator.authenticate(context)
+                with self._counting_wrong_tokens(call):
+                    principal = await self._authenticator.authenticate(call)
                 authorise(access, principal)
                 _principal.set(principal)
-                yield access or Access.ANYONE
+                enter_lane(_LANES[_caller(call, principal).kind])
+                with self._limited(call, principal, stream=seconds is None):
+                    yield access or Access.ANYONE
             else:
                 # A join token is in the request.
-                with self._counting_wrong_tokens(context):
+                enter_lane(_LANES[CallerClass.ADDRESS])
+                with self._counting_wrong_tokens(call), self._limited(call, None, stream=seconds is None):
                     yield access
 
     @contextlib.contextmanager
-    def _counting_wrong_tokens(self, context: _Context) -> Iterator[None]:
-        """Tells a caller whose address has sent too many wrong tokens to wait; raises TooManyWrongTokens then."""
+    def _limited(self, call: Call, principal: Principal | None, *, stream: bool) -> Iterator[None]:
+        """Counts a call for as long as the block lasts. Raises TooManyCalls."""
+        caller = _caller(call, principal)
+        refusal = self._limits.begin(caller, call.method, time.monotonic(), stream=stream)
+        if refusal is not None:
+            subject = f"{_SUBJECTS[caller.kind]}/{caller.name}"
+            raise errors.TooManyCalls(subject, refusal.description, refusal.retry_seconds)
+        try:
+            yield
+        finally:
+            if not stream:
+                self._limits.end(caller, call.method)
+
+    @contextlib.contextmanager
+    def _counting_wrong_tokens(self, call: Call) -> Iterator[None]:
+        """Has a caller wait whose address has sent too many wrong tokens; raises TooManyWrongTokens then."""
         try:
             yield
         except Exception as error:
             if not isinstance(lower_errors.told(error), errors.TokenInvalid | errors.JoinTokenInvalid):
                 raise
-            seconds = self._wrong_tokens.count(address_of(context.peer()), time.monotonic())
+            seconds = self._wrong_tokens.count(call.address, time.monotonic())
             if seconds > 0:
                 raise errors.TooManyWrongTokens(seconds) from error
             raise
+
+
+def _caller(call: Call, principal: Principal | None) -> Caller:
+    if principal is None:
+        return Caller(CallerClass.ADDRESS, call.address)
+    if principal.kind is Kind.AGENT:
+        return Caller(CallerClass.AGENT, principal.name)
+    return Caller(CallerClass.ADMIN if principal.is_admin else CallerClass.USER, principal.name)
 
 
 def _check_rights(before: Principal | None, now: Principal) -> None:
@@ -182,80 +235,23 @@ def _check_rights(before: Principal | None, now: Principal) -> None:
         raise errors.Unavailable("your role or memberships have changed: open the stream again")
 
 
-def _readable(request: Any, reader: Reader | None) -> Any:
+def _readable(request: Any, reader: Reader | None, opened: OpenCall) -> Any:
     """What a handler takes, of the one message of a call or of the stream of them."""
-    return read(request, reader) if isinstance(request, bytes) or reader is None else Reading(request, reader)
-
-
-class _Relay:
-    """Hands responses from the task of a handler to the task of its call, one at a time."""
-
-    def __init__(self) -> None:
-        self._responses: collections.deque[Any] = collections.deque()
-        self._changed = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task whose end counts as a change."""
-        task = asyncio.create_task(work)
-        task.add_done_callback(lambda _: self._changed.set())
-        return task
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a response waits to be taken."""
-        return bool(self._responses)
-
-    def take(self) -> Any:
-        """The response that waits."""
-        self._room.set()
-        return self._responses.popleft()
-
-    async def put(self, response: Any) -> None:
-        """Leaves a response, and returns when it was taken."""
-        self._responses.append(response)
-        self._changed.set()
-        self._room.clear()
-        await self._room.wait()
-
-    async def changed(self) -> None:
-        """Returns when something has changed since the last call."""
-        await self._changed.wait()
-        self._changed.clear()
-
-
-async def _produce(behaviour: Any, request: Any, context: _Context, relay: _Relay) -> None:
-    responses = behaviour(request, context)
-    if inspect.isawaitable(responses):
-        # It writes to the context by itself.
-        await responses
-        return
-    async with contextlib.aclosing(responses):
-        async for response in responses:
-            await relay.put(response)
-
-
-async def _cancelled(task: asyncio.Future[Any]) -> None:
-    """Cancels a task and waits until it is over; how it ended is the affair of whoever waits for its result."""
-    if not task.done():
-        task.cancel()
-        await asyncio.wait((task,))
-    if not task.cancelled():
-        task.exception()
+    if isinstance(request, bytes):
+        return read(request, reader)
+    requests = opened.requests(request)
+    return requests if reader is None else Reading(requests, reader)
 
 
 @contextlib.asynccontextmanager
-async def _logged(method: str, context: _Context) -> AsyncIterator[None]:
+async def _logged(call: Call, opened: OpenCall) -> AsyncIterator[None]:
     began = time.monotonic()
     outcome = "CANCELLED"
-    # Asked for now: a call that is over must not be touched any more, the library would read freed memory.
-    peer = context.peer()
     try:
         yield
         outcome = "OK"
     except grpc.aio.AbortError:
-        outcome = _code_name(context.code())
+        outcome = "ABORTED" if opened.code is None else opened.code.name
         raise
     finally:
         principal = _principal.get(None)
@@ -263,43 +259,41 @@ async def _logged(method: str, context: _Context) -> AsyncIterator[None]:
         _log.log(
             logging.DEBUG if outcome == "OK" else logging.INFO,
             "%s %s %.1f ms, %s at %s, request %s",
-            method,
+            call.method,
             outcome,
             1000 * (time.monotonic() - began),
             caller,
-            peer,
-            _request_id.get(),
+            call.peer,
+            call.request_id,
         )
 
 
-def _code_name(code: Any) -> str:
-    """The library tells a code as an enum or as its number."""
-    return next((known.name for known in grpc.StatusCode if code in (known, known.value[0])), str(code))
-
-
 @contextlib.asynccontextmanager
-async def _told(context: _Context) -> AsyncIterator[None]:
-    """Ends a call that failed with a status; what nobody expected goes to the log, and only its incident number to the caller."""
+async def _answered(opened: OpenCall) -> AsyncIterator[None]:
+    """Ends a call that failed with a status; an unexpected error goes to the log, and only its incident number to the caller."""
     try:
         yield
-    except grpc.aio.AbortError:
+    except (grpc.aio.AbortError, CallEndedError):
         raise
+    except HandlerAbortedError as error:
+        await opened.abort(error.code, error.details)
     except Exception as error:  # noqa: BLE001  # logged whole; its text must not reach the caller
-        told = lower_errors.told(error)
-        if told is None:
+        found = lower_errors.told(error)
+        if found is None:
             incident = secrets.token_hex(8)
             _log.exception("incident %s", incident)
-            told = errors.Internal(incident)
-        await context.abort_with_status(rpc_status.to_status(told.status()))
+            found = errors.Internal(incident)
+        status = rpc_status.to_status(found.status())
+        await opened.abort(status.code, status.details, status.trailing_metadata)
 
 
 @contextlib.asynccontextmanager
-async def _within(context: _Context, seconds: float | None) -> AsyncIterator[None]:
+async def _within(call: Call, seconds: float | None) -> AsyncIterator[None]:
     """Bounds a call by the caller's deadline and by ours, whichever is sooner; None: ours is none."""
-    remaining = context.time_remaining()
     if seconds is None:
         yield
         return
+    remaining = call.remaining(time.monotonic())
     try:
         async with asyncio.timeout(seconds if remaining is None else min(remaining, seconds)) as scope:
             yield
@@ -307,10 +301,3 @@ async def _within(context: _Context, seconds: float | None) -> AsyncIterator[Non
         if not scope.expired():
             raise
         raise errors.DeadlineExceeded("the call took too long") from error
-
-
-def _request_id_of(context: _Context) -> str:
-    for key, value in context.invocation_metadata() or ():
-        if key == "x-request-id" and isinstance(value, str) and _REQUEST_ID.fullmatch(value):
-            return value
-    return secrets.token_hex(8)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from manager.api import errors
 from manager.fleet import forwarding
-from manager.lifecycle import presence
+from manager.lifecycle import presence, working_set
 from manager.store import agents, journal, leadership, requests
-from manager.store.database import StoreUnavailable
+from manager.store.database import StoreBusy, StoreUnavailable
 
 
 def told(error: Exception) -> errors.ApiError | None:
@@ -14,12 +14,16 @@ def told(error: Exception) -> errors.ApiError | None:
     match error:
         case errors.ApiError():
             return error
+        case StoreBusy():
+            found: errors.ApiError = errors.Unavailable("too many calls wait for the database: try again in a moment")
         case StoreUnavailable() | leadership.NotLeader():
-            found: errors.ApiError = errors.Unavailable("the database is out of reach for a moment")
+            found = errors.Unavailable("the database is out of reach for a moment")
         case journal.RevisionCompacted():
             found = errors.RevisionCompacted(error.oldest)
         case journal.RevisionInFuture():
             found = errors.RevisionInFuture(error.newest)
+        case journal.RevisionLost():
+            found = errors.RevisionLost(error.incarnation)
         case journal.ReaderTooSlow():
             found = errors.ReaderTooSlow(error.revision)
         case requests.RequestIdReused():
@@ -36,7 +40,7 @@ def told(error: Exception) -> errors.ApiError | None:
 
 
 def _told_of_kernel(error: Exception) -> errors.ApiError | None:
-    """The same for errors on the way to a kernel."""
+    """The same for errors of one session, on the way to its kernels."""
     match error:
         case forwarding.AgentUnavailableError():
             return errors.Unavailable(str(error))
@@ -44,6 +48,8 @@ def _told_of_kernel(error: Exception) -> errors.ApiError | None:
             return _told_by_agent(error)
         case presence.KernelUnknownError():
             return errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
+        case working_set.UnreadableSessionError():
+            return errors.StateForbids(str(error), f"session/{error.session_id}")
         case presence.KernelNotRunningError():
             return errors.StateForbids(str(error), f"kernel/{error.hostname}", {"state": error.state})
         case _:

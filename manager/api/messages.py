@@ -9,18 +9,25 @@ from typing import Any, TypeAlias
 from google.protobuf.message import DecodeError
 
 from manager.api import errors
+from manager.api.texts import with_nul
 
+MAX_VIOLATIONS = 100
 Reader: TypeAlias = Callable[[bytes], Any]
 
 
 def read(message: bytes, reader: Reader | None) -> Any:
-    """One message; without a reader it stays as it is. Raises InvalidRequest."""
+    """One message; without a reader it stays as it is. Raises InvalidRequest, also of a text with NUL."""
     if reader is None:
         return message
     try:
-        return reader(message)
+        request = reader(message)
     except DecodeError:
+        # Also of a text that is not UTF-8, as one with half of a surrogate pair.
         raise errors.InvalidRequest([("request", "cannot be read as a message of its kind")]) from None
+    # Without a byte of that value, no text has it: most requests are not looked through.
+    if b"\0" in message and (paths := list(with_nul(request))):
+        raise errors.InvalidRequest([(path, "must not hold NUL") for path in paths[:MAX_VIOLATIONS]])
+    return request
 
 
 class Reading:

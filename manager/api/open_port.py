@@ -10,12 +10,12 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
-from google.protobuf.message import DecodeError
-
 from manager.api import errors
 from manager.api.first_request import first_request
 from manager.api.interceptors import current_principal
+from manager.api.messages import read
 from manager.api.sight import find_session, note_entrance
+from manager.fleet.dialer import Purpose
 from manager.fleet.forwarding import Forwarder
 from manager.lifecycle import presence
 from manager.lifecycle.entrances import Way
@@ -25,7 +25,8 @@ from retinue.manager.v1 import session_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
-MAX_DATA_BYTES = 1 << 20
+# It is held here and at the agent until the kernel takes it.
+MAX_DATA_BYTES = 256 * 1024
 KERNEL = "main1"
 # How a serialised message begins that holds data: number and kind of the field; then comes the size.
 DATA = bytes([pb.OpenPortRequest.DATA_FIELD_NUMBER << 3 | 2])
@@ -49,7 +50,8 @@ async def serve_open_port(
     _log.debug("%s connects to port %d of session %s", current_principal().name, port, session_id)
     opening = agent_pb.OpenPortStart(attempt_id=kernel.place.attempt_id, port=port, address=kernel.address)
     steps = _steps(opening, requests)
-    async with aclosing(forwarder.exchange(kernel.place, lambda stub: stub.OpenPort, steps)) as responses:
+    carried = forwarder.exchange(kernel.place, lambda stub: stub.OpenPort, steps, Purpose.PORT)
+    async with aclosing(carried) as responses:
         async for response in responses:
             yield response if data_size(response) is not None else _response(response, port)
 
@@ -79,10 +81,8 @@ async def _read_next(requests: AsyncIterator[bytes]) -> pb.OpenPortRequest:
 
 
 def _read(message: bytes) -> pb.OpenPortRequest:
-    try:
-        return pb.OpenPortRequest.FromString(message)
-    except DecodeError:
-        raise errors.InvalidRequest([("step", "cannot be read")]) from None
+    request: pb.OpenPortRequest = read(message, pb.OpenPortRequest.FromString)
+    return request
 
 
 async def _steps(opening: agent_pb.OpenPortStart, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -20,7 +20,7 @@ LIMITS: Mapping[str, int] = {
     "/retinue.manager.v1.SessionService/UploadFiles": 32,
     "/retinue.manager.v1.SessionService/DownloadFiles": 32,
     "/retinue.manager.v1.SessionService/ListFiles": 32,
-    # Anyone may call these.
+    # Anyone may call the first of these.
     "/grpc.health.v1.Health/Watch": 64,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": 64,
 }

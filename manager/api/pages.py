@@ -1,6 +1,7 @@
 """Pages of lists: where the next one begins is a key in an opaque token.
 
-A token is sealed for its caller and its query. It gives no rights: what a page shows is decided anew for every call.
+A token is sealed for its caller and its query. It gives no rights: each call decides again what a page shows. A page is bounded in items and
+in bytes: a list of large things has more pages, and each of them costs about the same.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
 
 from manager.api.errors import InvalidPage, InvalidRequest
 from manager.api.interceptors import current_principal
 
 DEFAULT_SIZE, MAX_SIZE = 50, 500
+# Clients take messages of 4 MiB.
+MAX_PAGE_BYTES = 1024 * 1024
+# Of a message in a list: its tag and its length.
+_FRAME_BYTES = 6
 _SEAL_BYTES = 16
 _LONGEST_TOKEN = 2048
 
@@ -52,6 +59,9 @@ class Sealer:
         return hmac.digest(self._key, message, hashlib.sha256)[:_SEAL_BYTES]
 
 
+_Item = TypeVar("_Item", bound=Message)
+
+
 @dataclass(slots=True)
 class _Sealing:
     # Until a server sets the key of its installation, tokens are good within this process.
@@ -78,6 +88,27 @@ class Page:
     def token_after(self, key: Sequence[str]) -> str:
         """The token of the page that follows the row with this key."""
         return _sealing.sealer.seal(self.binding, json.dumps(list(key), separators=(",", ":")).encode())
+
+    def close(
+        self, items: Sequence[_Item], found: int, key: Callable[[int], Sequence[str]]
+    ) -> tuple[Sequence[_Item], str]:
+        """Returns those of `items`, at most `size`, that a response holds, and the token of the next page, empty on the last one.
+
+        `found` is how many rows there were, more than there are items when others follow; `key` returns the key of the item at a position.
+        """
+        number = fitting(item.ByteSize() for item in items[: self.size])
+        return items[:number], self.token_after(key(number - 1)) if found > number else ""
+
+
+def fitting(sizes: Iterable[int], most: int = MAX_PAGE_BYTES) -> int:
+    """Returns how many messages of these sizes in bytes fit in a response, from the first on; at least one, so that every list gets on."""
+    number = total = 0
+    for size in sizes:
+        total += size + _FRAME_BYTES
+        if number and total > most:
+            break
+        number += 1
+    return number
 
 
 def open_page(page_size: int, page_token: str, query: Sequence[Any]) -> Page:

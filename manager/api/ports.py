@@ -25,8 +25,9 @@ from manager.fleet.dialer import Dialer
 from manager.fleet.forwarding import Forwarder, Hearer
 from manager.gateway.rules import Address
 from manager.identity.authority import Authority
+from manager.lifecycle.pending_limit import DEFAULT_MAX_PENDING
 from manager.store.database import Database
-from manager.store.journal import JournalTail
+from manager.store.journal_tail import JournalTail
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,
@@ -44,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 # Until a connection has said who it is for, and that it speaks HTTP/2.
 HANDSHAKE_SECONDS = 10
+# How long a connection may be open without a call.
+IDLE_SECONDS = 60
 SERVER_OPTIONS = (
     # Two managers on one port would share it without a word.
     ("grpc.so_reuseport", 0),
@@ -56,6 +59,8 @@ SERVER_OPTIONS = (
     ("grpc.http2.bdp_probe", 0),
     # A connection on which nothing is said costs a descriptor: two minutes by default.
     ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
+    # A connection without a call, also before the first one; a client that still wants it opens another with its next call.
+    ("grpc.max_connection_idle_ms", 1000 * IDLE_SECONDS),
     ("grpc.max_connection_age_ms", 3_600_000),
     ("grpc.max_connection_age_grace_ms", 60_000),
 )
@@ -101,6 +106,7 @@ async def serving(
     advertise: Sequence[str],
     grace_seconds: float,
     gateway: Address | None = None,
+    max_pending_sessions: int = DEFAULT_MAX_PENDING,
 ) -> AsyncIterator[Ports]:
     """Serves for as long as the block lasts; health says NOT_SERVING until it is told otherwise.
 
@@ -122,7 +128,14 @@ async def serving(
     # An empty host says: the one that was dialled.
     for_agents = f":{agent_port}" if _host(agent_listen) in _ANY_HOST else ports.agent_endpoint
     session_service_pb2_grpc.add_SessionServiceServicer_to_server(
-        SessionServicer(database, tail, Forwarder(dialer, interactions), gateway), server
+        SessionServicer(
+            database,
+            tail,
+            Forwarder(dialer, interactions),
+            gateway,
+            max_pending_sessions=max_pending_sessions,
+        ),
+        server,
     )
     template_service_pb2_grpc.add_TemplateServiceServicer_to_server(TemplateServicer(database), server)
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority, tail.wake), server)

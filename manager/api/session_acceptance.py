@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -12,7 +13,9 @@ from manager.api.session_dependencies import Links
 from manager.api.session_requests import Drafted, draft_all, wrong_number
 from manager.api.template_rendering import render
 from manager.lifecycle import commands, quotas
+from manager.lifecycle.image_registries import denied_image, registry_of
 from manager.lifecycle.mounts import MountRoot, granted
+from manager.lifecycle.pending_limit import PendingLimit
 from manager.lifecycle.spec import MountSpec
 from manager.store import agents, groups, sessions
 from manager.store.database import Transaction
@@ -20,17 +23,24 @@ from retinue.manager.v1 import session_pb2
 
 
 async def accept(
-    tx: Transaction, drafted: list[Drafted], messages: Sequence[session_pb2.SessionSpec], *, validate_only: bool
+    tx: Transaction,
+    drafted: list[Drafted],
+    messages: Sequence[session_pb2.SessionSpec],
+    pending: PendingLimit,
+    *,
+    validate_only: bool,
 ) -> int:
     """Makes what can be made, unless only to be checked, and puts an error in the place of each of the others; returns the first revision."""
     owner = current_principal().name
     links = Links(drafted, messages)
     await links.resolve(tx, owner)
     limited = await _check_references(tx, owner, drafted)
+    await _check_images(tx, drafted)
     await _check_mounts(tx, drafted)
     await links.refuse_taken(tx, owner)
     if limited:
         await _check_quotas(tx, drafted)
+    await _check_pending(tx, owner, drafted, pending, limited=limited)
     links.refuse_dependents()
     return 0 if validate_only else await _create_all(tx, drafted)
 
@@ -92,6 +102,20 @@ async def _check_agents(tx: Transaction, drafted: list[Drafted]) -> None:
             drafted[position] = errors.InvalidRequest(wrong)
 
 
+async def _check_images(tx: Transaction, drafted: list[Drafted]) -> None:
+    """An error takes the place of sessions with an image of a registry that their group does not allow."""
+    wanted = [
+        (position, item) for position, item in enumerate(drafted) if isinstance(item, commands.Draft) and item.images
+    ]
+    known = (
+        await groups.read_image_registries(tx, {item.session["resource_group"] for _, item in wanted}) if wanted else {}
+    )
+    for position, item in wanted:
+        group = item.session["resource_group"]
+        if image := denied_image(item.images, known[group]):
+            drafted[position] = errors.ImageNotAllowed(image, registry_of(image), group)
+
+
 async def _check_mounts(tx: Transaction, drafted: list[Drafted]) -> None:
     """Each mount is noted with the root that grants it; an error takes the place of sessions with one that none does."""
     wanted = [
@@ -115,6 +139,22 @@ async def _check_quotas(tx: Transaction, drafted: list[Drafted]) -> None:
     for position, violations in zip(positions, found, strict=True):
         if violations:
             drafted[position] = errors.QuotaExceeded(violations)
+
+
+async def _check_pending(
+    tx: Transaction, owner: str, drafted: list[Drafted], pending: PendingLimit, *, limited: bool
+) -> None:
+    """An error takes the place of those that are too many to wait, unless a quota says how many of the owner may."""
+    positions = [position for position, item in enumerate(drafted) if isinstance(item, commands.Draft)]
+    if pending.spend(owner, len(positions), time.monotonic()):
+        return
+    if limited and await quotas.limits_pending(tx, owner):
+        return
+    number = await quotas.count_pending(tx, owner)
+    accepted = min(pending.counted(owner, number, time.monotonic()), len(positions))
+    pending.spend(owner, accepted, time.monotonic())
+    for position in positions[accepted:]:
+        drafted[position] = errors.QuotaExceeded(quotas.too_many_pending(owner, number + accepted, pending.most))
 
 
 async def _create_all(tx: Transaction, drafted: list[Drafted]) -> int:

@@ -12,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from manager.api.etags import etag
+from manager.api.unreadable_sessions import readable_part
 from manager.lifecycle.preview import Preview
 from manager.lifecycle.service_ports import TCP, PortRange, ServicePortSpec
 from manager.lifecycle.services import ServiceSpec
@@ -27,9 +28,10 @@ from manager.lifecycle.spec import (
     WebhookSpec,
     role_counts,
 )
+from manager.lifecycle.spec_views import SpecView, names_only
 from manager.lifecycle.states import SessionType
 from manager.scheduling.amounts import format_amount
-from manager.store.journal import Event
+from manager.store.journal import Head
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 
@@ -152,7 +154,7 @@ def _kernel_spec(message: pb.KernelSpec) -> KernelSpec:
     )
 
 
-def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
+def _spec_message(stored: Mapping[str, Any], view: SpecView) -> pb.SessionSpec:
     spec = SessionSpec.from_json(stored)
     agent_choice = pb.AGENT_CHOICE_STRICT if spec.agents_strict else pb.AGENT_CHOICE_PREFERRED
     limit = spec.time_limit_seconds
@@ -164,8 +166,8 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
         cluster_mode=pb.CLUSTER_MODE_SINGLE_NODE if spec.single_node else pb.CLUSTER_MODE_MULTI_NODE,
         cluster_size=spec.cluster_size,
         priority=spec.priority,
-        kernel=_kernel_spec_message(spec.kernel),
-        roles=_role_messages(spec),
+        kernel=_kernel_spec_message(spec.kernel, view),
+        roles=_role_messages(spec, view),
         template=_reference(spec.template),
         labels=spec.labels,
         termination_grace=_duration(spec.grace_seconds),
@@ -176,8 +178,8 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
         replica_placement=pb.ReplicaPlacement.Value(f"REPLICA_PLACEMENT_{spec.replica_placement or 'UNSPECIFIED'}"),
         time_limit=None if limit is None else _duration(limit),
         preemptible=spec.preemptible,
-        bootstrap_script=spec.bootstrap_script,
-        starts_at=_time(None if spec.starts_at is None else dt.datetime.fromtimestamp(spec.starts_at, dt.UTC)),
+        bootstrap_script="" if view is SpecView.BASIC else spec.bootstrap_script,
+        starts_at=time_message(None if spec.starts_at is None else dt.datetime.fromtimestamp(spec.starts_at, dt.UTC)),
         depends_on=spec.depends_on,
         retry=None if spec.retry is None else _retry_message(spec.retry),
         mounts=[pb.Mount(source=mount.source, target=mount.target, writable=mount.writable) for mount in spec.mounts],
@@ -191,7 +193,10 @@ def _spec_message(stored: Mapping[str, Any]) -> pb.SessionSpec:
             pb.ServicePort(name=port.name, protocol=port.protocol, ports=port.ports) for port in spec.service_ports
         ],
         preopen_ports=[pb.PortRange(first=ports.first, last=ports.last) for ports in spec.preopen_ports],
-        services=[pb.ServiceDefinition(**asdict(service)) for service in spec.services],
+        services=[
+            pb.ServiceDefinition(**{**asdict(service), "environment": _variables(service.environment, view)})
+            for service in spec.services
+        ],
     )
 
 
@@ -214,45 +219,68 @@ def _reference(origin: TemplateOrigin | None) -> pb.TemplateReference | None:
     return pb.TemplateReference(id=origin.id, name=origin.name, project=origin.project, version=origin.version)
 
 
-def _role_messages(spec: SessionSpec) -> list[pb.RoleSpec]:
+def _role_messages(spec: SessionSpec, view: SpecView) -> list[pb.RoleSpec]:
     """Roles in the order of their kernels: what is stored has lost that of the request."""
     counts = dict(spec.counts)
     order = [role for role in counts or ROLES if role in spec.roles]
     return [
-        pb.RoleSpec(role=role, kernel=_kernel_spec_message(spec.roles[role]), count=counts.get(role)) for role in order
+        pb.RoleSpec(role=role, kernel=_kernel_spec_message(spec.roles[role], view), count=counts.get(role))
+        for role in order
     ]
 
 
-def _kernel_spec_message(spec: KernelSpec) -> pb.KernelSpec:
+def _kernel_spec_message(spec: KernelSpec, view: SpecView) -> pb.KernelSpec:
     return pb.KernelSpec(
         image=spec.image,
         command=spec.command,
-        environment=spec.environment,
+        environment=_variables(spec.environment, view),
         slots=spec.slots,
         shared_memory=spec.shared_memory,
     )
 
 
+def _variables(environment: Mapping[str, str], view: SpecView) -> Mapping[str, str]:
+    if view is SpecView.FULL:
+        return environment
+    return names_only(environment) if view is SpecView.NAMES else {}
+
+
 def session_message(
-    row: Mapping[str, Any], kernels: Sequence[Mapping[str, Any]], parents: Sequence[Mapping[str, Any]] = ()
+    row: Mapping[str, Any],
+    kernels: Sequence[Mapping[str, Any]],
+    parents: Sequence[Mapping[str, Any]] = (),
+    *,
+    view: SpecView,
 ) -> pb.Session:
-    """A session as it is stored; `parents` are those it depends on."""
+    """A session as it is stored, with so much of its request; `parents` are those it depends on. Of one that cannot be read, what can be."""
+    try:
+        return _session_message(row, kernels, parents, view)
+    except Exception as error:  # noqa: BLE001  # said in the message
+        return readable_part(row, kernels, _kernel_message, error)
+
+
+def _session_message(
+    row: Mapping[str, Any],
+    kernels: Sequence[Mapping[str, Any]],
+    parents: Sequence[Mapping[str, Any]],
+    view: SpecView,
+) -> pb.Session:
     message = pb.Session(
         id=str(row["id"]),
-        spec=_spec_message(row["spec"]),
+        spec=_spec_message(row["spec"], view),
         owner=row["owner"],
-        state=_session_state(row["state"]),
-        result=_result(row["result"]),
+        state=session_state(row["state"]),
+        result=result(row["result"]),
         reason=row["reason"],
         message=row["message"],
         kernels=[_kernel_message(kernel) for kernel in kernels],
-        conditions=_conditions(row.get("conditions") or []),
+        conditions=conditions(row.get("conditions") or []),
         etag=etag(row["version"]),
-        create_time=_time(row.get("create_time")),
-        schedule_time=_time(row.get("schedule_time")),
-        start_time=_time(row.get("start_time")),
-        end_time=_time(row.get("end_time")),
-        network=_network(row.get("network") or ""),
+        create_time=time_message(row.get("create_time")),
+        schedule_time=time_message(row.get("schedule_time")),
+        start_time=time_message(row.get("start_time")),
+        end_time=time_message(row.get("end_time")),
+        network=network(row.get("network") or ""),
         retries=row.get("retries") or 0,
         dependencies=[_dependency(parent) for parent in parents],
     )
@@ -268,14 +296,14 @@ def _kernel_message(row: Mapping[str, Any]) -> pb.Kernel:
         index=row["role_index"],
         local_rank=row["local_rank"],
         hostname=row["hostname"],
-        state=_kernel_state(row["state"]),
+        state=kernel_state(row["state"]),
         agent=row.get("agent_id") or "",
         epoch=row.get("epoch") or 0,
         address=row.get("address") or "",
         slots={slot: format_amount(slot, amount) for slot, amount in row["slots"].items()},
         reason=row.get("reason") or "",
         image_digest=row.get("image_digest") or row.get("image_id") or "",
-        service_ports=_service_ports(row.get("service_ports") or ()),
+        service_ports=service_ports(row.get("service_ports") or ()),
     )
     if row.get("exit_code") is not None:
         message.exit_code = row["exit_code"]
@@ -284,85 +312,42 @@ def _kernel_message(row: Mapping[str, Any]) -> pb.Kernel:
     return message
 
 
-def _service_ports(stored: Iterable[Mapping[str, Any]]) -> list[pb.ServicePort]:
+def service_ports(stored: Iterable[Mapping[str, Any]]) -> list[pb.ServicePort]:
+    """Returns the ports of an image's services."""
     return [pb.ServicePort(name=port["name"], protocol=port["protocol"], ports=port["ports"]) for port in stored]
-
-
-def event_message(event: Event) -> pb.SessionEvent:
-    """An entry of the journal."""
-    message = pb.SessionEvent(
-        revision=event.revision, create_time=_time(event.create_time), session_id=str(event.session_id)
-    )
-    payload = event.payload
-    if event.kind == "CREATED":
-        created = {**payload["session"], "create_time": event.create_time}
-        message.created.CopyFrom(session_message(created, payload["kernels"]))
-    elif event.kind == "SESSION_MOVED":
-        move = message.session_moved
-        move.from_state, move.to_state = _session_state(payload["from"]), _session_state(payload["to"])
-        move.result = _result(payload["result"])
-        move.reason, move.message = payload["reason"], payload["message"]
-        move.network = _network(payload["network"])
-        move.retries = payload.get("retries", 0)
-        if payload["exit_code"] is not None:
-            move.exit_code = payload["exit_code"]
-    elif event.kind == "KERNEL_MOVED":
-        kernel = message.kernel_moved
-        kernel.kernel_id, kernel.hostname = payload["kernel_id"], payload["hostname"]
-        kernel.from_state, kernel.to_state = _kernel_state(payload["from"]), _kernel_state(payload["to"])
-        kernel.agent, kernel.epoch, kernel.address = payload["agent"], payload["epoch"], payload["address"]
-        kernel.reason = payload["reason"]
-        kernel.image_digest = payload.get("image_digest", "")
-        kernel.service_ports.extend(_service_ports(payload.get("service_ports", ())))
-        if payload["exit_code"] is not None:
-            kernel.exit_code = payload["exit_code"]
-    elif event.kind == "IMAGE_PULL":
-        pull = message.image_pull
-        pull.kernel_id, pull.hostname, pull.epoch = payload["kernel_id"], payload["hostname"], payload["epoch"]
-        pull.agent, pull.image = payload["agent"], payload["image"]
-        pull.progress.bytes, pull.progress.total_bytes = payload["bytes"], payload["total"]
-        for identifier, fetched, total, done in payload["layers"]:
-            pull.progress.layers.add(id=identifier, bytes=fetched, total_bytes=total, done=done)
-    elif event.kind == "ENTERED":
-        entered = message.kernel_entered
-        entered.way = pb.KernelWay.Value(f"KERNEL_WAY_{payload['way']}")
-        entered.hostname, entered.user, entered.token_id = payload["hostname"], payload["user"], payload["token_id"]
-        entered.port, entered.service = payload["port"], payload["service"]
-    else:
-        noted = message.noted
-        noted.id = str(event.session_id)
-        noted.reason, noted.message = payload.get("reason", ""), payload.get("message", "")
-        noted.conditions.extend(_conditions(payload.get("conditions", [])))
-    return message
 
 
 def _dependency(row: Mapping[str, Any]) -> pb.Dependency:
     message = pb.Dependency(session_id=str(row["parent_id"]), name=row["name"])
     if row["state"]:
-        message.state, message.result = _session_state(row["state"]), _result(row["result"])
+        message.state, message.result = session_state(row["state"]), result(row["result"])
     return message
 
 
 def graph_message(
-    rows: Sequence[Mapping[str, Any]], session_id: uuid.UUID, revision: int, *, truncated: bool
+    rows: Sequence[Mapping[str, Any]], session_id: uuid.UUID, at: Head, *, truncated: bool
 ) -> service_pb.GetSessionGraphResponse:
     """Sessions that hang together by dependencies."""
     nodes = [
         service_pb.SessionNode(
             id=str(row["id"]),
             name=row["name"],
-            state=_session_state(row["state"]),
-            result=_result(row["result"]),
+            state=session_state(row["state"]),
+            result=result(row["result"]),
             reason=row["reason"],
             depends_on=[str(parent) for parent in row["depends_on"]],
             retries=row["retries"],
-            start_time=_time(row["start_time"]),
-            end_time=_time(row["end_time"]),
+            start_time=time_message(row["start_time"]),
+            end_time=time_message(row["end_time"]),
         )
         for row in rows
     ]
     return service_pb.GetSessionGraphResponse(
-        nodes=nodes, truncated=truncated, revision=revision, session_id=str(session_id)
+        nodes=nodes,
+        truncated=truncated,
+        revision=at.revision,
+        incarnation=at.incarnation,
+        session_id=str(session_id),
     )
 
 
@@ -406,7 +391,7 @@ def explanation_message(
     row: Mapping[str, Any], position: int, parents: Sequence[Mapping[str, Any]]
 ) -> service_pb.ExplainSessionResponse:
     """Why a session waits; little for one that does not. `parents` are those it still waits for."""
-    message = service_pb.ExplainSessionResponse(state=_session_state(row["state"]))
+    message = service_pb.ExplainSessionResponse(state=session_state(row["state"]))
     if row["state"] != "PENDING":
         return message
     explanation = row["explanation"]
@@ -417,39 +402,50 @@ def explanation_message(
     message.shortfalls.extend(_shortfalls(explanation))
     message.failed_agents.extend(row["failed_agents"])
     message.failed_starts = row["failed_starts"]
-    if (evaluated := _time(row["evaluate_time"])) is not None:
+    if (evaluated := time_message(row["evaluate_time"])) is not None:
         message.evaluate_time.CopyFrom(evaluated)
-    if (next_try := _time(row["next_try_time"])) is not None:
+    if (next_try := time_message(row["next_try_time"])) is not None:
         message.next_try_time.CopyFrom(next_try)
     return message
 
 
-def _conditions(stored: Sequence[Mapping[str, Any]]) -> list[pb.Condition]:
+def conditions(stored: Sequence[Mapping[str, Any]]) -> list[pb.Condition]:
+    """Returns the conditions of a session."""
     return [
         pb.Condition(
-            type=item["type"], message=item["message"], since_time=_time(dt.datetime.fromisoformat(item["since"]))
+            type=item["type"],
+            message=item["message"],
+            since_time=time_message(dt.datetime.fromisoformat(item["since"])),
         )
         for item in stored
     ]
 
 
-def _session_state(name: str) -> pb.SessionState.ValueType:
-    return pb.SessionState.Value(f"SESSION_STATE_{name}")
+def session_state(name: str) -> pb.SessionState.ValueType:
+    """Returns the state; one that only another version knows is unspecified."""
+    return _SESSION_STATES.get(name, pb.SESSION_STATE_UNSPECIFIED)
 
 
-def _kernel_state(name: str) -> pb.KernelState.ValueType:
+_SESSION_STATES = {name.removeprefix("SESSION_STATE_"): number for name, number in pb.SessionState.items()}
+
+
+def kernel_state(name: str) -> pb.KernelState.ValueType:
+    """Returns the state of a kernel. Raises ValueError."""
     return pb.KernelState.Value(f"KERNEL_STATE_{name}")
 
 
-def _result(name: str) -> pb.SessionResult.ValueType:
+def result(name: str) -> pb.SessionResult.ValueType:
+    """Returns the result of a session. Raises ValueError."""
     return pb.SessionResult.Value(f"SESSION_RESULT_{name}")
 
 
-def _network(name: str) -> pb.NetworkKind.ValueType:
+def network(name: str) -> pb.NetworkKind.ValueType:
+    """Returns the kind of a network, of which the empty name is none. Raises ValueError."""
     return pb.NetworkKind.Value(f"NETWORK_KIND_{name}") if name else pb.NETWORK_KIND_UNSPECIFIED
 
 
-def _time(value: dt.datetime | None) -> Timestamp | None:
+def time_message(value: dt.datetime | None) -> Timestamp | None:
+    """Returns the time as a message."""
     if value is None:
         return None
     stamp = Timestamp()

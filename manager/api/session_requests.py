@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from manager.api import errors
@@ -23,6 +23,10 @@ from retinue.manager.v1 import session_service_pb2 as pb
 MAX_SPECS = 10_000
 # A few bytes may ask for a thousand kernels.
 MAX_KERNELS = 20_000
+# Of one request as a message: an answer with the whole session fits in what clients take.
+MAX_SPEC_BYTES = 512 * 1024
+# Of the details in the answer to many requests; with ids and names it stays within 4 MiB.
+MAX_RESULT_BYTES = 2 * 1024 * 1024
 MAX_TAIL_LINES = 100_000
 # Ten thousand names of eight random digits would be likely to hold one twice.
 _MANY_DIGITS = 16
@@ -41,6 +45,8 @@ def admitted(
 
     Raises InvalidRequest with every wrong field, those in `violations` included, and ProjectDenied.
     """
+    if message.ByteSize() > MAX_SPEC_BYTES:
+        raise errors.InvalidRequest([("spec", f"must be at most {MAX_SPEC_BYTES} bytes"), *violations])
     own_projects = [membership.project for membership in principal.memberships]
     try:
         spec = spec_from_message(
@@ -141,6 +147,24 @@ def result_message(
             ],
         )
     )
+
+
+def bounded(results: Iterable[pb.CreateSessionsResult]) -> list[pb.CreateSessionsResult]:
+    """Returns results that clients can take together: once the first ones take MAX_RESULT_BYTES, refusals are code and reason, and previews a
+    reason. Few bytes of a request may be wrong in many ways.
+    """
+    total, short = 0, []
+    for result in results:
+        total += result.ByteSize()
+        if total > MAX_RESULT_BYTES:
+            if result.HasField("refused"):
+                refused = result.refused
+                result.refused.CopyFrom(pb.SessionRefusal(code=refused.code, reason=refused.reason))
+            elif result.accepted.HasField("preview"):
+                preview = result.accepted.preview
+                result.accepted.preview.CopyFrom(pb.PlacementPreview(reason=preview.reason, tier=preview.tier))
+        short.append(result)
+    return short
 
 
 def log_span(request: pb.StreamLogsRequest) -> Span:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
 from manager.api import errors
-from manager.api.session_convert import event_message
+from manager.api.event_convert import event_message
+from manager.api.pages import fitting
 from manager.api.sight import sight
 from manager.lifecycle.states import ENDED_SESSION_STATES
 from manager.store import journal, sessions
 from manager.store.database import Database
-from manager.store.journal import JournalTail
+from manager.store.journal_tail import JournalTail
+from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
 BOOKMARK_SECONDS = 10.0
@@ -31,24 +33,40 @@ async def serve_watch(
     seeing = sight()
     over = False
     async with database.transaction() as tx:
-        newest, oldest = await journal.head(tx)
-        after = newest if not request.HasField("after_revision") else request.after_revision or oldest
-        # Refuses a revision that is gone or not there yet before the stream begins.
-        rest = await journal.read(tx, after, 1, session_id=only)
+        newest, oldest, incarnation = await journal.head(tx)
+        resumed = request.HasField("after_revision")
+        after = newest if not resumed else request.after_revision or oldest
+        seen = None
         if only is not None:
             seen = (await sessions.read(tx, [only])).get(only)
             if seen is None or not seeing.sees(seen["owner"], seen["project"]):
                 raise errors.NotFound("session", request.session_id)
-            over = seen["state"] in ENDED_SESSION_STATES and not rest.events
-    yield pb.WatchSessionsResponse(revision=after)
+        # Refuses a revision that is gone or not there yet before the stream begins. After the state: of a session that ends between the
+        # two, the end is still to be sent.
+        known = request.incarnation if resumed else ""
+        rest = await journal.read(tx, after, 1, session_id=only, incarnation=known)
+        over = seen is not None and seen["state"] in ENDED_SESSION_STATES and not rest.events
+    yield pb.WatchSessionsResponse(revision=after, incarnation=incarnation)
     if request.until_ended and over:
         return
     async with aclosing(_portions(tail, after, only)) as portions:
         async for revision, events in portions:
             visible = [event for event in events if seeing.sees(event.owner, event.project)]
-            yield pb.WatchSessionsResponse(revision=revision, events=[event_message(event) for event in visible])
+            for response in split(revision, incarnation, [event_message(event) for event in visible]):
+                yield response
             if request.until_ended and any(_ends_session(event) for event in visible):
                 return
+
+
+def split(
+    revision: int, incarnation: str, events: Sequence[session_pb2.SessionEvent]
+) -> Iterator[pb.WatchSessionsResponse]:
+    """Returns events up to a revision as responses of bounded size, at least one; each says up to where it goes."""
+    rest = list(events)
+    while len(part := rest[: fitting(event.ByteSize() for event in rest)]) < len(rest):
+        yield pb.WatchSessionsResponse(revision=part[-1].revision, incarnation=incarnation, events=part)
+        rest = rest[len(part) :]
+    yield pb.WatchSessionsResponse(revision=revision, incarnation=incarnation, events=rest)
 
 
 async def _portions(

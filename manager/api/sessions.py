@@ -31,16 +31,18 @@ from manager.api.session_convert import (
     show_unmade,
 )
 from manager.api.session_logs import serve_logs
-from manager.api.session_requests import Drafted, admitted, draft_all, result_message, wrong_number
+from manager.api.session_requests import Drafted, admitted, bounded, draft_all, result_message, wrong_number
 from manager.api.session_watch import serve_watch
-from manager.api.sight import find_session, sight
+from manager.api.sight import find_session, full_view, sight
 from manager.api.stats import serve_stats
 from manager.fleet.forwarding import Forwarder
 from manager.gateway.rules import Address
 from manager.lifecycle import commands, preview
+from manager.lifecycle.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
+from manager.lifecycle.spec_views import SpecView
 from manager.store import dependencies, journal, requests, sessions
 from manager.store.database import Database, Transaction
-from manager.store.journal import JournalTail
+from manager.store.journal_tail import JournalTail
 from manager.store.recordset import Row
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -48,16 +50,24 @@ from retinue.manager.v1 import session_service_pb2 as pb
 _FILTER_FIELDS = frozenset({"id", "name", "project", "owner", "state", "type", "result", "resource_group"})
 _ENUM_PREFIXES = {"state": "SESSION_STATE_", "type": "SESSION_TYPE_", "result": "SESSION_RESULT_"}
 _MOST_WAITED_FOR = 20
-_MOST_NODES = 10_000
+# As many as fit in the 4 MiB that clients take.
+_MAX_NODES, _MAX_EDGES = 10_000, 40_000
 
 
 class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     """Sessions, for their owners and for administrators."""
 
     def __init__(
-        self, database: Database, tail: JournalTail, forwarder: Forwarder, gateway: Address | None = None
+        self,
+        database: Database,
+        tail: JournalTail,
+        forwarder: Forwarder,
+        gateway: Address | None = None,
+        *,
+        max_pending_sessions: int = DEFAULT_MAX_PENDING,
     ) -> None:
-        """Without a `gateway` there is no HTTP to ports."""
+        """Without a `gateway` there is no HTTP to ports. So many sessions of a user may wait unless a quota says otherwise."""
+        self._pending = PendingLimit(max_pending_sessions)
         self._gateway = gateway
         self._database = database
         self._tail = tail
@@ -80,15 +90,17 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 asked = spec or admitted(await with_template(tx, request.spec), principal)
                 draft = commands.draft(uuid.uuid4(), principal.name, asked)
                 drafted: list[Drafted] = [draft]
-                revision = await accept(tx, drafted, [request.spec], validate_only=request.validate_only)
+                revision = await accept(tx, drafted, [request.spec], self._pending, validate_only=request.validate_only)
                 if isinstance(drafted[0], errors.ApiError):
                     raise drafted[0]
                 session_id = draft.session["id"]
                 parents: Sequence[Row] = ()
                 if draft.parents and not request.validate_only:
                     parents = (await dependencies.read(tx, [session_id])).get(session_id, ())
-                shown = session_message(draft.session, draft.kernels, parents)
-                response = pb.CreateSessionResponse(session=shown, revision=revision)
+                shown = session_message(draft.session, draft.kernels, parents, view=SpecView.FULL)
+                response = pb.CreateSessionResponse(
+                    session=shown, revision=revision, incarnation=self._tail.incarnation
+                )
                 if request.validate_only:
                     found = await preview.previews(tx, [draft])
                     response.preview.CopyFrom(preview_message(found[session_id]))
@@ -118,16 +130,16 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             async def create() -> pb.CreateSessionsResponse:
                 if templated:
                     drafted.extend(await draft_with_templates(tx, request.specs))
-                revision = await accept(tx, drafted, request.specs, validate_only=request.validate_only)
+                revision = await accept(tx, drafted, request.specs, self._pending, validate_only=request.validate_only)
                 found: Mapping[uuid.UUID, preview.Preview] = {}
                 if request.validate_only:
                     accepted = [item for item in drafted if isinstance(item, commands.Draft)]
                     found = await preview.previews(tx, accepted)
-                results = [
+                results = bounded(
                     result_message(position, item, found, shown_id=not request.validate_only)
                     for position, item in enumerate(drafted)
-                ]
-                return pb.CreateSessionsResponse(results=results, revision=revision)
+                )
+                return pb.CreateSessionsResponse(results=results, revision=revision, incarnation=self._tail.incarnation)
 
             if request.validate_only:
                 return await create()
@@ -142,11 +154,11 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
     ) -> pb.GetSessionResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            revision, _ = await journal.head(tx)
+            at = await journal.head(tx)
             session_id = await find_session(tx, request.session)
             shown = await _shown(tx, session_id)
             await show_checks(tx, shown)
-        return pb.GetSessionResponse(session=shown, revision=revision)
+        return pb.GetSessionResponse(session=shown, revision=at.revision, incarnation=at.incarnation)
 
     async def ListSessions(
         self, request: pb.ListSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -155,11 +167,14 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         terms = _terms(request.filter)
         if request.order_by not in ("", "create_time", "create_time desc"):
             raise errors.InvalidRequest([("order_by", "must be `create_time` or `create_time desc`")])
-        query = ["sessions", request.filter, request.order_by, request.show_ended]
+        if request.view not in session_pb2.SessionView.values():
+            raise errors.InvalidRequest([("view", "must be a known view")])
+        full = request.view == session_pb2.SESSION_VIEW_FULL
+        query = ["sessions", request.filter, request.order_by, request.show_ended, full]
         page = pages.open_page(request.page_size, request.page_token, query)
         async with self._database.transaction() as tx:
-            revision, _ = await journal.head(tx)
-            rows = await sessions.list_page(
+            at = await journal.head(tx)
+            rows, found = await sessions.list_page(
                 tx,
                 sight(),
                 terms=terms,
@@ -167,26 +182,37 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 newest_first=request.order_by != "create_time",
                 after=page.after,
                 limit=page.size + 1,
+                full=full,
             )
             shown = rows[: page.size]
             kernels = await sessions.read_kernels(tx, [row["id"] for row in shown])
             parents = await dependencies.read(tx, [row["id"] for row in shown])
-        token = ""
-        if len(rows) > page.size:
-            token = page.token_after([shown[-1]["create_time"].isoformat(), str(shown[-1]["id"])])
-        messages = [session_message(row, kernels.get(row["id"], []), parents.get(row["id"], ())) for row in shown]
-        return pb.ListSessionsResponse(sessions=messages, next_page_token=token, revision=revision)
+        messages = [
+            session_message(
+                row,
+                kernels.get(row["id"], []),
+                parents.get(row["id"], ()),
+                view=full_view(row["owner"]) if full else SpecView.BASIC,
+            )
+            for row in shown
+        ]
+        listed, token = page.close(
+            messages, found, lambda place: [shown[place]["create_time"].isoformat(), str(shown[place]["id"])]
+        )
+        return pb.ListSessionsResponse(
+            sessions=listed, next_page_token=token, revision=at.revision, incarnation=at.incarnation
+        )
 
     async def GetSessionGraph(
         self, request: pb.GetSessionGraphRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetSessionGraphResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            revision, _ = await journal.head(tx)
+            at = await journal.head(tx)
             session_id = await find_session(tx, request.session)
             # Only sessions of one owner depend on each other: who may see one may see all.
-            rows = await dependencies.read_graph(tx, session_id, _MOST_NODES + 1)
-        return graph_message(rows[:_MOST_NODES], session_id, revision, truncated=len(rows) > _MOST_NODES)
+            rows, truncated = await dependencies.read_graph(tx, session_id, _MAX_NODES, _MAX_EDGES)
+        return graph_message(rows, session_id, at, truncated=truncated)
 
     async def TerminateSession(
         self, request: pb.TerminateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -228,10 +254,10 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         async with self._database.transaction() as tx:
             session_id = await find_session(tx, request.session)
             row, _ = await _read(tx, session_id)
-            position = await sessions.queue_position(tx, session_id)
             parents = await dependencies.read(tx, [session_id], unsettled=True, limit=_MOST_WAITED_FOR)
-            length = outlook = None
+            position, length, outlook = 0, None, None
             if row["state"] == "PENDING":
+                position = await preview.queue_position(tx, row["resource_group"], session_id)
                 length = await sessions.queue_length(tx, row["resource_group"])
                 outlook = await preview.outlook(tx, row)
         message = explanation_message(row, position, parents.get(session_id, ()))
@@ -335,7 +361,8 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
 
 async def _shown(tx: Transaction, session_id: uuid.UUID) -> session_pb2.Session:
     row, kernels = await _read(tx, session_id)
-    return session_message(row, kernels, (await dependencies.read(tx, [session_id])).get(session_id, ()))
+    parents = (await dependencies.read(tx, [session_id])).get(session_id, ())
+    return session_message(row, kernels, parents, view=full_view(row["owner"]))
 
 
 async def _read(tx: Transaction, session_id: uuid.UUID) -> tuple[Row, list[Row]]:

@@ -8,6 +8,7 @@ from manager.api import errors
 from manager.api.interceptors import current_principal
 from manager.lifecycle import entrances
 from manager.lifecycle.entrances import Entrance, Way
+from manager.lifecycle.spec_views import SpecView
 from manager.store import sessions
 from manager.store.database import Transaction
 
@@ -17,6 +18,11 @@ def sight(*, owner_only: bool = False) -> sessions.Sight:
     principal = current_principal()
     administered = () if owner_only else tuple(m.project for m in principal.memberships if m.role == "ADMIN")
     return sessions.Sight(principal.is_admin, principal.name, administered)
+
+
+def full_view(owner: str) -> SpecView:
+    """Returns how much the caller sees of the requests of `owner`: the values of variables are for nobody else, administrators included."""
+    return SpecView.FULL if current_principal().name == owner else SpecView.NAMES
 
 
 async def find_session(tx: Transaction, reference: str, *, owner_only: bool = False) -> uuid.UUID:

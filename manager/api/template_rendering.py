@@ -20,7 +20,7 @@ from retinue.manager.v1 import session_pb2
 
 # In one request: few bytes may name a template of many.
 MAX_TEMPLATES = 100
-MAX_RENDERED_BYTES = 16 * 1024 * 1024
+MAX_RENDERED_BYTES = 8 * 1024 * 1024
 
 Rendered: TypeAlias = session_pb2.SessionSpec | errors.ApiError
 # Name or id, project, version.

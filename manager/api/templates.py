@@ -74,24 +74,28 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
 
     async def ListTemplates(self, request: pb.ListTemplatesRequest, context: _Context) -> pb.ListTemplatesResponse:
         """See the proto."""
-        page = open_page(request.page_size, request.page_token, ["templates", request.project, request.versions_of])
+        if request.view not in pb.TemplateView.values():
+            raise errors.InvalidRequest([("view", "must be a known view")])
+        full = request.view == pb.TEMPLATE_VIEW_FULL
+        query = ["templates", request.project, request.versions_of, full]
+        page = open_page(request.page_size, request.page_token, query)
         async with self._database.transaction() as tx:
             if request.versions_of:
                 template = await find_template(tx, request.versions_of, request.project, deleted=True)
                 before = int(page.after[0]) if page.after else 0
-                rows = await templates.list_versions(tx, template["id"], before=before, limit=page.size + 1)
+                rows = await templates.list_versions(tx, template["id"], before=before, limit=page.size + 1, full=full)
             else:
                 seen = scope(request.project)
                 if request.project:
                     seen = templates.Scope(seen.projects, shared=False)
-                rows = await templates.list_page(tx, seen, after=page.after or ("", ""), limit=page.size + 1)
-        shown, token = rows[: page.size], ""
-        if len(rows) > page.size:
-            last = shown[-1]
-            token = page.token_after(
-                [str(last["version"])] if request.versions_of else [last["name"], last["project"] or ""]
-            )
-        return pb.ListTemplatesResponse(templates=[_message(row) for row in shown], next_page_token=token)
+                rows = await templates.list_page(tx, seen, after=page.after or ("", ""), limit=page.size + 1, full=full)
+
+        def key(place: int) -> list[str]:
+            row = rows[place]
+            return [str(row["version"])] if request.versions_of else [row["name"], row["project"] or ""]
+
+        listed, token = page.close([_message(row) for row in rows[: page.size]], rows[0]["found"] if rows else 0, key)
+        return pb.ListTemplatesResponse(templates=listed, next_page_token=token)
 
     async def UpdateTemplate(self, request: pb.UpdateTemplateRequest, context: _Context) -> pb.UpdateTemplateResponse:
         """See the proto."""
@@ -185,5 +189,6 @@ def _message(row: Row) -> pb.Template:
         update_time=timestamp(row["update_time"]),
         delete_time=timestamp(row["delete_time"]),
     )
-    message.spec.CopyFrom(stored_spec(row))
+    if "spec" in row:
+        message.spec.CopyFrom(stored_spec(row))
     return message

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
+
+# Kernel and epoch: what an attempt's id names.
+AttemptKey: TypeAlias = tuple[uuid.UUID, int]
 
 
 class ListenerBrokenError(Exception):
-    """The manager's own side failed: an agent's words were not taken in, or what is wanted of it could not be read. To be begun anew."""
+    """The manager's own side failed: a report was not committed, or the desired state could not be read. To be tried again."""
+
+
+class TermOverError(Exception):
+    """Another manager leads: everything that belongs to the term ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,10 @@ class Desired:
 
     attempts: Mapping[str, DesiredAttempt] = field(default_factory=dict)
     networks: Mapping[str, DesiredNetwork] = field(default_factory=dict)
+    # Attempts that the agent has and the manager does not know, which are to end.
+    removed: frozenset[str] = frozenset()
+    # Sessions that cannot be read whole: what is missing of them is to stay as the agent has it.
+    unreadable: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,7 @@ def difference(before: Desired, after: Desired) -> Difference:
     """What has to be sent to an agent that knows `before` so that it knows `after`."""
     return Difference(
         tuple(attempt for key, attempt in after.attempts.items() if before.attempts.get(key) != attempt),
-        tuple(key for key in before.attempts if key not in after.attempts),
+        tuple(sorted({key for key in before.attempts if key not in after.attempts} | after.removed)),
         tuple(network for key, network in after.networks.items() if before.networks.get(key) != network),
         tuple(key for key in before.networks if key not in after.networks),
     )
@@ -123,8 +135,9 @@ class Told:
         self, wanted: Desired, session_ids: Iterable[str] | None, protected: frozenset[str] = frozenset()
     ) -> Difference:
         """What has to be said so that the agent knows `wanted`, and takes it for said. `wanted` is all there is of these sessions on
-        the agent; None means of all sessions.
+        the agent, but for sessions that cannot be read: of these the agent keeps what it was told; None means of all sessions.
         """
+        wanted = self._completed(wanted)
         ids: Collection[str] = {*self._attempts, *self._networks} if session_ids is None else set(session_ids)
         before = Desired(
             {key: attempt for id_ in ids for key, attempt in self._attempts.get(id_, {}).items()},
@@ -139,6 +152,16 @@ class Told:
         return replace(
             difference(before, wanted), added_protected=tuple(sorted(added)), removed_protected=tuple(sorted(removed))
         )
+
+    def _completed(self, wanted: Desired) -> Desired:
+        attempts, networks = dict(wanted.attempts), dict(wanted.networks)
+        for session_id in wanted.unreadable:
+            for key, known in self._attempts.get(session_id, {}).items():
+                found = wanted.attempts.get(key, known)
+                attempts[key] = replace(known, goal=found.goal, grace_seconds=found.grace_seconds)
+            if session_id in self._networks:
+                networks.setdefault(session_id, self._networks[session_id])
+        return replace(wanted, attempts=attempts, networks=networks) if wanted.unreadable else wanted
 
     def _take(self, desired: Desired) -> None:
         for key, attempt in desired.attempts.items():
@@ -167,17 +190,24 @@ class LayerReport:
 
 @dataclass(frozen=True, slots=True)
 class AttemptReport:
-    """What an agent says of an attempt."""
+    """What an agent says of an attempt; `state` is empty when this manager does not know it."""
 
-    attempt_id: str
+    key: AttemptKey
     state: str
     exit_code: int | None
     reason: str
     message: str
     log_size: int
-    end_time: dt.datetime | None = None
     image: ImageReport | None = None
     layers: tuple[LayerReport, ...] = ()
+    # Unknown of an attempt whose record was rebuilt.
+    session_id: uuid.UUID | None = None
+
+    @property
+    def attempt_id(self) -> str:
+        """What it is called between manager and agents."""
+        kernel_id, epoch = self.key
+        return f"{kernel_id}.{epoch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +218,16 @@ class AttemptUsage:
     clock: float
     cpu: float | None
     memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCondition:
+    """Something that is wrong with a node: `type` as stored, without prefix; `since` is None when it is not known."""
+
+    type: str
+    reason: str = ""
+    message: str = ""
+    since: dt.datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +244,16 @@ class NodeFacts:
     underlay_address: str
     underlay_mtu: int
     attempts: tuple[AttemptReport, ...]
-    network_session_ids: frozenset[str]
+    network_session_ids: frozenset[uuid.UUID]
+    conditions: tuple[NodeCondition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What an agent says has changed."""
+    """What an agent says has changed; `sequence` is the number of the report in its stream."""
 
     agent_id: str
     attempts: tuple[AttemptReport, ...]
-    removed_attempts: tuple[str, ...]
-    removed_networks: tuple[str, ...]
+    removed_attempts: frozenset[AttemptKey] = frozenset()
+    removed_networks: frozenset[uuid.UUID] = frozenset()
+    sequence: int = 0

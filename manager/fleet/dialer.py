@@ -1,16 +1,32 @@
-"""Channels to agents: mutual TLS, each agent known by the name in its certificate."""
+"""Channels to agents: mutual TLS, each agent known by the name in its certificate.
+
+Streams of users share connections, since each costs both sides a TLS handshake and 100 KB: up to MAX_STREAMS of one purpose on one.
+That does not have one wait for another, because a stream that is not read uses up its own window and not the connection's.
+"""
 
 from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from enum import Enum, auto
 
 import grpc
 import grpc.aio
 
-_OPTIONS = (
+CONNECT_MS = 3_000
+"""What a connection and its handshake may take, on a machine that is busy with many others."""
+MAX_STREAMS = 32
+"""Of one connection; they end together when it breaks."""
+IDLE_SECONDS = 10.0
+"""How long a connection without streams is kept for the next."""
+OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Despite its name, this is the deadline of an attempt to connect.
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Without it, megabytes pile up here for a user who does not read.
     ("grpc.http2.bdp_probe", 0),
@@ -18,17 +34,100 @@ _OPTIONS = (
 )
 
 
+class Purpose(Enum):
+    """What streams are for that share connections: what is typed does not queue behind what is copied."""
+
+    PORT = auto()
+    FILES = auto()
+    OTHER = auto()
+
+
+_Key = tuple[str, str, Purpose]
+
+
+class _Connection:
+    """A channel and how many streams it has."""
+
+    def __init__(self, key: _Key, channel: grpc.aio.Channel) -> None:
+        self.key = key
+        self.channel = channel
+        self.streams = 0
+        self.retired = False
+        """Whether no stream begins on it any more."""
+        self.closing: asyncio.TimerHandle | None = None
+
+
 class Dialer:
-    """Opens channels to agents with the manager's certificate. The caller closes them."""
+    """Opens channels to agents with the manager's certificate."""
 
     def __init__(self, credentials: grpc.ChannelCredentials) -> None:
         self._credentials = credentials
+        self._shared: dict[_Key, list[_Connection]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def open(self, agent_id: str, address: str) -> grpc.aio.Channel:
-        """A new channel of its own: a slow stream on one holds up nothing on another."""
+        """A new channel of its own, to be closed by the caller."""
         options = (
-            *_OPTIONS,
+            *OPTIONS,
             ("grpc.ssl_target_name_override", f"{agent_id}.agent.retinue"),
             ("grpc.use_local_subchannel_pool", 1),
         )
         return grpc.aio.secure_channel(address, self._credentials, options=options)
+
+    @contextlib.asynccontextmanager
+    async def stream(self, agent_id: str, address: str, purpose: Purpose) -> AsyncIterator[grpc.aio.Channel]:
+        """A channel for one stream, shared with others of the same purpose, for as long as the block lasts.
+
+        One on which a stream finds no connection is given to no other: a new one does not wait for its next attempt.
+        """
+        connection = self._connection((agent_id, address, purpose))
+        connection.streams += 1
+        try:
+            yield connection.channel
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                self._retire(connection)
+            raise
+        finally:
+            connection.streams -= 1
+            if connection.streams == 0:
+                if connection.retired:
+                    self._close(connection)
+                else:
+                    connection.closing = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._close, connection)
+
+    async def close(self) -> None:
+        """Closes what is shared; streams on it end."""
+        for connection in [connection for shared in self._shared.values() for connection in shared]:
+            self._close(connection)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _connection(self, key: _Key) -> _Connection:
+        """One that has room for another stream."""
+        shared = self._shared.setdefault(key, [])
+        connection = next((found for found in shared if found.streams < MAX_STREAMS), None)
+        if connection is None:
+            connection = _Connection(key, self.open(key[0], key[1]))
+            shared.append(connection)
+        if connection.closing is not None:
+            connection.closing.cancel()
+            connection.closing = None
+        return connection
+
+    def _retire(self, connection: _Connection) -> None:
+        if connection.retired:
+            return
+        connection.retired = True
+        shared = self._shared[connection.key]
+        shared.remove(connection)
+        if not shared:
+            del self._shared[connection.key]
+
+    def _close(self, connection: _Connection) -> None:
+        self._retire(connection)
+        if connection.closing is not None:
+            connection.closing.cancel()
+        task = asyncio.create_task(connection.channel.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,6 +1,6 @@
 """Streams of users, passed on to the agent that has the kernel: the one pattern for all of them.
 
-Each stream has a connection of its own, so that one that stands still holds up no other. A response is asked of the agent only
+Streams of one purpose share connections, and one that stands still holds up no other. A response is asked of the agent only
 when the one before was taken, and a request of the user only when the one before was sent, so that nothing piles up here. When
 either side ends, so does the other.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ import grpc.aio
 from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 
-from manager.fleet.dialer import Dialer
+from manager.fleet.dialer import Dialer, Purpose
 from manager.fleet.ending import UNSENT, Ending
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
+
+_log = logging.getLogger(__name__)
 
 OPEN_PORT = f"/{pb.DESCRIPTOR.services_by_name['AgentService'].full_name}/OpenPort"
 
@@ -83,21 +86,27 @@ class Forwarder:
         if self.hearer is not None:
             self.hearer.heard(place.attempt_id)
 
-    async def stream(self, place: Place, method: Method, request: Any) -> AsyncGenerator[Any, None]:
+    async def stream(
+        self, place: Place, method: Method, request: Any, purpose: Purpose = Purpose.OTHER
+    ) -> AsyncGenerator[Any, None]:
         """The responses to one request. Raises AgentUnavailableError, AgentRefusedError.
 
         To be closed with `aclosing`: that ends the call.
         """
         with _told(place.agent_id):
-            async with self._stub(place) as stub:
-                async for response in method(stub)(request):
-                    self._hear(place)
-                    yield response
+            async with self._stub(place, purpose) as stub:
+                call = method(stub)(request)
+                try:
+                    async for response in call:
+                        self._hear(place)
+                        yield response
+                finally:
+                    call.cancel()
 
     async def call(self, place: Place, method: Method, request: Any) -> Any:
         """The response to one request. Raises AgentUnavailableError, AgentRefusedError."""
         with _told(place.agent_id):
-            async with self._stub(place) as stub:
+            async with self._stub(place, Purpose.OTHER) as stub:
                 self._hear(place)
                 return await method(stub)(request)
 
@@ -106,6 +115,7 @@ class Forwarder:
         place: Place,
         method: Method,
         requests: AsyncIterator[Any],
+        purpose: Purpose = Purpose.OTHER,
     ) -> AsyncGenerator[Any, None]:
         """The responses of a stream in both directions, whose requests are passed on as they come.
 
@@ -113,7 +123,7 @@ class Forwarder:
         AgentUnavailableError, AgentRefusedError. To be closed with `aclosing`: that ends the call.
         """
         with _told(place.agent_id):
-            async with self._stub(place) as stub:
+            async with self._stub(place, purpose) as stub:
                 call = method(stub)()
                 ending = Ending(call)
                 writing = asyncio.create_task(
@@ -144,15 +154,12 @@ class Forwarder:
                     await asyncio.gather(writing, return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def _stub(self, place: Place) -> AsyncIterator[pb_grpc.AgentServiceAsyncStub]:
-        channel = self.dialer.open(place.agent_id, place.address)
-        try:
+    async def _stub(self, place: Place, purpose: Purpose) -> AsyncIterator[pb_grpc.AgentServiceAsyncStub]:
+        async with self.dialer.stream(place.agent_id, place.address, purpose) as channel:
             stub: pb_grpc.AgentServiceAsyncStub = pb_grpc.AgentServiceStub(channel)
             # What it carries is passed on as it is: to read it, only to write it again, costs more than all the rest.
             stub.OpenPort = channel.stream_stream(OPEN_PORT)
             yield stub
-        finally:
-            await channel.close()
 
 
 def _failed(task: asyncio.Task[None]) -> bool:
@@ -194,5 +201,7 @@ def translated(agent_id: str, error: grpc.aio.AioRpcError) -> AgentUnavailableEr
         if detail.Unpack(information):
             reason, metadata = information.reason, dict(information.metadata)
     if not reason and (code is grpc.StatusCode.UNAVAILABLE or message == UNSENT):
+        # The caller is not told addresses of the fleet.
+        _log.info("the connection to agent %s broke: %s", agent_id, error.debug_error_string() or message)
         return AgentUnavailableError(f"the connection to agent {agent_id} broke")
     return AgentRefusedError(code, reason, message, metadata)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from manager.fleet.forwarding import AgentRefusedError, AgentUnavailableError, Forwarder, Place
 from retinue.agent.v1 import agent_service_pb2 as pb
+
+# No output is as long as that.
+_MAX_OFFSET = 2**53
+_SIZE = re.compile(r"[0-9]{1,15}")
 
 
 def timestamp(moment: dt.datetime | None) -> Timestamp | None:
@@ -47,7 +52,8 @@ class Span:
 async def stream_output(
     forwarder: Forwarder, place: Place, span: Span, *, follow: bool
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """Pieces of an attempt's output as (offset, data), to its end now or, with `follow`, to the attempt's end.
+    """Pieces of an attempt's output as (offset, data), in order, to its end now or, with `follow`, to the attempt's end. Offsets that make no
+    sense end it: there is no output that they would belong to.
 
     Raises AgentUnavailableError, OutputGoneError, OutputPastEndError.
     """
@@ -60,12 +66,16 @@ async def stream_output(
     )
     try:
         async with aclosing(forwarder.stream(place, lambda stub: stub.StreamLogs, request)) as pieces:
+            end = 0
             async for piece in pieces:
+                if not end <= piece.offset <= _MAX_OFFSET:
+                    raise OutputGoneError(f"agent {place.agent_id} sends output at {piece.offset} after {end}")
+                end = piece.offset + len(piece.data)
                 yield piece.offset, piece.data
     except AgentRefusedError as error:
         if error.code is grpc.StatusCode.NOT_FOUND:
             raise OutputGoneError(str(error)) from error
         if error.code is grpc.StatusCode.OUT_OF_RANGE:
             size = error.metadata.get("size", "")
-            raise OutputPastEndError(int(size) if size.isdecimal() else 0) from error
+            raise OutputPastEndError(int(size) if _SIZE.fullmatch(size) else 0) from error
         raise AgentUnavailableError(f"agent {place.agent_id}: {error.code.name}") from error

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 
 from sqlalchemy.engine import make_url
+
+_LOOK_UP_SECONDS = 60.0
 
 
 def control_plane_hosts(listen: Iterable[str], advertise: Iterable[str], database_url: str) -> set[str]:
@@ -20,6 +24,66 @@ def control_plane_hosts(listen: Iterable[str], advertise: Iterable[str], databas
         named = url.query.get("host", ())
         hosts |= {url.host or "", *((named,) if isinstance(named, str) else named)}
     return {host for host in hosts if host and not host.startswith("/")}
+
+
+class ControlPlane:
+    """The addresses of the control plane as they are known: names are looked up again and again, and nobody waits for that.
+
+    The last answer stays while the name service hangs or has none.
+    """
+
+    def __init__(self, hosts: Iterable[str], look_up: Callable[[Iterable[str]], frozenset[str]] | None = None) -> None:
+        """Addresses among the hosts are known at once."""
+        hosts = set(hosts)
+        literal = {host for host in hosts if _is_address(host)}
+        self._names = hosts - literal
+        self._look_up = look_up or resolve
+        self._addresses = frozenset(filter(_is_protected, literal))
+        self._known: dict[str, frozenset[str]] = {}
+        self._asked: set[str] = set()
+        self._answered = asyncio.Event()
+        if not self._names:
+            self._answered.set()
+
+    def addresses(self) -> frozenset[str]:
+        """Returns all that are known."""
+        return self._addresses.union(*self._known.values())
+
+    async def wait_answered(self, seconds: float) -> None:
+        """Returns when every name was looked up once, or after so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._answered.wait()
+
+    async def run(self) -> None:
+        """Keeps the addresses of names current until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for name in self._names:
+                group.create_task(self._follow(name), name=f"addresses of {name}")
+
+    async def _follow(self, name: str) -> None:
+        # Threads of their own: one that hangs in the name service must not keep others of the process waiting, nor its end.
+        while True:
+            found: asyncio.Future[frozenset[str]] = asyncio.get_running_loop().create_future()
+            threading.Thread(target=self._resolve, args=(name, found), daemon=True).start()
+            addresses = await found
+            if addresses:
+                self._known[name] = addresses
+            self._asked.add(name)
+            if self._asked == self._names:
+                self._answered.set()
+            await asyncio.sleep(_LOOK_UP_SECONDS if name in self._known else 1.0)
+
+    def _resolve(self, name: str, found: asyncio.Future[frozenset[str]]) -> None:
+        addresses = self._look_up([name])
+
+        def answer() -> None:
+            if not found.done():
+                found.set_result(addresses)
+
+        # The loop may have ended meanwhile.
+        with contextlib.suppress(RuntimeError):
+            found.get_loop().call_soon_threadsafe(answer)
 
 
 def resolve(hosts: Iterable[str]) -> frozenset[str]:
@@ -39,6 +103,14 @@ def node_addresses(addresses: Iterable[str]) -> frozenset[str]:
 
 def _has_port(address: str) -> bool:
     return address.startswith("[") or address.count(":") == 1
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_protected(address: str) -> bool:

@@ -49,4 +49,6 @@ class StatsReader:
         except grpc.aio.AioRpcError as error:
             _log.debug("agent %s tells no stats: %s", agent[0], error.code().name)
             return ()
-        return answer.attempts
+        # An agent is believed about what it was asked for, which is its own.
+        asked = set(attempt_ids)
+        return [stats for stats in answer.attempts if stats.attempt_id in asked]

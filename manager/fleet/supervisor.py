@@ -6,55 +6,40 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from manager.fleet.desired import AttemptUsage
+from manager.cancellation import cancellable
+from manager.fleet.desired import AttemptUsage, ListenerBrokenError, TermOverError
 from manager.fleet.dialer import Dialer
-from manager.fleet.link import AgentLink, Listener, ReadDesired
+from manager.fleet.link import AgentLink, FindSuperfluous, Listener, ReadDesired
+from manager.fleet.liveness import ALIVE, Timers, verdict, worsened
 from manager.fleet.protected import node_addresses
 
 _log = logging.getLogger(__name__)
 
-ALIVE, SUSPECT, LOST = "ALIVE", "SUSPECT", "LOST"
-
-
-@dataclass(frozen=True, slots=True)
-class Timers:
-    """In seconds: how often links say something, and after which silence an agent is suspect and lost."""
-
-    heartbeat: float = 5.0
-    suspect_after: float = 20.0
-    lost_after: float = 60.0
-
-    @property
-    def fence_after(self) -> float:
-        """Seconds without contact after which an agent stops what may be run elsewhere once it is lost: it must be over by then."""
-        return self.lost_after * 0.6
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An agent to keep a link to, and how the database last saw it."""
+    """An agent to keep a link to, unless it has not said where it listens or was `revoked`, and how the database last saw it."""
 
     address: str
     state: str
     underlay_address: str = ""
+    revoked: bool = False
+
+    @property
+    def dialled(self) -> bool:
+        """Whether it is to have a link."""
+        return bool(self.address) and not self.revoked
 
 
 class LivenessListener(Listener, Protocol):
-    """Takes in what agents say, and their silence."""
+    """Takes in what agents say, and their silence. Raises ListenerBrokenError and TermOverError."""
 
-    async def became(self, agent_id: str, state: str, silence: float) -> None:
-        """An agent's liveness changed; `silence` is in seconds."""
-
-
-def verdict(silence: float, timers: Timers) -> str:
-    """What a silence of so many seconds says of an agent."""
-    if silence >= timers.lost_after:
-        return LOST
-    return SUSPECT if silence >= timers.suspect_after else ALIVE
+    async def became(self, agent_id: str, state: str, silence: float | None) -> None:
+        """An agent's liveness changed; `silence` is the seconds since it was heard, None when it was not in this term."""
 
 
 class Supervisor:
@@ -63,32 +48,40 @@ class Supervisor:
     def __init__(
         self,
         *,
+        incarnation: str,
         term: int,
         dialer: Dialer,
         timers: Timers,
         targets: Callable[[], Awaitable[Mapping[str, Target]]],
         desired: ReadDesired,
+        superfluous: FindSuperfluous,
         listener: LivenessListener,
         clock: Callable[[], float],
         null_kernels: bool = False,
-        control_plane: frozenset[str] = frozenset(),
-        used: Callable[[Iterable[AttemptUsage]], None] = lambda _: None,
+        control_plane: Callable[[], frozenset[str]] = frozenset,
+        check_lease: Callable[[], None] = lambda: None,
+        used: Callable[[str, Iterable[AttemptUsage]], None] = lambda _agent, _samples: None,
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the addresses of
         managers and database, which kernels are kept from like those of nodes. `used` is told what `watch_usage` asks for.
         """
+        self._incarnation = incarnation
         self._term = term
         self._dialer = dialer
         self._timers = timers
         self._targets = targets
         self._desired = desired
+        self._superfluous = superfluous
         self._listener = listener
         self._clock = clock
         self._null_kernels = null_kernels
         self._links: dict[str, tuple[AgentLink, asyncio.Task[None]]] = {}
         self._states: dict[str, str] = {}
+        # Agents that have no link, and since when.
+        self._unlinked: dict[str, float] = {}
         self._control_plane = control_plane
-        self._protected = control_plane
+        self._check_lease = check_lease
+        self._protected = control_plane()
         self._changed = asyncio.Event()
         self._used = used
         self._usage_intervals: Mapping[str, float] = {}
@@ -111,23 +104,25 @@ class Supervisor:
         for link, _ in self._links.values():
             link.wake()
 
-    def alive(self) -> list[str]:
-        """Agents that are heard of."""
-        return [agent_id for agent_id, state in self._states.items() if state == ALIVE]
+    def silences(self) -> dict[str, float]:
+        """Seconds since each agent was heard, of those that were in this term."""
+        now = self._clock()
+        return {agent_id: now - link.heard for agent_id, (link, _) in self._links.items() if link.heard is not None}
 
     def retarget(self) -> None:
         """Agents may have come, moved or gone."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Keeps links and verdicts current until cancelled."""
+        """Keeps links and verdicts current until cancelled. Ends with TermOverError only."""
         # A new leader has heard nobody: every silence counts from here.
         started = self._clock()
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     self._changed.clear()
-                    await self._aim(group)
+                    # Links go on while the database is away, or what is wrong with one agent keeps others from being judged.
+                    await self._tried("links are not looked after", self._aim(group))
                     await self._judge(started)
                     try:
                         async with asyncio.timeout(min(1.0, self._timers.suspect_after / 4)):
@@ -137,46 +132,68 @@ class Supervisor:
         finally:
             self._links.clear()
 
+    async def _tried(self, what: str, step: Coroutine[Any, Any, None]) -> None:
+        try:
+            await cancellable(step)
+        except TermOverError:
+            raise
+        except Exception as error:  # noqa: BLE001  # logged, and done again with the next round
+            known = isinstance(error, ListenerBrokenError)
+            _log.log(logging.WARNING if known else logging.ERROR, "%s: %r", what, error, exc_info=not known)
+
     async def _aim(self, group: asyncio.TaskGroup) -> None:
         targets = await self._targets()
         places = [place for target in targets.values() for place in (target.address, target.underlay_address)]
-        self._protected = self._control_plane | node_addresses(places)
+        self._protected = self._control_plane() | node_addresses(places)
         for agent_id, (link, task) in list(self._links.items()):
             target = targets.get(agent_id)
-            if target is None or target.address != link.address:
+            if target is None or not target.dialled or target.address != link.address:
                 task.cancel()
                 del self._links[agent_id]
+        # As stored: who enrols again joins anew, whatever was found of it before.
+        self._states = {agent_id: target.state for agent_id, target in targets.items()}
+        now = self._clock()
+        self._unlinked = {
+            agent_id: self._unlinked.get(agent_id, now) for agent_id, target in targets.items() if not target.dialled
+        }
         for agent_id, target in targets.items():
-            self._states.setdefault(agent_id, target.state)
-            if agent_id not in self._links and target.address:
+            if agent_id not in self._links and target.dialled:
                 link = AgentLink(
                     agent_id,
                     target.address,
+                    incarnation=self._incarnation,
                     term=self._term,
                     dialer=self._dialer,
                     heartbeat=self._timers.heartbeat,
                     desired=self._desired,
+                    superfluous=self._superfluous,
                     protected=lambda: self._protected,
                     listener=self._listener,
                     clock=self._clock,
                     null_kernels=self._null_kernels,
                     usage_interval=functools.partial(self._usage_interval, agent_id),
                     used=self._used,
+                    check_lease=self._check_lease,
                 )
                 self._links[agent_id] = (link, group.create_task(link.run(), name=f"link {agent_id}"))
 
     async def _judge(self, started: float) -> None:
         now = self._clock()
-        for agent_id, (link, _) in list(self._links.items()):
-            if link.heard is None and self._states.get(agent_id) == "JOINING":
-                continue
-            # One that came back at another address has not been silent for longer than it was dialled there.
-            silence = now - (max(started, link.opened) if link.heard is None else link.heard)
-            if link.heard is None and silence < self._timers.suspect_after:
-                continue
-            state = verdict(silence, self._timers)
-            if state != self._states.get(agent_id):
-                level = logging.INFO if state == ALIVE else logging.WARNING
-                _log.log(level, "agent %s is %s after %.1f s of silence", agent_id, state, silence)
-                self._states[agent_id] = state
-                await self._listener.became(agent_id, state, silence)
+        for agent_id, state in list(self._states.items()):
+            link = self._links[agent_id][0] if agent_id in self._links else None
+            heard = None if link is None else link.heard
+            # One that came back at another address has not been silent for longer than it was dialled there; one that was
+            # revoked, for longer than it has no link: only after that has it stopped what may be run elsewhere.
+            since = self._unlinked.get(agent_id, now) if link is None else link.opened
+            silence = now - (max(started, since) if heard is None else heard)
+            found = worsened(state, silence, self._timers) if heard is None else verdict(silence, self._timers)
+            if found != state:
+                level = logging.INFO if found == ALIVE else logging.WARNING
+                _log.log(level, "agent %s is %s after %.1f s of silence", agent_id, found, silence)
+                step = self._become(agent_id, found, None if heard is None else silence)
+                await self._tried(f"agent {agent_id} is not recorded as {found}", step)
+
+    async def _become(self, agent_id: str, state: str, silence: float | None) -> None:
+        await self._listener.became(agent_id, state, silence)
+        # From then on only: what was not recorded is tried again with the next round.
+        self._states[agent_id] = state

@@ -13,10 +13,11 @@ from manager.fleet.forwarding import Place
 from manager.gateway.rules import Target
 from manager.identity.tokens import hash_secret
 from manager.lifecycle import presence
-from manager.lifecycle.persistence import persist
+from manager.lifecycle.supervision import supervise
 from manager.store import port_access
 from manager.store.database import Database, StoreUnavailable
-from manager.store.journal import JournalTail, RevisionCompacted, RevisionInFuture
+from manager.store.journal import RevisionCompacted, RevisionInFuture, RevisionLost
+from manager.store.journal_tail import JournalTail
 from manager.store.recordset import Row
 
 _log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class AccessBook:
         """Keeps what is known true until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_again(), name="looks at access")
-            group.create_task(persist("ends of sessions", self._follow), name="ends of sessions")
+            group.create_task(supervise("ends of sessions", self._follow), name="ends of sessions")
 
     async def _look_again(self) -> None:
         while True:
@@ -134,7 +135,7 @@ class AccessBook:
     async def _follow(self) -> None:
         """The end of a session is the end of all access to it, at once."""
         # What is missed while the journal cannot be followed, the next look at the rows finds.
-        with contextlib.suppress(RevisionCompacted, RevisionInFuture):
+        with contextlib.suppress(RevisionCompacted, RevisionInFuture, RevisionLost):
             async for batch in self._tail.follow(await self._tail.newest()):
                 self._end_sessions(
                     {

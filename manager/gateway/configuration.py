@@ -14,9 +14,14 @@ from manager.gateway.rules import OPEN_PATH
 # Set here for the manager, over whatever a client sends under these names.
 HOST, METHOD, STEP = "X-Retinue-Host", "X-Retinue-Method", "X-Retinue-Step"
 CHECK, OPEN = "check", "open"
+# What a browser says of where a request comes from, as it came: a client may name these headers in `Connection`, and then the proxy
+# takes them away before the manager could look.
+SOURCES = {name: f"X-Retinue-{name}" for name in ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")}
 # Set by the manager for what goes on to the kernel.
 SOCKET, COOKIE = "X-Retinue-Socket", "X-Retinue-Cookie"
 
+# Of a Set-Cookie, as browsers read it: there may be spaces around the name.
+DOMAIN_OF_COOKIE = r"(?i);\s*domain\s*=[^;]*"
 _ANSWERED = "http.reverse_proxy.header"
 _LONGEST_HEADERS = 32 * 1024
 _BUFFER = 64 * 1024
@@ -73,7 +78,7 @@ def _checked(manager_socket: str) -> Mapping[str, Any]:
         "upstreams": [{"dial": "unix/@{http.vars.retinue_socket}"}],
         "headers": {
             # A cookie for the whole domain would go to all other hosts of it.
-            "response": {"replace": {"Set-Cookie": [{"search_regexp": r"(?i);\s*domain=[^;]*", "replace": ""}]}}
+            "response": {"replace": {"Set-Cookie": [{"search_regexp": DOMAIN_OF_COOKIE, "replace": ""}]}}
         },
         "transport": {
             "protocol": "http",
@@ -106,6 +111,7 @@ def _asking(manager_socket: str, step: str) -> dict[str, Any]:
                     STEP: [step],
                     HOST: ["{http.request.hostport}"],
                     METHOD: ["{http.request.method}"],
+                    **{ours: [f"{{http.request.header.{name}}}"] for name, ours in SOURCES.items()},
                 },
             }
         },

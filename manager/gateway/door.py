@@ -76,7 +76,8 @@ class Door:
         if access is None:
             return _shown(pages.NO_ACCESS, {"WWW-Authenticate": "Retinue-Ticket"})
         method = request.headers.get(configuration.METHOD, "")
-        if why := self._address.wrong_source(target, method, request.headers):
+        source = {name: value for name, ours in configuration.SOURCES.items() if (value := request.headers.get(ours))}
+        if why := self._address.wrong_source(target, method, source):
             return _shown(pages.refused(why))
         if access.over:
             return _shown(pages.OVER)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from manager.fleet.dialer import Purpose
 from manager.fleet.forwarding import AgentRefusedError, AgentUnavailableError, Forwarder
 from manager.gateway import pages, sockets
 from manager.gateway.access import Access, AccessBook
@@ -119,7 +120,8 @@ class Relay:
         came = False
         try:
             steps = self._steps(access.hash, start, local, first)
-            async with aclosing(self._forwarder.exchange(access.place, lambda stub: stub.OpenPort, steps)) as responses:
+            carried = self._forwarder.exchange(access.place, lambda stub: stub.OpenPort, steps, Purpose.PORT)
+            async with aclosing(carried) as responses:
                 async for message in responses:
                     response = agent_pb.OpenPortResponse.FromString(message)
                     if response.WhichOneof("step") == "data":

@@ -23,7 +23,7 @@ from manager.gateway.relay import Relay
 from manager.gateway.rules import Address
 from manager.identity.authority import Authority
 from manager.store.database import Database
-from manager.store.journal import JournalTail
+from manager.store.journal_tail import JournalTail
 
 _log = logging.getLogger(__name__)
 

@@ -1,8 +1,9 @@
 """The certificate authority of one installation.
 
 It vouches for three kinds of names: servers of the manager, the manager as a client of agents
-(`spiffe://retinue/manager`), and agents (`spiffe://retinue/agent/ID` and the DNS name `ID.agent.retinue`). Names in a
-certificate come from here alone; of a certificate request only the public key is used.
+(`spiffe://retinue/manager`), and agents (`spiffe://retinue/agent/ID/GENERATION` and the DNS name `ID.agent.retinue`). Names in a
+certificate come from here alone; of a certificate request only the public key is used. The generation is that of the agent's
+enrolment: certificates of former ones are worth nothing, whenever they end.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import fcntl
+import hashlib
 import ipaddress
 import os
+import ssl
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -53,9 +56,27 @@ class Certificate:
     expire_time: dt.datetime
 
 
-def agent_uri(agent_id: str) -> str:
+def agent_uri(agent_id: str, generation: int) -> str:
     """How a certificate names an agent."""
-    return AGENT_URI_PREFIX + agent_id
+    return f"{AGENT_URI_PREFIX}{agent_id}/{generation}"
+
+
+def parse_agent_uri(uri: str) -> tuple[str, int] | None:
+    """The agent and the generation that a certificate names, 0 without one; None for any other name."""
+    if not uri.startswith(AGENT_URI_PREFIX):
+        return None
+    agent_id, slash, generation = uri.removeprefix(AGENT_URI_PREFIX).partition("/")
+    if not slash:
+        return agent_id, 0
+    return (agent_id, int(generation)) if generation.isascii() and generation.isdecimal() else None
+
+
+def certificate_fingerprint(pem: bytes) -> str:
+    """SHA-256 of a certificate in PEM, in hexadecimal; empty when it is none."""
+    try:
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).hexdigest()
+    except ValueError:
+        return ""
 
 
 class Authority:
@@ -81,12 +102,12 @@ class Authority:
                     raise ValueError(f"{key_path} is not a key of an elliptic curve")
             else:
                 key = ec.generate_private_key(ec.SECP256R1())
-                _write(key_path, _key_pem(key), 0o600)
+                write_whole(key_path, _key_pem(key), 0o600)
             if certificate_path.exists():
                 certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
             else:
                 certificate = _self_signed(key, clock())
-                _write(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+                write_whole(certificate_path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
         if certificate.public_key() != key.public_key():
             raise ValueError(f"{certificate_path} does not belong to {key_path}")
         return cls(key, certificate, clock)
@@ -95,6 +116,11 @@ class Authority:
     def certificate(self) -> bytes:
         """The authority's certificate in PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        """The authority's private key in PEM."""
+        return _key_pem(self._key)
 
     @property
     def fingerprint(self) -> str:
@@ -127,12 +153,15 @@ class Authority:
         names = [x509.UniformResourceIdentifier(MANAGER_URI)]
         return self._issue_with_key("manager", names, ExtendedKeyUsageOID.CLIENT_AUTH)
 
-    def issue_agent(self, agent_id: str, request: str) -> Certificate:
+    def issue_agent(self, agent_id: str, generation: int, request: str) -> Certificate:
         """For an agent, good for 24 hours, at both ends of a connection.
 
         `request` is PKCS #10 in PEM; whatever names it holds are passed over. Raises BadCertificateRequest.
         """
-        names = [x509.DNSName(f"{agent_id}.agent.retinue"), x509.UniformResourceIdentifier(agent_uri(agent_id))]
+        names = [
+            x509.DNSName(f"{agent_id}.agent.retinue"),
+            x509.UniformResourceIdentifier(agent_uri(agent_id, generation)),
+        ]
         usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
         certificate = self._sign(agent_id, names, _requested_key(request), AGENT_LIFETIME, usages)
         return Certificate(certificate.public_bytes(serialization.Encoding.PEM), b"", certificate.not_valid_after_utc)
@@ -239,8 +268,8 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Whole or not at all, also when the machine crashes."""
+def write_whole(path: Path, content: bytes, mode: int) -> None:
+    """Writes a file whole or not at all, also when the machine crashes."""
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 ADMIN, USER = "ADMIN", "USER"
@@ -34,6 +34,9 @@ class Principal:
     role: str = USER
     memberships: tuple[Membership, ...] = ()
     token_id: uuid.UUID | None = None
+    # Of an agent: which enrolment its certificate is of, and the certificate's fingerprint.
+    generation: int = 0
+    certificate: str = field(default="", compare=False)
 
     @property
     def is_admin(self) -> bool:

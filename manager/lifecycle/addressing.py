@@ -91,11 +91,16 @@ def choose_vni(taken: Collection[int], source: random.Random) -> int:
     return vni
 
 
+def check_underlay(address: str) -> str:
+    """Returns the address that an agent takes VXLAN at, or nothing. Raises ValueError when it is neither."""
+    if address:
+        ipaddress.ip_address(address)
+    return address
+
+
 def inner_mtu(underlays: Collection[tuple[str, int]], *, vxlan: bool) -> int:
     """The MTU inside a session over underlays of (address, MTU): the smallest, less the header of VXLAN when it is used."""
     overhead = 0
     if vxlan:
-        overhead = max(
-            (_OVERHEAD[ipaddress.ip_address(address).version] for address, _ in underlays), default=_OVERHEAD[4]
-        )
+        overhead = max((_OVERHEAD[6 if ":" in address else 4] for address, _ in underlays), default=_OVERHEAD[4])
     return min((mtu for _, mtu in underlays if mtu >= MIN_UNDERLAY_MTU), default=_USUAL_MTU) - overhead

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from manager.lifecycle.addressing import check_underlay
 from manager.lifecycle.growing import Slots, empty, empty_amounts, grown, widened
 from manager.scheduling.columns import Integers, Mask
 
@@ -43,7 +44,7 @@ class AgentTable:
         self._indices: dict[str, AgentIndex] = {}
 
     def put(self, row: Mapping[str, Any]) -> set[str]:
-        """An agent as read. Returns the groups that this concerns."""
+        """An agent as read. Returns the groups that this concerns. Raises ValueError, TypeError, AttributeError; then it does not count."""
         number = self.row_of.get(row["id"])
         groups = {row["resource_group"]}
         if number is None:
@@ -57,16 +58,18 @@ class AgentTable:
             self.counts, self.schedulable = grown(self.counts, number + 1), grown(self.schedulable, number + 1)
         else:
             groups.add(self.groups[number])
+        # Whatever goes wrong below, it does not count.
+        self.counts[number] = self.schedulable[number] = False
         self.groups[number] = row["resource_group"]
         self.architectures[number] = row["architecture"]
-        self.underlays[number] = (row["underlay_address"], row["underlay_mtu"])
+        self.underlays[number] = (check_underlay(row["underlay_address"]), row["underlay_mtu"])
         columns = [self._slots.column(slot) for slot in row["capacity"]]
         self.widen()
         self.capacity[number] = 0
         self.capacity[number, columns] = list(row["capacity"].values())
         self.offers[number] = self._offered(row["backends"])
         self.counts[number] = row["state"] in ("ALIVE", "SUSPECT") and not row["revoked"]
-        self.schedulable[number] = row["state"] == "ALIVE" and not row["drained"] and not row["revoked"]
+        self.schedulable[number] = row["state"] == "ALIVE" and not (row["drained"] or row["revoked"] or row["blocked"])
         for group in groups:
             self._indices.pop(group, None)
         return groups

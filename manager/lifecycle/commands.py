@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from manager.lifecycle.graph import dependents
+from manager.lifecycle.image_registries import images_of
 from manager.lifecycle.machine import SessionMoved
 from manager.lifecycle.spec import MountSpec, SessionSpec, WebhookSpec, kernel_id, kernel_plans
-from manager.lifecycle.working_set import put_back, take_out
+from manager.lifecycle.spec_views import basic
+from manager.lifecycle.working_set import UnreadableSessionError, put_back, take_out
 from manager.scheduling.amounts import parse_amount
 from manager.store import dependencies, journal, sessions, webhooks
 from manager.store.database import Statement, Transaction
@@ -41,6 +43,11 @@ class Draft:
     def mounts(self) -> list[MountSpec]:
         """What it wants to mount."""
         return [MountSpec(**mount) for mount in self.session["spec"]["mounts"]]
+
+    @property
+    def images(self) -> list[str]:
+        """References of the images that it asks for."""
+        return images_of(self.session["spec"])
 
 
 def new_rows(session_id: uuid.UUID, owner: str, spec: SessionSpec) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -203,13 +210,19 @@ def _created(draft: Draft) -> journal.Entry:
         owner=session["owner"],
         project=session["project"],
         kind="CREATED",
-        payload={"session": _recorded(session), "kernels": [_recorded(kernel) for kernel in draft.kernels]},
+        payload={
+            # Journals are read by more people than the owner, for longer, and are kept in memory.
+            "session": {**_recorded(session), "spec": basic(session["spec"])},
+            "kernels": [_recorded(kernel) for kernel in draft.kernels],
+        },
     )
 
 
 async def terminate(tx: Transaction, session_id: uuid.UUID, *, by: str, force: bool) -> bool:
-    """Ends a session on request; returns whether anything changed."""
+    """Ends a session on request; returns whether anything changed. Raises UnreadableSessionError."""
     taken = await take_out(tx, [session_id])
+    if session_id in taken.unreadable:
+        raise UnreadableSessionError(session_id)
     machine = taken.machines.get(session_id)
     if machine is None:
         return False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 
 from manager.lifecycle.desires import Concerned
+from manager.lifecycle.supervision import all_or_each
 from manager.lifecycle.working_set import put_back, take_out
 from manager.store import dependencies, leadership
 from manager.store.database import Database, Transaction
@@ -29,13 +31,18 @@ async def settle(database: Database, term: int, committed: Callable[[Concerned],
     done, doomed = len(settled), [Doomed(**row) for row in rows]
     for begin in range(0, len(doomed), _PORTION):
         # Nothing else lets go of a session that waits for one that failed: it stays doomed between the commits.
-        async with database.transaction() as tx:
-            await leadership.check(tx, term)
-            await _cancel(tx, doomed[begin : begin + _PORTION])
+        portion = doomed[begin : begin + _PORTION]
+        await all_or_each("the cancellation of a session", portion, partial(_cancel_portion, database, term))
     done += len(doomed)
     if done:
         committed({})
     return done
+
+
+async def _cancel_portion(database: Database, term: int, doomed: Collection[Doomed]) -> None:
+    async with database.transaction() as tx:
+        await leadership.check(tx, term)
+        await _cancel(tx, doomed)
 
 
 async def _cancel(tx: Transaction, doomed: Collection[Doomed]) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from manager.fleet.desired import Desired, DesiredAttempt, DesiredMount, DesiredNetwork, NetworkMember
-from manager.lifecycle.addressing import place
+from manager.lifecycle.addressing import check_underlay, place
 from manager.lifecycle.bootstrap import with_bootstrap
 from manager.lifecycle.secrets import SessionSecrets
-from manager.lifecycle.spec import KernelPlan, SessionSpec, cluster_environment
+from manager.lifecycle.spec import DEFAULT_GRACE_SECONDS, KernelPlan, SessionSpec, cluster_environment
 from manager.scheduling.amounts import parse_amount
-from manager.store import attempts
+from manager.store import attempts, orphans
 from manager.store.database import Database
+
+_log = logging.getLogger(__name__)
 
 # Agents that a commit concerns, each with the sessions it is about; None means that it may be any.
 Concerned: TypeAlias = Mapping[str, Collection[uuid.UUID] | None]
@@ -37,13 +40,50 @@ async def read_desired(
     What may be run elsewhere once the agent is lost is to be stopped by it after so many seconds without a manager.
     """
     async with database.transaction() as tx:
+        # Orphans are few, and named with the whole set only.
+        ending = await orphans.read_ending(tx, agent_id) if session_ids is None else ()
         wanted, members = await attempts.read_desired(tx, agent_id, session_ids)
-    specs: dict[object, SessionSpec] = {}
+    rows_of: dict[uuid.UUID, list[Mapping[str, Any]]] = {}
     for row in wanted:
-        if row["session_id"] not in specs:
-            specs[row["session_id"]] = SessionSpec.from_json(row["spec"])
-    built = [_attempt(row, specs[row["session_id"]], secrets, fence_seconds) for row in wanted]
-    return Desired({attempt.id: attempt for attempt in built}, _networks(agent_id, members))
+        rows_of.setdefault(row["session_id"], []).append(row)
+    built: list[DesiredAttempt] = []
+    unreadable: set[str] = set()
+    for session_id, rows in rows_of.items():
+        try:
+            spec = SessionSpec.from_json(rows[0]["spec"])
+            built += [_attempt(row, spec, secrets, fence_seconds) for row in rows]
+        except Exception as error:  # noqa: BLE001  # logged; what can be read of the others is desired
+            _log.error("session %s is left as it is on agent %s: %r", session_id, agent_id, error)
+            unreadable.add(str(session_id))
+            built += [_unreadable_attempt(row, fence_seconds) for row in rows if _is_past_start(row)]
+    removed = frozenset(attempt_id(kernel_id, epoch) for _, kernel_id, epoch in ending)
+    networks = _networks(agent_id, members, unreadable)
+    return Desired({attempt.id: attempt for attempt in built}, networks, removed, frozenset(unreadable))
+
+
+def _is_past_start(row: Mapping[str, Any]) -> bool:
+    """Returns whether an agent that is sent an attempt does nothing with it but keep it, or end it."""
+    return row["goal"] == "STOPPED" or row["observed"] in ("RUNNING", "STOPPING", "EXITED", "FAILED")
+
+
+def _unreadable_attempt(row: Mapping[str, Any], fence_seconds: float) -> DesiredAttempt:
+    """Returns an attempt that its agent has, of a session that cannot be read: it has to go on, or to stop, as it was sent first."""
+    return DesiredAttempt(
+        id=attempt_id(row["kernel_id"], row["epoch"]),
+        session_id=str(row["session_id"]),
+        kernel_id=str(row["kernel_id"]),
+        epoch=row["epoch"],
+        goal=row["goal"],
+        grace_seconds=0.0 if row["force"] else DEFAULT_GRACE_SECONDS,
+        hostname=row["hostname"],
+        image="",
+        command=(),
+        environment={},
+        slots={},
+        networked=row["cluster_size"] > 1,
+        # It may be one that is run elsewhere once its agent is lost.
+        fence_seconds=fence_seconds if isinstance(row["spec"], dict) and row["spec"].get("retry") else 0.0,
+    )
 
 
 def _attempt(
@@ -81,24 +121,33 @@ def _attempt(
     )
 
 
-def _networks(agent_id: str, rows: Sequence[Any]) -> dict[str, DesiredNetwork]:
-    members: dict[str, list[NetworkMember]] = {}
-    facts: dict[str, Any] = {}
+def _networks(agent_id: str, rows: Sequence[Mapping[str, Any]], unreadable: set[str]) -> dict[str, DesiredNetwork]:
+    """Returns the networks by session; sessions of which one cannot be read become `unreadable`."""
+    rows_of: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        session_id = str(row["session_id"])
+        rows_of.setdefault(str(row["session_id"]), []).append(row)
+    networks: dict[str, DesiredNetwork] = {}
+    for session_id, of_session in rows_of.items():
+        try:
+            networks[session_id] = _network(agent_id, session_id, of_session)
+        except Exception as error:  # noqa: BLE001  # logged; the networks of the others are desired
+            _log.error("the network of session %s is left as it is on agent %s: %r", session_id, agent_id, error)
+            unreadable.add(session_id)
+    return networks
+
+
+def _network(agent_id: str, session_id: str, rows: Sequence[Mapping[str, Any]]) -> DesiredNetwork:
+    members = []
+    for row in rows:
         spot = place(row["subnet"], row["local_rank"])
-        facts[session_id] = row
-        members.setdefault(session_id, []).append(
+        members.append(
             NetworkMember(
                 kernel_id=str(row["kernel_id"]),
                 hostname=row["hostname"],
                 address=spot.address,
                 mac=spot.mac,
-                underlay_address=row["underlay_address"],
+                underlay_address=check_underlay(row["underlay_address"]) if row["vni"] else row["underlay_address"],
                 local=row["agent_id"] == agent_id,
             )
         )
-    return {
-        session_id: DesiredNetwork(session_id, row["vni"], row["subnet"], row["mtu"], tuple(members[session_id]))
-        for session_id, row in facts.items()
-    }
+    return DesiredNetwork(session_id, rows[0]["vni"], rows[0]["subnet"], rows[0]["mtu"], tuple(members))

@@ -39,27 +39,39 @@ class Policies:
     """All policies, as they were read at one time."""
 
     def __init__(self, groups: Mapping[str, Row], users: Mapping[str, Row]) -> None:
-        self.groups = {name: stored_policy(stored) for name, stored in groups.items()}
-        self.users = {name: stored_policy(stored) for name, stored in users.items()}
+        self.groups = {name: _policy(f"group {name}", stored) for name, stored in groups.items()}
+        self.users = {name: _policy(f"user {name}", stored) for name, stored in users.items()}
         self._merged: dict[tuple[str, str], IdlePolicy] = {}
 
     def of(self, group: str, owner: str) -> IdlePolicy:
         """The policy for sessions of a user in a group."""
-        override = self.users.get(owner)
-        if override is None:
-            return self.groups.get(group, idle.NOTHING)
+        override, of_group = self.users.get(owner, idle.NOTHING), self.groups.get(group, idle.NOTHING)
+        if override is None or of_group is None:
+            # What cannot be read may be what keeps the session.
+            return idle.NOTHING
+        if owner not in self.users:
+            return of_group
         if (merged := self._merged.get((group, owner))) is None:
-            merged = self._merged[group, owner] = self.groups.get(group, idle.NOTHING).then(override)
+            merged = self._merged[group, owner] = of_group.then(override)
         return merged
 
     def timeouts(self) -> Mapping[tuple[str, str], float | None]:
         """How long sessions may go without an interaction, by group or user."""
         named = (*(("group", *item) for item in self.groups.items()), *(("user", *item) for item in self.users.items()))
-        return {(kind, name): policy.limit(Checker.INTERACTION) for kind, name, policy in named}
+        return {(kind, name): policy.limit(Checker.INTERACTION) for kind, name, policy in named if policy is not None}
 
     def all(self) -> Iterable[IdlePolicy]:
         """Every policy and override by itself."""
-        return (*self.groups.values(), *self.users.values())
+        return [policy for policy in (*self.groups.values(), *self.users.values()) if policy is not None]
+
+
+def _policy(whose: str, stored: Row) -> IdlePolicy | None:
+    """Returns a policy as it is stored; None for one that this version cannot read."""
+    try:
+        return stored_policy(stored)
+    except Exception as error:  # noqa: BLE001  # logged; nothing is ended by it
+        _log.error("the idle policy of %s cannot be read: %r", whose, error)
+        return None
 
 
 def seen_in(row: Row, reading: Reading | None = None) -> Seen:
@@ -86,8 +98,13 @@ class IdleKeeper:
         committed: Callable[[Concerned], None],
         watch_usage: Callable[[Mapping[str, float]], None],
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        out_of_bounds: Callable[[str, int], None] = lambda _agent, _attempts: None,
     ) -> None:
-        """`watch_usage` is told which agents have to tell what their attempts use, and every how many seconds."""
+        """`watch_usage` is called with the agents that have to report what their attempts use, and every how many seconds, `out_of_bounds`
+        with an agent that reports on attempts of others, and on how many.
+        """
+        self._out_of_bounds = out_of_bounds
         self._database = database
         self._term = term
         self._committed = committed
@@ -101,9 +118,10 @@ class IdleKeeper:
         self._timeouts: Mapping[tuple[str, str], float | None] | None = None
         self._changed = 0.0
 
-    def used(self, samples: Iterable[AttemptUsage]) -> None:
+    def used(self, agent_id: str, samples: Iterable[AttemptUsage]) -> None:
         """An agent says what its attempts have used."""
-        self._measurements.add(samples)
+        if strays := self._measurements.add(agent_id, samples):
+            self._out_of_bounds(agent_id, strays)
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -157,21 +175,24 @@ class IdleKeeper:
             if silent and passed:
                 await idle_store.pause(tx, passed, silent)
             await self._measurements.take_in(tx, rows, policies.of, now)
-        verdicts = {
-            row["id"]: idle.judge(
-                policies.of(row["resource_group"], row["owner"]),
-                seen_in(row, self._measurements.reading(row["id"])),
-                now,
-                self._changed,
-            )
-            for row in rows
-        }
+        last = rows[-1]["id"] if len(rows) == _PAGE else None
+        verdicts = {row["id"]: verdict for row in rows if (verdict := self._judge(policies, row, now)) is not None}
+        rows = [row for row in rows if row["id"] in verdicts]
         await self._warn(rows, verdicts, now)
         for session_id, verdict in verdicts.items():
             if verdict.end is not None:
                 await self._end(session_id, policies)
         due = [left for verdict in verdicts.values() if (left := verdict.next_look) is not None]
-        return rows[-1]["id"] if len(rows) == _PAGE else None, min(due, default=None)
+        return last, min(due, default=None)
+
+    def _judge(self, policies: Policies, row: Row, now: float) -> Verdict | None:
+        """Returns what is to become of a session; None for one that cannot be read, which goes on."""
+        try:
+            policy = policies.of(row["resource_group"], row["owner"])
+            return idle.judge(policy, seen_in(row, self._measurements.reading(row["id"])), now, self._changed)
+        except Exception as error:  # noqa: BLE001  # logged; the other sessions are looked at
+            _log.error("session %s is not ended for being idle: %r", row["id"], error)
+            return None
 
     async def _warn(self, rows: Iterable[Row], verdicts: Mapping[uuid.UUID, Verdict], now: float) -> None:
         """Gives warnings and takes them back, with the journal, in one commit."""
@@ -201,7 +222,7 @@ class IdleKeeper:
             await leadership.check(tx, self._term)
             taken = await take_out(tx, [session_id])
             rows = await idle_store.read_running(tx, _TYPES, session_ids=[session_id])
-            if not rows:
+            if not rows or session_id not in taken.machines:
                 return
             row, now = rows[0], await idle_store.read_now(tx)
             policy = policies.of(row["resource_group"], row["owner"])

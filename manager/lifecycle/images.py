@@ -33,6 +33,12 @@ class SeenImage:
 
 
 def reference(spec: Mapping[str, Any], role: str) -> str:
-    """The image that a stored request asks for, for kernels of a role."""
-    role_spec = spec["roles"].get(role)
-    return str((role_spec["image"] if role_spec is not None else "") or spec["kernel"]["image"])
+    """The image that a stored request asks for, for kernels of a role; empty when that cannot be read."""
+    for stored in (_member(_member(spec, "roles"), role), _member(spec, "kernel")):
+        if image := _member(stored, "image"):
+            return str(image)
+    return ""
+
+
+def _member(stored: object, key: str) -> object:
+    return stored.get(key) if isinstance(stored, Mapping) else None

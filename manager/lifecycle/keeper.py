@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Collection
 
@@ -16,6 +17,8 @@ from manager.lifecycle.queue_table import Row
 from manager.store import changes
 from manager.store.changes import Account, Changes
 from manager.store.database import Database
+
+_log = logging.getLogger(__name__)
 
 # What holds sessions back is looked at again after this time, whether or not it was said to have changed.
 _CLEARING_SECONDS = 1.0
@@ -40,6 +43,8 @@ class Keeper:
         # To be read again the next time, and those that landed while something was being read.
         self._unsure: set[uuid.UUID] = set()
         self._landed: set[uuid.UUID] = set()
+        # Rows that cannot be read, as they were logged.
+        self._logged: dict[str, str] = {}
 
     @property
     def mirror(self) -> Mirror:
@@ -63,12 +68,19 @@ class Keeper:
         With `whole`, what holds sessions back is looked at again in any case. Raises NotLeader, StoreUnavailable; both leave a doubt.
         """
         try:
-            if self._doubtful:
-                return await self._load()
-            return await self._take(whole=whole)
+            concerned = await (self._load() if self._doubtful else self._take(whole=whole))
         except BaseException:
             self.doubt()
             raise
+        self._log_unreadable()
+        return concerned
+
+    def _log_unreadable(self) -> None:
+        """Logs each row that cannot be read once."""
+        unreadable = dict(self.mirror.unreadable)
+        for name in unreadable.keys() - self._logged.keys():
+            _log.error("%s cannot be read, and is left out: %s", name, unreadable[name])
+        self._logged = unreadable
 
     def next_due(self) -> float | None:
         """Seconds until a session that is held back may be tried, or looked at again; None when there is none."""
@@ -111,7 +123,7 @@ class Keeper:
         async with changes.stillness(self._database, self._term) as tx:
             mirror.groups = {row["name"]: row for row in await changes.read_groups(tx)}
             for row in await changes.read_agents(tx):
-                mirror.agents.put(row)
+                mirror.put_agent(row)
             for row in await changes.read_quotas(tx):
                 mirror.put_quota(*_quota(row))
             for claim in await changes.read_claims(tx):
@@ -178,7 +190,7 @@ class Keeper:
         for agent_id in changed.agents - {row["id"] for row in agents}:
             concerned |= mirror.agents.forget(agent_id)
         for row in agents:
-            concerned |= mirror.agents.put(row)
+            concerned |= mirror.put_agent(row)
         for name in changed.groups - {row["name"] for row in groups}:
             mirror.groups.pop(name, None)
         for row in groups:

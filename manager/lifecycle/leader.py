@@ -4,39 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import logging
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from manager.fleet.desired import Desired, ListenerBrokenError
 from manager.fleet.dialer import Dialer
 from manager.fleet.forwarding import Forwarder
-from manager.fleet.supervisor import Supervisor, Target, Timers
+from manager.fleet.liveness import Timers
+from manager.fleet.supervisor import Supervisor, Target
 from manager.lifecycle import deadlines, dependencies
 from manager.lifecycle.desires import Concerned, read_desired
 from manager.lifecycle.idle_keeper import IdleKeeper
+from manager.lifecycle.orphans import Orphans
+from manager.lifecycle.out_of_bounds import OutOfBounds
 from manager.lifecycle.outputs import OutputCollector
-from manager.lifecycle.persistence import persist
 from manager.lifecycle.reports import Reports
 from manager.lifecycle.scheduler import Scheduler
 from manager.lifecycle.secrets import SessionSecrets
 from manager.lifecycle.states import ENDED_SESSION_STATES
+from manager.lifecycle.supervision import for_links, supervise
 from manager.lifecycle.webhooks import Courier
 from manager.store import attempts, leadership, nodes, retention
 from manager.store.database import Database, StoreUnavailable
-from manager.store.journal import JournalTail
+from manager.store.journal_tail import JournalTail
 from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
 
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
-# Heartbeat times in the database are true to this.
+# When agents were heard is written so often: what is shown of it is true to this.
+_HEARD_SECONDS = 10.0
 _HOUSE_SECONDS = 60.0
+# Between portions of what is removed: others have their turn.
+_PURGE_PAUSE_SECONDS = 0.2
 
 
 class Leader:
-    """Runs one term, until it is cancelled or one of its parts finds that another leads."""
+    """Runs one term, until it is cancelled or one of its parts finds that another leads. A part that fails is run again by itself."""
 
     def __init__(  # noqa: PLR0917  # what the server has made
         self,
@@ -44,37 +51,51 @@ class Leader:
         tail: JournalTail,
         dialer: Dialer,
         timers: Timers,
+        incarnation: str,
         term: int,
         secrets: SessionSecrets,
         *,
         null_kernels: bool = False,
-        control_plane: frozenset[str] = frozenset(),
+        control_plane: Callable[[], frozenset[str]] = frozenset,
+        check_lease: Callable[[], None] = lambda: None,
         webhook_addresses: AddressPolicy = PUBLIC_ONLY,
+        kept: dt.timedelta | None = None,
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the addresses of
-        managers and database: kernels are kept from them.
+        managers and database: kernels are kept from them. Sessions that ended are `kept` for so long; None: for ever.
         """
         self._database = database
         self._tail = tail
         self._term = term
+        self._check_lease = check_lease
         self._fence_seconds = timers.fence_after
         self._secrets = secrets
-        self._reports = Reports(database, term, self._committed)
+        self._kept = kept
+        self._orphans = Orphans(database, term, self._committed)
+        self._out_of_bounds = OutOfBounds(database, term)
+        self._reports = Reports(database, term, self._committed, self._orphans, out_of_bounds=self._out_of_bounds.note)
+        self._unheard_seconds = timers.lost_after
         self._outputs = OutputCollector(database, term, Forwarder(dialer), self._committed)
         self._scheduler = Scheduler(database, term, self._placed)
         self._ended = asyncio.Event()
+        self._database_clock = deadlines.DatabaseClock()
         self._courier = Courier(database, term, webhook_addresses)
-        self._idle = IdleKeeper(database, term, self._committed, self._watch_usage)
+        self._idle = IdleKeeper(
+            database, term, self._committed, self._watch_usage, out_of_bounds=self._out_of_bounds.note
+        )
         self._supervisor = Supervisor(
+            incarnation=incarnation,
             term=term,
             dialer=dialer,
             timers=timers,
             targets=self._targets,
             desired=self._desired,
+            superfluous=self._orphans.superfluous,
             listener=self._reports,
             clock=time.monotonic,
             null_kernels=null_kernels,
             control_plane=control_plane,
+            check_lease=self._check_sending,
             used=self._idle.used,
         )
 
@@ -87,17 +108,24 @@ class Leader:
             self._tail.on_wake(None)
 
     async def _run(self) -> None:
+        parts = {
+            "supervisor": self._supervisor.run,
+            "reports": self._reports.run,
+            "out of bounds": self._out_of_bounds.run,
+            "outputs": self._outputs.run,
+            "scheduler": self._schedule,
+            "orphans": self._orphans.run,
+            "deadlines": self._enforce,
+            "idle": self._idle.run,
+            "dependencies": self._settle,
+            "webhooks": self._courier.run,
+            "journal": self._follow,
+            "heard": self._record_heard,
+            "house": self._keep_house,
+        }
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._supervisor.run(), name="supervisor")
-            group.create_task(self._reports.run(), name="reports")
-            group.create_task(persist("outputs", self._outputs.run), name="outputs")
-            group.create_task(persist("scheduler", self._scheduler.run), name="scheduler")
-            group.create_task(persist("deadlines", self._enforce), name="deadlines")
-            group.create_task(persist("idle", self._idle.run), name="idle")
-            group.create_task(persist("dependencies", self._settle), name="dependencies")
-            group.create_task(persist("webhooks", self._courier.run), name="webhooks")
-            group.create_task(persist("journal", self._follow), name="journal")
-            group.create_task(persist("house", self._keep_house), name="house")
+            for name, part in parts.items():
+                group.create_task(supervise(name, part), name=name)
 
     def _watch_usage(self, intervals: Mapping[str, float]) -> None:
         self._supervisor.watch_usage(intervals)
@@ -118,9 +146,17 @@ class Leader:
         self._supervisor.wake(concerned)
         self._tail.tell()
 
+    def _check_sending(self) -> None:
+        with for_links("the lease"):
+            self._check_lease()
+
+    async def _schedule(self) -> None:
+        await self._orphans.wait_until_heard(self._unheard_seconds)
+        await self._scheduler.run()
+
     async def _enforce(self) -> None:
         while True:
-            await deadlines.enforce(self._database, self._term, self._committed)
+            await deadlines.enforce(self._database, self._term, self._committed, self._database_clock)
             await asyncio.sleep(_TICK_SECONDS)
 
     async def _settle(self) -> None:
@@ -136,9 +172,29 @@ class Leader:
         while True:
             async with self._database.transaction() as tx:
                 await leadership.check(tx, self._term)
-                await nodes.touch(tx, self._supervisor.alive())
                 await retention.forget(tx)
+            if self._kept is not None:
+                await self._purge(self._kept)
             await asyncio.sleep(_HOUSE_SECONDS)
+
+    async def _purge(self, age: dt.timedelta) -> None:
+        """Removes sessions that ended longer ago, their outputs first: those are most of it."""
+        for purge in (retention.purge_outputs, retention.purge_sessions):
+            while True:
+                async with self._database.transaction() as tx:
+                    await leadership.check(tx, self._term)
+                    number = await purge(tx, age)
+                if number == 0:
+                    break
+                await asyncio.sleep(_PURGE_PAUSE_SECONDS)
+
+    async def _record_heard(self) -> None:
+        while True:
+            if silences := self._supervisor.silences():
+                async with self._database.transaction() as tx:
+                    await leadership.check(tx, self._term)
+                    await nodes.record_heard(tx, silences)
+            await asyncio.sleep(_HEARD_SECONDS)
 
     async def _follow(self) -> None:
         """Finds out what any replica did to sessions: new ones are scheduled, ended ones are stopped."""
@@ -154,8 +210,9 @@ class Leader:
             ended = {
                 event.session_id
                 for event in batch
-                # All other moves are this leader's own, and those concerned know already.
-                if event.kind == "SESSION_MOVED" and event.payload["to"] in ("TERMINATING", "CANCELLED")
+                # All other moves are this leader's own, and the links of affected agents are awake already.
+                if (event.kind == "SESSION_MOVED" and event.payload["to"] in ("TERMINATING", "CANCELLED"))
+                or (event.kind == "NOTED" and event.payload.get("forced"))
             }
             if any(event.kind == "CREATED" for event in batch):
                 self._scheduler.wake()
@@ -168,11 +225,14 @@ class Leader:
                 self._ended.set()
 
     async def _targets(self) -> Mapping[str, Target]:
-        async with self._database.transaction() as tx:
-            return {
-                row["id"]: Target(row["address"], row["state"], row["underlay_address"])
-                for row in await nodes.read_targets(tx)
-            }
+        try:
+            async with self._database.transaction() as tx:
+                rows = await nodes.read_targets(tx)
+        except StoreUnavailable as error:
+            raise ListenerBrokenError(f"agents could not be read: {error}") from error
+        return {
+            row["id"]: Target(row["address"], row["state"], row["underlay_address"], row["revoked"]) for row in rows
+        }
 
     async def _desired(self, agent_id: str, session_ids: Collection[uuid.UUID] | None) -> Desired:
         try:

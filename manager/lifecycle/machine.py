@@ -1,6 +1,6 @@
 """How one session moves: a pure machine over the session, its kernels and their newest attempts.
 
-It is fed what happened (`observe`, `terminate`, `roll_back`, `lose`), moves kernels and session along the tables of
+It is fed what happened (`observe`, `terminate`, `roll_back`, `strand`), moves kernels and session along the tables of
 `manager.lifecycle.states`, and collects the moves and the changed goals of attempts. It knows no clock, no database and no agent: the
 caller loads the values, applies what is collected in one commit, and tells the agents.
 """
@@ -222,9 +222,26 @@ class SessionMachine:
             self._move_kernel(kernel, KernelState.PENDING, reason)
         self._move_session(SessionState.PENDING, reason, message)
 
-    def lose(self, kernel_id: uuid.UUID, epoch: int) -> None:
-        """Gives up an attempt whose agent is lost: nothing will be heard of it in time. Only for attempts to be stopped."""
-        self.observe(kernel_id, epoch, Observation(Observed.EXITED, None, "AGENT_LOST", "its agent is lost"))
+    def strand(self, kernel_id: uuid.UUID, epoch: int, agent_id: str, *, revoked: bool) -> None:
+        """Gives up an attempt whose agent is lost: by now the agent has stopped by itself what may be run again.
+
+        A session that is starting goes back to PENDING, a running one is run again if it may be, and ends if the agent was
+        revoked; else the attempt is kept for the agent's return, unless it is to be stopped.
+        """
+        session = self.session
+        reason, what = ("AGENT_REVOKED", "revoked") if revoked else ("AGENT_LOST", "lost")
+        self.roll_back(reason, f"agent {agent_id} was {what}", failed_agent=agent_id)
+        kernel = next((kernel for kernel in session.kernels if kernel.id == kernel_id), None)
+        if kernel is None or kernel.epoch != epoch:
+            return
+        if session.state is SessionState.RUNNING:
+            if self._may_retry():
+                kernel.goal = Goal.STOPPED
+                if agent_id not in session.failed_agents:
+                    session.failed_agents.append(agent_id)
+            elif not revoked and kernel.goal is not Goal.STOPPED:
+                return
+        self.observe(kernel_id, epoch, Observation(Observed.EXITED, None, reason, f"its agent was {what}"))
 
     def _find_image(self, kernel: KernelRecord, image: SeenImage) -> None:
         """Takes a reference for the image that an agent first found it to be; another one later on is not let go."""
@@ -235,17 +252,6 @@ class SessionMachine:
         elif not kernel.found_image.is_same(image):
             there = f"{image.shown} on agent {kernel.agent_id}, and {kernel.found_image.shown} elsewhere in the session"
             self.roll_back(MOVED, f"image {kernel.image} is {there}")
-
-    def lose_running(self, kernel_id: uuid.UUID, epoch: int) -> None:
-        """Gives up a running attempt whose agent is lost, when the session may be run again: by now the agent has stopped it by itself."""
-        kernel = next((kernel for kernel in self.session.kernels if kernel.id == kernel_id), None)
-        if kernel is None or kernel.epoch != epoch or self.session.state is not SessionState.RUNNING:
-            return
-        if self._may_retry():
-            kernel.goal = Goal.STOPPED
-            if kernel.agent_id is not None and kernel.agent_id not in self.session.failed_agents:
-                self.session.failed_agents.append(kernel.agent_id)
-            self.lose(kernel_id, epoch)
 
     def _may_retry(self) -> bool:
         """Whether a try that was lost may be followed by another."""

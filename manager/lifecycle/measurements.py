@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from manager.fleet.desired import AttemptUsage
 from manager.lifecycle.desires import attempt_id
@@ -13,6 +15,8 @@ from manager.lifecycle.utilization import Meter, Reading, Sample, Window, period
 from manager.store import idle as idle_store
 from manager.store.database import Transaction
 from manager.store.recordset import Row
+
+_log = logging.getLogger(__name__)
 
 # So many missed samples do not hide a session; more do.
 _MISSED_SAMPLES = 4
@@ -29,20 +33,28 @@ class Measurements:
     """
 
     def __init__(self) -> None:
-        # By attempt, with the longest time between two samples; by session.
-        self._meters: dict[str, tuple[Meter, float]] = {}
+        # By attempt, with the longest time between two samples, and whose attempt it is; by session.
+        self._meters: dict[str, tuple[Meter, float, str]] = {}
         self._windows: dict[uuid.UUID, Window] = {}
         self._readings: dict[uuid.UUID, Reading] = {}
         self._named: set[str] = set()
         self._seen: set[uuid.UUID] = set()
         self._intervals: dict[str, float] = {}
 
-    def add(self, samples: Iterable[AttemptUsage]) -> None:
-        """Takes in what an agent says of its attempts; those that are not looked at are left out."""
+    def add(self, agent_id: str, samples: Iterable[AttemptUsage]) -> int:
+        """Takes in what an agent says of its attempts; those that are not looked at are left out.
+
+        Returns how many were attempts of other agents: of these nothing is believed.
+        """
+        strays = 0
         for sample in samples:
             if (found := self._meters.get(sample.attempt_id)) is not None:
-                meter, longest = found
-                meter.add(Sample(sample.clock, sample.cpu, sample.memory), longest)
+                meter, longest, owner = found
+                if owner == agent_id:
+                    meter.add(Sample(sample.clock, sample.cpu, sample.memory), longest)
+                else:
+                    strays += 1
+        return strays
 
     def reading(self, session_id: uuid.UUID) -> Reading | None:
         """What the window of a session came to when it was last known; None for one that has none, or not yet."""
@@ -79,23 +91,31 @@ class Measurements:
         kept = []
         for session_id, (row, policy, width) in looked_at.items():
             self._seen.add(session_id)
-            window = self._window(row, width, stored.get(session_id, {}))
-            longest = _MISSED_SAMPLES * period_of(width)
-            parts = [(self._meter(kernel, width, longest), kernel["slots"]) for kernel in kernels.get(session_id, ())]
-            moved = _take(window, parts, now, row["start"] + (policy.grace or 0.0))
-            if moved is None:
+            try:
+                window = self._window(row, width, stored.get(session_id, {}))
+                found = self._measure(row, kernels.get(session_id, ()), policy, window, now)
+            except Exception as error:  # noqa: BLE001  # logged; the other sessions are measured
+                _log.error("what session %s uses is not known: %r", session_id, error)
                 continue
-            reading = window.read(
-                policy.thresholds, any_slot=bool(policy.any_slot), at=now, patience=longest + _PATIENCE
-            )
-            if reading is None:
-                continue
-            self._readings[session_id] = reading
-            if moved:
-                told = {**reading.to_json(), "patience": reading.patience + width / _KEPT_PARTS}
-                kept.append({"session_id": session_id, "window": window.to_json(), "reading": told})
+            if found is not None:
+                kept.append({"session_id": session_id, "window": window.to_json(), "reading": found})
         if kept:
             await idle_store.keep_windows(tx, kept)
+
+    def _measure(
+        self, row: Row, kernels: Collection[Row], policy: IdlePolicy, window: Window, now: float
+    ) -> dict[str, Any] | None:
+        """Adds what a session has used to its window; returns the reading to be kept if it is worth it."""
+        longest = _MISSED_SAMPLES * period_of(window.width)
+        parts = [(self._meter(kernel, window.width, longest), kernel["slots"]) for kernel in kernels]
+        moved = _take(window, parts, now, row["start"] + (policy.grace or 0.0))
+        if moved is None:
+            return None
+        reading = window.read(policy.thresholds, any_slot=bool(policy.any_slot), at=now, patience=longest + _PATIENCE)
+        if reading is None:
+            return None
+        self._readings[row["id"]] = reading
+        return {**reading.to_json(), "patience": reading.patience + window.width / _KEPT_PARTS} if moved else None
 
     def _window(self, row: Row, width: float, stored: Row) -> Window:
         """The window at hand, the one kept, or a new one for another start or width."""
@@ -113,7 +133,7 @@ class Measurements:
         """The meter of a kernel's attempt, whose agent has to tell samples for a window of such a width."""
         name = attempt_id(kernel["kernel_id"], kernel["epoch"])
         meter = self._meters[name][0] if name in self._meters else Meter()
-        self._meters[name] = (meter, longest)
+        self._meters[name] = (meter, longest, kernel["agent_id"])
         self._named.add(name)
         agent_id, period = kernel["agent_id"], period_of(width)
         self._intervals[agent_id] = min(period, self._intervals.get(agent_id, period))

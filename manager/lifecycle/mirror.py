@@ -61,6 +61,8 @@ class Mirror:
     quotas: dict[Subject, Limit] = field(default_factory=dict)
     subnets: set[str] = field(default_factory=set)
     vnis: set[int] = field(default_factory=set)
+    # Rows that this version cannot read, by what they are of: they are left out, and cost nothing else.
+    unreadable: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, offered: Callable[[Iterable[str]], int], needed: Callable[[bool], int]) -> Mirror:
@@ -73,7 +75,30 @@ class Mirror:
         groups = set()
         for row in rows:
             groups.add(row["resource_group"])
+            self._put_session(row)
+        return groups
+
+    def _put_session(self, row: Row) -> None:
+        name = f"session {row['id']}"
+        try:
+            if not row["readable"]:
+                raise ValueError("another version wrote its request")
             self.queue.put(row, self.accounts.row((row["resource_group"], row["owner"], row["project"])))
+        except Exception as error:  # noqa: BLE001  # said by the caller; the others are placed
+            self.queue.remove(row["id"])
+            self.unreadable[name] = repr(error)
+        else:
+            self.unreadable.pop(name, None)
+
+    def put_agent(self, row: Row) -> set[str]:
+        """An agent as read; returns the groups that this concerns."""
+        name = f"agent {row['id']}"
+        try:
+            groups = self.agents.put(row)
+        except Exception as error:  # noqa: BLE001  # said by the caller; the others take what there is
+            self.unreadable[name] = repr(error)
+            return self.agents.forget(row["id"])
+        self.unreadable.pop(name, None)
         return groups
 
     def put_quota(self, subject: Subject, limit: Limit | None) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from manager.fleet.forwarding import AgentUnavailableError, Forwarder, Place
@@ -19,13 +19,14 @@ _log = logging.getLogger(__name__)
 # What is kept of an ended kernel's output.
 KEPT_BYTES = 1024 * 1024
 PIECE_BYTES = 32 * 1024
-_AT_ONCE = 8
-_RETRY_SECONDS = 1.0
+_AT_ONCE, _AT_ONCE_OF_AGENT = 16, 4
+# Pauses of an agent from which something could not be fetched: they double.
+_MIN_PAUSE, _MAX_PAUSE = 1.0, 5.0
 _FETCH_SECONDS = 30.0
 
 
 class OutputCollector:
-    """Fetches the tail of every ended attempt's output, so that its agent may forget it."""
+    """Fetches the tail of every ended attempt's output, so that its agent may forget it. Agents are independent of each other."""
 
     def __init__(
         self, database: Database, term: int, forwarder: Forwarder, committed: Callable[[Concerned], None]
@@ -35,6 +36,12 @@ class OutputCollector:
         self._forwarder = forwarder
         self._committed = committed
         self._wanted = asyncio.Event()
+        # Agents that are fetched from or paused, and the last pauses of those that failed.
+        self._busy: set[str] = set()
+        self._pauses: dict[str, float] = {}
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+        # Agents that failed have places of their own: they may take all the time of each fetch.
+        self._gate_of_failed = asyncio.Semaphore(_AT_ONCE)
 
     def wake(self) -> None:
         """Attempts may have ended."""
@@ -42,47 +49,72 @@ class OutputCollector:
 
     async def run(self) -> None:
         """Collects until cancelled."""
-        while True:
-            self._wanted.clear()
-            async with self._database.transaction() as tx:
-                pending = await outputs.read_pending(tx, 4 * _AT_ONCE)
-            gate = asyncio.Semaphore(_AT_ONCE)
-            async with asyncio.TaskGroup() as group:
-                fetches = [group.create_task(self._collect(row, gate)) for row in pending]
-            if pending and all(fetch.result() for fetch in fetches):
-                continue
-            try:
-                async with asyncio.timeout(_RETRY_SECONDS if pending else None):
-                    await self._wanted.wait()
-            except TimeoutError:
-                continue
+        self._busy.clear()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wanted.clear()
+                async with self._database.transaction() as tx:
+                    pending = await outputs.read_pending(tx, 4 * _AT_ONCE, self._busy)
+                of_agents: dict[str, list[Any]] = {}
+                for row in pending:
+                    of_agents.setdefault(row["agent_id"], []).append(row)
+                self._busy.update(of_agents)
+                for agent_id, rows in of_agents.items():
+                    collecting = self._collect_from(agent_id, rows[:_AT_ONCE_OF_AGENT])
+                    group.create_task(collecting, name=f"outputs of {agent_id}")
+                # The end of each of these wakes it too.
+                await self._wanted.wait()
 
-    async def _collect(self, row: Any, gate: asyncio.Semaphore) -> bool:
+    async def _collect_from(self, agent_id: str, rows: Sequence[Any]) -> None:
+        gate = self._gate_of_failed if agent_id in self._pauses else self._gate
+        async with asyncio.TaskGroup() as group:
+            fetches = [group.create_task(self._try_to_collect(row, gate)) for row in rows]
+        if all(fetch.result() for fetch in fetches):
+            self._pauses.pop(agent_id, None)
+        else:
+            pause = self._pauses[agent_id] = min(_MAX_PAUSE, 2 * self._pauses.get(agent_id, _MIN_PAUSE / 2))
+            await asyncio.sleep(pause)
+        self._busy.discard(agent_id)
+        self._wanted.set()
+
+    async def _try_to_collect(self, row: Any, gate: asyncio.Semaphore) -> bool:
+        try:
+            async with gate:
+                return await self._collect(row)
+        except leadership.NotLeader:
+            raise
+        except Exception:  # noqa: BLE001  # logged whole; the output of others is collected
+            _log.exception("output of kernel %s cannot be collected", row["kernel_id"])
+            return False
+
+    async def _collect(self, row: Any) -> bool:
         start = max(0, row["log_size"] - KEPT_BYTES)
         data = bytearray()
-        async with gate:
-            try:
-                async with asyncio.timeout(_FETCH_SECONDS):
-                    place = Place(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
-                    pieces = stream_output(self._forwarder, place, Span(start), follow=False)
-                    async for offset, piece in pieces:
-                        if offset != start + len(data):
-                            # The size limit dropped what came before.
-                            start, data = offset, bytearray()
-                        data += piece
-            except (AgentUnavailableError, TimeoutError) as error:
-                _log.info("output of kernel %s is not collected yet: %s", row["kernel_id"], error)
-                return False
-            except (OutputGoneError, OutputPastEndError) as error:
-                _log.warning("output of kernel %s is gone: %s", row["kernel_id"], error)
-            beyond = max(0, len(data) - KEPT_BYTES)
-            try:
-                async with self._database.transaction() as tx:
-                    await leadership.check(tx, self._term)
-                    await outputs.keep(tx, row["kernel_id"], row["epoch"], start + beyond, bytes(data[beyond:]))
-            except StoreUnavailable as error:
-                _log.info("output of kernel %s is not kept yet: %s", row["kernel_id"], error)
-                return False
+        try:
+            async with asyncio.timeout(_FETCH_SECONDS):
+                place = Place(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
+                pieces = stream_output(self._forwarder, place, Span(start), follow=False)
+                async for offset, piece in pieces:
+                    if offset != start + len(data):
+                        # The size limit dropped what came before.
+                        start, data = offset, bytearray()
+                    data += piece
+                    if (beyond := len(data) - KEPT_BYTES) > KEPT_BYTES:
+                        # However much an agent sends, no more is held than is kept.
+                        start, data = start + beyond, data[beyond:]
+        except (AgentUnavailableError, TimeoutError) as error:
+            _log.info("output of kernel %s is not collected yet: %s", row["kernel_id"], error)
+            return False
+        except (OutputGoneError, OutputPastEndError) as error:
+            _log.warning("output of kernel %s is gone: %s", row["kernel_id"], error)
+        beyond = max(0, len(data) - KEPT_BYTES)
+        try:
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                await outputs.keep(tx, row["kernel_id"], row["epoch"], start + beyond, bytes(data[beyond:]))
+        except StoreUnavailable as error:
+            _log.info("output of kernel %s is not kept yet: %s", row["kernel_id"], error)
+            return False
         self._committed({row["agent_id"]: [row["session_id"]]})
         return True
 

@@ -12,7 +12,6 @@ import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -25,51 +24,26 @@ from manager.lifecycle.external_strategies import ExternalStrategies
 from manager.lifecycle.keeper import Keeper
 from manager.lifecycle.mirror import Holdings, Limit
 from manager.lifecycle.notes import Judgement, NoteWriter, judge
+from manager.lifecycle.pass_plans import Outcome, Plan, holdings_of, is_small, kind
 from manager.lifecycle.past_usage import UsageReader
 from manager.lifecycle.preemptions import preempt
 from manager.lifecycle.queue_table import Row
 from manager.lifecycle.snapshot import Endpoint, PastUsage, Snapshot, build_running, endpoints_of, take
+from manager.lifecycle.supervision import PartInterruptedError
 from manager.scheduling.columns import Integers, Policy, Running
 from manager.scheduling.scheduling_pass import Decisions, run_pass
-from manager.scheduling.strategies import FAIR_SHARE, OFF, Settings, validate_policy
+from manager.scheduling.strategies import FAIR_SHARE, OFF, PolicyError, Settings, validate_policy
 from manager.store import changes, placements
-from manager.store.database import Database, StoreConflict, Transaction
+from manager.store.database import Database, StoreConflict, StoreUnavailable, Transaction
+from manager.store.leadership import NotLeader
 from manager.store.placements import Network
 
 _log = logging.getLogger(__name__)
 
-# A pass over no more kernels and agents than these is small.
-_SMALL_KERNELS, _SMALL_AGENTS = 16, 500
+# Seconds that a group rests after a pass that failed.
+_SHORTEST_REST, _LONGEST_REST = 1.0, 60.0
 
 Committed: TypeAlias = Callable[[Concerned], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be committed: sessions in order of decision, what they take, and for each its network, if it has one."""
-
-    group: str
-    ids: list[uuid.UUID]
-    holdings: Holdings
-    tries: list[int]
-    networks: dict[uuid.UUID, Network]
-    rotation: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a pass wants done: placements first, then who is to make way for whom."""
-
-    plan: Plan | None
-    settings: Settings
-    snapshot: Snapshot
-    running: Running | None
-    decisions: Decisions
-
-    @property
-    def preempts(self) -> bool:
-        """Whether somebody is to make way."""
-        return bool(self.decisions.preemptions)
 
 
 class GroupPasses:
@@ -105,29 +79,58 @@ class GroupPasses:
         # As committed last; None when nobody knows.
         self._written_rotation: str | None = None
         self._usage = UsageReader(database, group)
+        # Seconds until the next pass after one that failed; 0 after one that did not.
+        self._pause = 0.0
 
     def stir(self) -> None:
         """Something in the group is different."""
         self._stirred.set()
 
     async def run(self) -> None:
-        """Passes until cancelled."""
+        """Passes until cancelled. What goes wrong with this group alone costs it a growing pause, and other groups at most a moment."""
         self._under_way = None
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write_notes(), name=f"notes of {self._group}")
             while True:
                 await self._stirred.wait()
+                await asyncio.sleep(self._pause)
                 self._stirred.clear()
                 if self._under_way is not None and self.restless:
                     # Who was made to make way for whom has to be known, lest others have to as well.
                     await self._under_way
                     await self._catch_up()
-                outcome = await self.plan()
+                try:
+                    outcome = await self.plan()
+                except (StoreUnavailable, NotLeader):
+                    raise
+                except Exception as error:  # noqa: BLE001  # logged; the other groups go on
+                    self._fail(error)
+                    self.stir()
+                    continue
                 self._noted.set()
                 if outcome is not None and (outcome.plan is not None or outcome.preempts):
                     if self._under_way is not None:
                         await self._under_way
-                    self._under_way = tasks.create_task(self.carry_out(outcome), name=f"commit of {self._group}")
+                    self._under_way = tasks.create_task(
+                        self._try_to_carry_out(outcome), name=f"commit of {self._group}"
+                    )
+
+    def _fail(self, error: Exception) -> None:
+        self._pause = min(max(_SHORTEST_REST, 2 * self._pause), _LONGEST_REST)
+        _log.error(
+            "group %s cannot be scheduled now, and is tried again in %.0f s", self._group, self._pause, exc_info=error
+        )
+
+    async def _try_to_carry_out(self, outcome: Outcome) -> None:
+        try:
+            await self.carry_out(outcome)
+        except (StoreUnavailable, NotLeader):
+            raise
+        except Exception as error:
+            self._fail(error)
+            # What is in memory is in doubt: all is read again, which other groups wait for, and this one for longer.
+            raise PartInterruptedError(f"a commit of group {self._group} failed") from error
+        self._pause = 0.0
 
     @property
     def restless(self) -> bool:
@@ -135,7 +138,11 @@ class GroupPasses:
         row = self._keeper.mirror.groups.get(self._group)
         if row is None or not len(self._keeper.mirror.queue.rows_of(self._group)):
             return False
-        settings = _settings(row)
+        try:
+            settings = validate_policy(_policy(row))
+        except PolicyError:
+            # Its pass says so.
+            return False
         return settings.reserves or settings.preemption != OFF
 
     async def once(self) -> None:
@@ -153,7 +160,7 @@ class GroupPasses:
         row = self._keeper.mirror.groups.get(self._group)
         if row is None:
             return None
-        policy = Policy(row["session_strategy"], row["agent_strategy"], row["options"])
+        policy = _policy(row)
         settings = validate_policy(policy)
         past = await self._past_usage(settings)
         replicas = await self._replicas()
@@ -170,7 +177,7 @@ class GroupPasses:
             )
             return decisions, judge(snapshot, decisions, self._turn)
 
-        decisions, judgement = decide() if _is_small(settings, snapshot, running) else await asyncio.to_thread(decide)
+        decisions, judgement = decide() if is_small(settings, snapshot, running) else await asyncio.to_thread(decide)
         self._turn = judgement.turn
         for note in decisions.notes:
             _log.warning("group %s: %s", self._group, note)
@@ -242,7 +249,7 @@ class GroupPasses:
         keeper, mirror = self._keeper, self._keeper.mirror
         sessions = decisions.sessions
         sessions = sessions[[session_id in mirror.queue.row_of for session_id in snapshot.ids[sessions].tolist()]]
-        holdings = _holdings(snapshot, decisions, sessions, mirror.agents.used.shape[1])
+        holdings = holdings_of(snapshot, decisions, sessions, mirror.agents.used.shape[1])
         # Another group's pass may have used up what this one saw as left.
         over = mirror.over_quota(holdings, mirror.quotas, counted=False)
         if over:
@@ -310,7 +317,7 @@ class GroupPasses:
             ids=ids,
             owners=owners,
             sizes=sizes.tolist(),
-            networks=[_kind(plan.networks.get(session_id)) for session_id in ids],
+            networks=[kind(plan.networks.get(session_id)) for session_id in ids],
             tries=[plan.tries[session] for session in kept.tolist()],
             rotation=plan.rotation if plan.rotation != self._written_rotation else None,
         )
@@ -389,43 +396,19 @@ class GroupPasses:
         while True:
             await self._noted.wait()
             self._noted.clear()
-            while await self._notes.write():
-                pass
-            await self._notes.refresh()
+            try:
+                while await self._notes.write():
+                    pass
+                await self._notes.refresh()
+            except (StoreUnavailable, NotLeader):
+                raise
+            except Exception:  # noqa: BLE001  # logged whole; sessions are placed all the same
+                _log.exception("reasons of group %s are not written", self._group)
+                await asyncio.sleep(_LONGEST_REST)
 
 
-def _holdings(snapshot: Snapshot, decisions: Decisions, sessions: Integers, width: int) -> Holdings:
-    """What sessions in rows of the queue take, in terms of the mirror."""
-    every = snapshot.queue.offsets
-    sizes = every[sessions + 1] - every[sessions]
-    offsets = np.zeros(len(sessions) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    kernels = np.repeat(every[sessions] - offsets[:-1], sizes) + np.arange(offsets[-1])
-    requests = np.zeros((len(kernels), width), np.int64)
-    requests[:, snapshot.columns] = snapshot.queue.requests[kernels]
-    return Holdings(
-        agents=snapshot.agent_rows[decisions.kernel_agents[kernels]],
-        requests=requests,
-        accounts=snapshot.accounts[sessions],
-        offsets=offsets,
-    )
-
-
-def _is_small(settings: Settings, snapshot: Snapshot, running: Running | None) -> bool:
-    """Whether a pass takes a few milliseconds at most, less than a thread is worth on the way of a single session. A larger one is computation
-    of up to a second, one that looks at what runs may be, and a strategy of others may take its time: the loop must go on meanwhile.
-    """
-    if running is not None:
-        return False
-    strange = settings.custom_session is not None or settings.custom_agent is not None
-    return not strange and len(snapshot.queue.requests) <= _SMALL_KERNELS and len(snapshot.agent_rows) <= _SMALL_AGENTS
-
-
-def _settings(row: Row) -> Settings:
-    return validate_policy(Policy(row["session_strategy"], row["agent_strategy"], row["options"]))
-
-
-def _kind(network: Network | None) -> str:
-    if network is None:
-        return ""
-    return "VXLAN" if network.vni else "BRIDGE"
+def _policy(row: Row) -> Policy:
+    options = row["options"]
+    if not (isinstance(options, dict) and all(isinstance(value, str) for value in options.values())):
+        raise PolicyError("the options are not as this version stores them")
+    return Policy(row["session_strategy"], row["agent_strategy"], options)

@@ -13,6 +13,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.lifecycle.commands import Draft
 from manager.lifecycle.elsewhere import groups_with_room
+from manager.lifecycle.image_registries import denied_image, images_of
 from manager.lifecycle.mirror import Limit, Mirror
 from manager.lifecycle.mounts import MountRoot, granted
 from manager.lifecycle.queue_table import Row
@@ -29,6 +30,7 @@ from manager.lifecycle.snapshot import (
 from manager.lifecycle.spec import MountSpec
 from manager.scheduling.columns import Policy, Running
 from manager.scheduling.custom import Advice
+from manager.scheduling.order import waiting_order
 from manager.scheduling.placement import Placer
 from manager.scheduling.reservation import reserve
 from manager.scheduling.room import Situation
@@ -36,8 +38,10 @@ from manager.scheduling.scheduling_pass import run_pass
 from manager.scheduling.strategies import FAIR_SHARE, Settings, validate_policy
 from manager.scheduling.view import View
 from manager.scheduling.what_if import WhatIf, what_if
-from manager.store import changes, groups, placements, usage
+from manager.store import changes, groups, placements, sessions, usage
 
+# Waiting sessions that are put into order to say where one of them is.
+MAX_ORDERED = 5_000
 _NOT_ASKED = "it is not asked for a preview"
 
 
@@ -103,8 +107,29 @@ async def outlook(tx: AsyncSession, session: Row) -> Outlook | None:
         }
     else:
         allowed = set(policies)
+    if images := images_of(session["spec"]):
+        registries = await groups.read_image_registries(tx, policies.keys())
+        allowed = {name for name in allowed if not denied_image(images, registries[name])}
     reading.mirror.groups = policies
     return await asyncio.to_thread(_look, reading, waiting[0], sorted(allowed))
+
+
+async def queue_position(tx: AsyncSession, name: str, session_id: uuid.UUID) -> int:
+    """The place of a waiting session in the order in which its group's strategy would have all that waits, from 1; 0 where it has none.
+
+    That is where a strategy of others decides, and where more wait than are put into order for one question.
+    """
+    if await sessions.queue_length(tx, name) > MAX_ORDERED:
+        return 0
+    reading = await _read(tx, name, [])
+    return 0 if reading is None else await asyncio.to_thread(_position, reading, session_id)
+
+
+def _position(reading: _Reading, session_id: uuid.UUID) -> int:
+    snapshot = reading.snapshot
+    order = waiting_order(snapshot.agents, snapshot.owners, snapshot.queue, reading.settings)
+    ids = snapshot.ids.tolist()
+    return 0 if order is None else next((place for place, row in enumerate(order, 1) if ids[row] == session_id), 0)
 
 
 def _decide(reading: _Reading, wanted: set[uuid.UUID]) -> dict[uuid.UUID, Preview]:
@@ -157,7 +182,7 @@ async def _read(
     mirror = Mirror.empty(offered, needed)
     mirror.groups = {name: group}
     for row in await changes.read_agents(tx):
-        mirror.agents.put(row)
+        mirror.put_agent(row)
     for row in await changes.read_quotas(tx):
         mirror.put_quota((row["kind"], row["name"]), Limit(row["slots"], row["max_sessions"]))
     for claim in await changes.read_claims(tx):
@@ -204,10 +229,11 @@ def _row(draft: Draft) -> dict[str, Any]:
         "last_failure": "",
         "reason": "",
         "message": "",
-        "agents": spec["agents"],
+        "agents": list(spec["agents"]),
         "agents_strict": spec["agents_strict"],
         "architecture": spec["architecture"],
         "replica_placement": spec["replica_placement"],
+        "readable": True,
         "time_limit": spec["time_limit_seconds"],
         "retries": 0,
         "failed_starts": 0,

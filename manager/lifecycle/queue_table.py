@@ -86,8 +86,9 @@ class QueueTable:
     )  # fmt: skip
 
     def put(self, row: Row, account: int) -> None:
-        """A session as read, instead of what was known of it."""
+        """A session as read, instead of what was known of it. Raises ValueError for one that no pass could read."""
         self.remove(row["id"])
+        _check_agents(row)
         number, shape = self.count, self._shape(row["kernels"] or "[]")
         self.count += 1
         if number >= len(self.alive):
@@ -220,6 +221,14 @@ class QueueTable:
         moved = {number: position for position, number in enumerate(rows.tolist())}
         self.particulars = {moved[number]: row for number, row in self.particulars.items()}
         self.row_of = {session_id: position for position, session_id in enumerate(self.ids.tolist())}
+
+
+def _check_agents(row: Row) -> None:
+    """Raises ValueError unless whatever names agents is a list of names: a pass would fail for all of its group."""
+    for member in ("agents", "failed_agents", "promise"):
+        names = row[member]
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError(f"{member} is no list of agents")
 
 
 def is_particular(row: Row) -> bool:

@@ -52,6 +52,22 @@ async def violations(tx: AsyncSession, drafts: Sequence[Draft]) -> list[list[Vio
     return judge(drafts, by_subject, await quotas.count_pending(tx, limited), taken)
 
 
+async def limits_pending(tx: AsyncSession, owner: str) -> bool:
+    """Returns whether a quota of a user says how many sessions may wait."""
+    return any(quota.max_pending_sessions is not None for quota in await quotas.read(tx, [(USER, owner)]))
+
+
+async def count_pending(tx: AsyncSession, owner: str) -> int:
+    """Returns how many sessions of a user wait."""
+    return (await quotas.count_pending(tx, [(USER, owner)]))[USER, owner]
+
+
+def too_many_pending(owner: str, number: int, most: int) -> list[Violation]:
+    """Returns the violation of the limit that holds where no quota has one."""
+    subject = (USER, owner)
+    return [(path(subject), f"{number} of at most {most} sessions of {words(subject)} wait already")]
+
+
 def judge(
     drafts: Sequence[Draft],
     limits: Mapping[Subject, Quota],

@@ -55,7 +55,8 @@ def stored_service(stored: Mapping[str, Any]) -> ServiceSpec:
     return ServiceSpec(
         stored["name"],
         tuple(stored["command"]),
-        dict(stored["environment"]),
+        # A view of it may leave them out.
+        dict(stored.get("environment", {})),
         stored["working_directory"],
         tuple(stored["allowed_arguments"]),
         tuple(stored["allowed_environment"]),

@@ -19,6 +19,10 @@ DEFAULT_PRIORITY = 10
 DEFAULT_GRACE_SECONDS = 10.0
 
 
+class UnreadableSpecError(Exception):
+    """A stored request that this version cannot read: another version wrote it, or it is damaged."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
     """What one kernel runs and with what; amounts as text, by slot name."""
@@ -173,7 +177,16 @@ class SessionSpec:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> SessionSpec:
-        """The inverse of `to_json`."""
+        """The inverse of `to_json`. Raises UnreadableSpecError, whatever is stored."""
+        try:
+            spec = cls._from_json(stored)
+            _check_types(spec)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UnreadableSpecError(f"its request cannot be read: {type(error).__name__}: {error}") from error
+        return spec
+
+    @classmethod
+    def _from_json(cls, stored: Mapping[str, Any]) -> SessionSpec:
         values = dict(stored)
         values["type"] = SessionType(values["type"])
         values["agents"] = tuple(values.get("agents", ()))
@@ -193,6 +206,23 @@ class SessionSpec:
         values["services"] = tuple(map(stored_service, values.get("services", ())))
         values["retry"] = RetryPolicy(**values["retry"]) if values.get("retry") else None
         return cls(**values)
+
+
+def _check_types(spec: SessionSpec) -> None:
+    """Raises TypeError unless what becomes messages to agents is of the types that these have."""
+    texts = [spec.name, spec.project, spec.resource_group, spec.bootstrap_script, spec.architecture]
+    for kernel in (spec.kernel, *spec.roles.values()):
+        texts += [kernel.image, kernel.shared_memory, *kernel.command]
+        for mapping in (kernel.environment, kernel.slots):
+            texts += [*mapping, *mapping.values()]
+    for mount in spec.mounts:
+        texts += [mount.source, mount.target, mount.root]
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} is no text")
+    for number in (spec.cluster_size, spec.priority, spec.grace_seconds):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise TypeError(f"{number!r} is no number")
 
 
 _PLAIN = tuple(
@@ -229,7 +259,8 @@ def _kernel_spec(stored: Mapping[str, Any]) -> KernelSpec:
     return KernelSpec(
         stored["image"],
         tuple(stored["command"]),
-        stored["environment"],
+        # A view of it may leave them out.
+        stored.get("environment", {}),
         stored["slots"],
         # Sessions from before it was there have none.
         stored.get("shared_memory", ""),

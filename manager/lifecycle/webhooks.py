@@ -72,17 +72,7 @@ class Courier:
                 after = max(cursor, self._seen)
                 upto = min(newest, after + _PORTION)
                 rows = await webhooks.read_events(tx, after, upto) if upto > after else []
-                deliveries = [
-                    {
-                        "session_id": row["session_id"],
-                        "position": row["position"],
-                        "revision": row["revision"],
-                        "event": event,
-                        "body": rules.body_of(event, row),
-                    }
-                    for row in rows
-                    if (event := rules.wanted(tuple(row["events"]), rules.events_of(row["kind"], row["payload"])))
-                ]
+                deliveries = list(filter(None, map(_delivery, rows)))
                 if rows or upto - cursor > 10 * _PORTION:
                     await webhooks.add(tx, upto, deliveries)
             self._seen = upto
@@ -125,6 +115,9 @@ class Courier:
             status = await post(row["url"], headers, row["body"], self._policy)
         except (PostError, ValueError) as error:
             status, why = 0, str(error)
+        except Exception as error:  # noqa: BLE001  # tried again like any other failure; the other webhooks go on
+            _log.exception("webhook %s of session %s failed", key, row["session_id"])
+            status, why = 0, repr(error)
         else:
             why = f"it answered {status}"
         retry = None
@@ -135,3 +128,21 @@ class Courier:
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
             await webhooks.settle(tx, row, retry)
+
+
+def _delivery(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns what is to be sent of an entry of the journal; None when that is nothing, or the entry cannot be read."""
+    try:
+        event = rules.wanted(tuple(row["events"]), rules.events_of(row["kind"], row["payload"]))
+        if not event:
+            return None
+        return {
+            "session_id": row["session_id"],
+            "position": row["position"],
+            "revision": row["revision"],
+            "event": event,
+            "body": rules.body_of(event, row),
+        }
+    except Exception as error:  # noqa: BLE001  # logged; what comes after it is sent
+        _log.error("entry %s of the journal is sent to no webhook: %r", row["revision"], error)
+        return None

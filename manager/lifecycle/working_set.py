@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,13 +17,26 @@ from manager.lifecycle.states import Goal, KernelState, Observed, Result, Sessio
 from manager.store import attempts, journal, sessions, shares
 from manager.store.database import Statement, Transaction
 
+_log = logging.getLogger(__name__)
+
 # Pauses before a rolled-back session is tried again, by the number of failed starts.
 _BACKOFF_SECONDS = (1.0, 5.0, 20.0, 60.0)
 
 
+class UnreadableSessionError(Exception):
+    """This version cannot read a session, and so does not move it."""
+
+    def __init__(self, session_id: uuid.UUID) -> None:
+        super().__init__(f"session {session_id} was written by another version of the manager, and cannot be read")
+        self.session_id = session_id
+
+
 @dataclass(slots=True)
 class WorkingSet:
-    """Locked sessions with a machine each. What the machines did is written by `put_back`."""
+    """Locked sessions with a machine each. What the machines did is written by `put_back`.
+
+    Sessions that this version cannot read have none, and stay as they are.
+    """
 
     rows: Mapping[uuid.UUID, Mapping[str, Any]]
     machines: dict[uuid.UUID, SessionMachine]
@@ -34,6 +48,8 @@ class WorkingSet:
     pulls: dict[tuple[uuid.UUID, int], tuple[LayerReport, ...]] = field(default_factory=dict)
     images_before: dict[uuid.UUID, SeenImage] = field(default_factory=dict)
     attempts_before: dict[tuple[uuid.UUID, int], tuple[Goal, Observed, bool]] = field(default_factory=dict)
+    # Why, by session.
+    unreadable: dict[uuid.UUID, str] = field(default_factory=dict)
 
 
 async def take_out(tx: Transaction, session_ids: Collection[uuid.UUID]) -> WorkingSet:
@@ -41,46 +57,54 @@ async def take_out(tx: Transaction, session_ids: Collection[uuid.UUID]) -> Worki
     rows, kernels = await sessions.take(tx, session_ids)
     taken = WorkingSet(rows, {})
     for session_id, row in rows.items():
-        records = [
-            KernelRecord(
-                id=kernel["id"],
-                role=kernel["role"],
-                hostname=kernel["hostname"],
-                state=KernelState(kernel["state"]),
-                agent_id=kernel["agent_id"],
-                epoch=kernel["epoch"],
-                exit_code=kernel["exit_code"],
-                reason=kernel["reason"],
-                goal=Goal(kernel["goal"] or Goal.HELD),
-                observed=Observed(kernel["observed"] or ""),
-                attempt_ended=kernel["attempt_ended"],
-                image=images.reference(row["spec"], kernel["role"]),
-                found_image=SeenImage(kernel["image_digest"], kernel["image_id"], tuple(kernel["service_ports"])),
-            )
-            for kernel in kernels[session_id]
-        ]
+        try:
+            session = _session(row, kernels[session_id])
+        except Exception as error:  # noqa: BLE001  # logged; whatever is stored, the other sessions move
+            taken.unreadable[session_id] = repr(error)
+            _log.error("session %s stays as it is: %r", session_id, error)
+            continue
         taken.addresses.update({kernel["id"]: kernel["address"] for kernel in kernels[session_id]})
-        for record in records:
+        for record in session.kernels:
             taken.attempts_before[record.id, record.epoch] = (record.goal, record.observed, record.attempt_ended)
             taken.images_before[record.id] = record.found_image
-        taken.machines[session_id] = SessionMachine(
-            SessionRecord(
-                id=session_id,
-                type=SessionType(row["type"]),
-                state=SessionState(row["state"]),
-                kernels=records,
-                result=Result(row["result"]),
-                exit_code=row["exit_code"],
-                reason=row["reason"],
-                message=row["message"],
-                failed_starts=row["failed_starts"],
-                failed_agents=list(row["failed_agents"]),
-                bootstraps=bool(row["spec"].get("bootstrap_script")),
-                retry=RetryPolicy(**retry) if (retry := row["spec"].get("retry")) else None,
-                retries=row["retries"],
-            )
-        )
+        taken.machines[session_id] = SessionMachine(session)
     return taken
+
+
+def _session(row: Mapping[str, Any], kernels: Iterable[Mapping[str, Any]]) -> SessionRecord:
+    return SessionRecord(
+        id=row["id"],
+        type=SessionType(row["type"]),
+        state=SessionState(row["state"]),
+        kernels=[_kernel(row, kernel) for kernel in kernels],
+        result=Result(row["result"]),
+        exit_code=row["exit_code"],
+        reason=row["reason"],
+        message=row["message"],
+        failed_starts=row["failed_starts"],
+        failed_agents=list(row["failed_agents"]),
+        bootstraps=bool(row["spec"].get("bootstrap_script")),
+        retry=RetryPolicy(**retry) if (retry := row["spec"].get("retry")) else None,
+        retries=row["retries"],
+    )
+
+
+def _kernel(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> KernelRecord:
+    return KernelRecord(
+        id=kernel["id"],
+        role=kernel["role"],
+        hostname=kernel["hostname"],
+        state=KernelState(kernel["state"]),
+        agent_id=kernel["agent_id"],
+        epoch=kernel["epoch"],
+        exit_code=kernel["exit_code"],
+        reason=kernel["reason"],
+        goal=Goal(kernel["goal"] or Goal.HELD),
+        observed=Observed(kernel["observed"] or ""),
+        attempt_ended=kernel["attempt_ended"],
+        image=images.reference(row["spec"], kernel["role"]),
+        found_image=SeenImage(kernel["image_digest"], kernel["image_id"], tuple(kernel["service_ports"])),
+    )
 
 
 async def put_back(
@@ -148,6 +172,9 @@ async def put_back(
                     }
                 )
         entries.extend(_entry(session_id, row, move, taken.addresses, session.retries) for move in machine.moves)
+        if session_id in taken.forced and not machine.moves:
+            # Without an entry, the leader would not learn that its agents have less time for it.
+            entries.append(_forced(session_id, row, session))
         if told := _pulls(session_id, row, session, taken.pulls):
             entries.extend(told)
             pulling.append(session_id)
@@ -192,6 +219,16 @@ def _pulls(
         }
         told[key] = journal.Entry(session_id, row["owner"], row["project"], "IMAGE_PULL", payload)
     return list(told.values())
+
+
+def _forced(session_id: uuid.UUID, row: Mapping[str, Any], session: SessionRecord) -> journal.Entry:
+    payload = {
+        "reason": session.reason,
+        "message": session.message,
+        "conditions": row["conditions"],
+        "forced": True,
+    }
+    return journal.Entry(session_id, row["owner"], row["project"], "NOTED", payload)
 
 
 def _progress(layers: Iterable[LayerReport]) -> dict[str, int]:

@@ -21,6 +21,7 @@ from manager.scheduling.view import View
 ARCHITECTURE_MISSING = "ARCHITECTURE_MISSING"
 FEATURE_MISSING = "FEATURE_MISSING"
 EXCEEDS_LARGEST_AGENT = "EXCEEDS_LARGEST_AGENT"
+EXCEEDS_CHOSEN_AGENTS = "EXCEEDS_CHOSEN_AGENTS"
 EXCEEDS_GROUP = "EXCEEDS_GROUP"
 BEHIND_HEAD = "BEHIND_HEAD"
 INSUFFICIENT_CAPACITY = "INSUFFICIENT_CAPACITY"
@@ -90,7 +91,7 @@ class Explainer:
         return known
 
     def _explain(self, kind: Kind, wishes: AgentWishes | None) -> Explanation:
-        existing = np.ones(len(self._free), np.bool_)
+        existing = everything = np.ones(len(self._free), np.bool_)
         shapes = [kind.whole] if kind.single_node else [shape for shape, _ in kind.groups]
         if len(existing):
             for shape in shapes:
@@ -99,10 +100,12 @@ class Explainer:
         if wishes is not None and wishes.strict:
             existing = np.isin(self._free.rows, list(wishes.designated))
         takers = existing & self._free.schedulable
-        if all((existing & self._free.meeting(shape.needs)).any() for shape in shapes):
-            never = self._never(kind, existing)
-            if never is not None:
-                return never
+        # A choice of agents that is too small is said of only where others would do.
+        for mask in (everything,) if existing is everything else (everything, existing):
+            if all((mask & self._free.meeting(shape.needs)).any() for shape in shapes):
+                never = self._never(kind, mask, chosen=mask is not everything)
+                if never is not None:
+                    return never
         if not all((existing & self._free.takers(shape.needs)).any() for shape in shapes):
             return Explanation(Tier.SYSTEM, NO_AGENT_AVAILABLE, "no agent that it may run on takes sessions now")
         return self._short(kind, takers)
@@ -116,7 +119,8 @@ class Explainer:
         of = f" of architecture {needs.architecture}" if needs.architecture else ""
         return Explanation(Tier.CONFIGURATION, FEATURE_MISSING, f"no agent{of} has {' and '.join(features)}")
 
-    def _never(self, kind: Kind, existing: Mask) -> Explanation | None:
+    def _never(self, kind: Kind, existing: Mask, *, chosen: bool) -> Explanation | None:
+        """Why these agents would not do if nothing else were on them; `chosen` says whether they are a strict choice among others."""
         if kind.single_node:
             shortfalls = self._shortfalls(
                 [kind.whole], [0 if len(kind.kernels) == 1 else None], self._capacity, existing
@@ -126,8 +130,8 @@ class Explainer:
         if shortfalls:
             return Explanation(
                 Tier.CONFIGURATION,
-                EXCEEDS_LARGEST_AGENT,
-                "larger than every agent: " + self._words(shortfalls, "there"),
+                EXCEEDS_CHOSEN_AGENTS if chosen else EXCEEDS_LARGEST_AGENT,
+                f"larger than every agent{' that was chosen' if chosen else ''}: " + self._words(shortfalls, "there"),
                 shortfalls,
             )
         if kind.single_node:
@@ -138,8 +142,8 @@ class Explainer:
                 asked = self._text(shape)
                 return Explanation(
                     Tier.CONFIGURATION,
-                    EXCEEDS_GROUP,
-                    f"empty agents would hold {room} of the {number} kernels that ask for {asked}",
+                    EXCEEDS_CHOSEN_AGENTS if chosen else EXCEEDS_GROUP,
+                    f"{'the chosen agents, empty,' if chosen else 'empty agents'} would hold {room} of the {number} kernels that ask for {asked}",
                 )
         return None
 

@@ -13,7 +13,7 @@ from sqlmodel import col, delete, select, tuple_
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store import quotas
-from manager.store.tables import Membership, Project, Session, Token, UserAccount
+from manager.store.tables import Membership, Project, RetiredName, Session, Token, UserAccount
 
 _ENDED = ("TERMINATED", "CANCELLED")
 
@@ -58,8 +58,17 @@ async def project_has_live_sessions(tx: AsyncSession, name: str) -> bool:
     return (await tx.exec(live)).first() is not None
 
 
+async def is_retired(tx: AsyncSession, kind: str, name: str) -> bool:
+    """Returns whether a name was that of a user or a project (kinds as those of quotas) that was deleted.
+
+    To be asked after the name was taken: only then nobody deletes it at the same time.
+    """
+    return await tx.get(RetiredName, (kind, name)) is not None
+
+
 async def delete_project(tx: AsyncSession, name: str) -> None:
-    """Removes a project with its memberships and its quota."""
+    """Removes a project with its memberships and its quota; its name is not used again."""
+    tx.add(RetiredName(kind=quotas.PROJECT, name=name))
     await quotas.remove(tx, quotas.PROJECT, name)
     await tx.exec(delete(Project).where(col(Project.name) == name))
 
@@ -117,21 +126,39 @@ async def user_has_live_sessions(tx: AsyncSession, name: str) -> bool:
 
 
 async def delete_user(tx: AsyncSession, name: str) -> None:
-    """Removes a user with tokens, memberships and quota."""
+    """Removes a user with tokens, memberships and quota; the name is not used again."""
+    tx.add(RetiredName(kind=quotas.USER, name=name))
     await quotas.remove(tx, quotas.USER, name)
     await tx.exec(delete(UserAccount).where(col(UserAccount.name) == name))
 
 
 async def create_token(
-    tx: AsyncSession, user: str, secret_hash: bytes, *, description: str, ttl: dt.timedelta | None
+    tx: AsyncSession,
+    user: str,
+    secret_hash: bytes,
+    *,
+    description: str,
+    ttl: dt.timedelta | None,
+    parent_id: uuid.UUID | None = None,
 ) -> Token:
-    """A new token of a user who exists; `ttl` None means that it does not end by itself."""
+    """A new token of a user who exists; `ttl` None means that it does not end by itself. With a parent, a token of the same user, it ends no
+    later than that.
+    """
     token_id = uuid.uuid4()
     await tx.execute(
         text("""
-            INSERT INTO token (id, hash, user_name, description, expire_time) VALUES (:id, :hash, :user, :description, now() + :ttl)
+            INSERT INTO token (id, hash, user_name, description, parent_id, expire_time)
+            VALUES (:id, :hash, :user, :description, :parent,
+                least(now() + CAST(:ttl AS interval), (SELECT expire_time FROM token WHERE id = :parent)))
         """),
-        {"id": token_id, "hash": secret_hash, "user": user, "description": description, "ttl": ttl},
+        {
+            "id": token_id,
+            "hash": secret_hash,
+            "user": user,
+            "description": description,
+            "parent": parent_id,
+            "ttl": ttl,
+        },
     )
     return await tx.get_one(Token, token_id)
 
@@ -151,10 +178,27 @@ async def list_tokens(
     return (await tx.exec(query.order_by(col(Token.create_time).desc(), col(Token.id).desc()).limit(limit))).all()
 
 
+async def count_live_tokens(tx: AsyncSession, user: str) -> int:
+    """Returns how many tokens of a user are neither revoked nor expired."""
+    number = await tx.execute(
+        text("""
+            SELECT count(*) FROM token WHERE user_name = :user AND revoke_time IS NULL AND (expire_time IS NULL OR expire_time > now())
+        """),
+        {"user": user},
+    )
+    return int(number.scalar_one())
+
+
 async def revoke_token(tx: AsyncSession, token_id: uuid.UUID) -> None:
-    """Makes a token worthless from now on; one that is stays as it is."""
+    """Makes a token worthless from now on, and all that were made with it; those that are stay as they are. Its user has to be locked."""
     await tx.execute(
-        text("UPDATE token SET revoke_time = now() WHERE id = :id AND revoke_time IS NULL"), {"id": token_id}
+        text("""
+            WITH RECURSIVE made(id) AS (
+                SELECT CAST(:id AS uuid) UNION SELECT token.id FROM made JOIN token ON token.parent_id = made.id
+            )
+            UPDATE token SET revoke_time = now() FROM made WHERE token.id = made.id AND revoke_time IS NULL
+        """),
+        {"id": token_id},
     )
 
 

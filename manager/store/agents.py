@@ -110,11 +110,13 @@ async def read_join_token(tx: AsyncSession, secret_hash: bytes) -> JoinToken | N
     return (await tx.exec(query.where(text("expire_time > now()")))).one_or_none()
 
 
-async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> None:
-    """Uses a join token up by one and records the agent in the token's group.
+async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> int:
+    """Uses a join token up by one and records the agent in the token's group; returns the generation of this enrolment.
 
     Raises JoinRefused and AgentIdInUse; then nothing may be committed. A token that names the agent also lets a node back
-    in under its old id, when it was revoked, is lost, or never opened a stream.
+    in under its old id, when it is lost, never opened a stream, or was revoked and has nothing left that it could run: what it ran
+    when it was revoked is given up first, as another node may be what comes in under the id. Certificates of former
+    generations are worth nothing from then on.
     """
     used = await tx.execute(
         text("""
@@ -130,30 +132,53 @@ async def enrol(tx: AsyncSession, secret_hash: bytes, agent_id: str) -> None:
     made = await tx.execute(
         text("""
             INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture,
-                software_version, underlay_address, underlay_mtu, boot_id, version)
-            VALUES (:agent, :group, 'JOINING', FALSE, FALSE, '', '', '', '', '', 0, '', 1)
-            ON CONFLICT (id) DO UPDATE SET resource_group = excluded.resource_group, state = 'JOINING', drained = FALSE,
+                software_version, underlay_address, underlay_mtu, boot_id, version, generation)
+            VALUES (:agent, :group, 'JOINING', FALSE, FALSE, '', '', '', '', '', 0, '', 1, extract(epoch FROM now())::bigint)
+            ON CONFLICT (id) DO UPDATE SET generation = greatest(agent.generation + 1, excluded.generation),
+                resource_group = excluded.resource_group, state = 'JOINING', drained = FALSE,
                 revoked = FALSE, address = '', instance = '', version = agent.version + 1, announce_time = NULL
-            WHERE :named AND (agent.revoked OR agent.state IN ('JOINING', 'LOST')) RETURNING id
+            WHERE :named AND (agent.state IN ('JOINING', 'LOST') OR (agent.revoked AND NOT EXISTS (
+                SELECT FROM attempt WHERE attempt.agent_id = agent.id AND attempt.end_time IS NULL))) RETURNING generation
         """),
         {"agent": agent_id, "group": token.resource_group, "named": token.agent_id is not None},
     )
-    if made.one_or_none() is None:
-        raise AgentIdInUse(f"an agent {agent_id} is enrolled")
+    generation: int | None = made.scalar_one_or_none()
+    if generation is None:
+        raise AgentIdInUse(
+            f"an agent {agent_id} is enrolled, or was revoked and what it ran is not given up yet: try again in a minute"
+            if token.agent_id is not None
+            else f"an agent {agent_id} is enrolled"
+        )
+    return generation
+
+
+async def renew(tx: AsyncSession, agent_id: str, generation: int, certificate: str) -> str:
+    """Records the fingerprint of an agent's newest certificate; returns that of the one before. Raises AgentRevoked."""
+    agent = await get(tx, agent_id, lock=True)
+    if agent is None or generation < agent.generation:
+        raise AgentRevoked(f"agent {agent_id} is not enrolled")
+    before = agent.certificate
+    await tx.execute(
+        text("UPDATE agent SET certificate = :certificate WHERE id = :id"), {"id": agent_id, "certificate": certificate}
+    )
+    return before
 
 
 async def announce(tx: AsyncSession, agent_id: str, *, address: str, instance: str, version: str) -> bool:
     """Records where an agent listens; returns whether the address changed.
 
-    Raises AgentRevoked, and AgentIdInUse while a process of the same name is alive at another address: of two copies of one
-    agent the first one stays.
+    Raises AgentRevoked, and AgentIdInUse for another instance than the one that came first after the agent enrolled, whatever
+    became of that: a copy of an agent has none of its kernels, and would have them taken for ended.
     """
     agent = await get(tx, agent_id, lock=True)
     if agent is None:
         raise AgentRevoked(f"agent {agent_id} is not enrolled")
     changed = agent.address != address
-    if changed and agent.state == "ALIVE" and agent.instance not in ("", instance):
-        raise AgentIdInUse(f"another process of agent {agent_id} is connected")
+    if agent.instance not in ("", instance):
+        raise AgentIdInUse(
+            f"agent {agent_id} is enrolled with another state directory: a copy is refused; use that one, or enrol again with a"
+            " join token for this agent"
+        )
     await tx.execute(
         text("""
             UPDATE agent SET address = :address, instance = :instance, software_version = :version, announce_time = now()
@@ -178,9 +203,13 @@ async def revoke(tx: AsyncSession, agent_id: str) -> bool:
     return group is not None
 
 
-async def is_enrolled(tx: AsyncSession, agent_id: str) -> bool:
-    """Whether an agent's certificate is to be honoured."""
-    return (await get(tx, agent_id)) is not None
+async def is_enrolled(tx: AsyncSession, agent_id: str, generation: int) -> bool:
+    """Whether an agent's certificate of that generation is to be honoured.
+
+    A higher one than is stored was issued too, by a manager of which the database was restored to an earlier state.
+    """
+    agent = await get(tx, agent_id)
+    return agent is not None and generation >= agent.generation
 
 
 async def groups_of(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ async def read_desired(
     params = {"agent": agent_id, **({} if session_ids is None else {"sessions": list(session_ids)})}
     wanted = f"""
         SELECT a.kernel_id, a.epoch, a.session_id, CASE WHEN a.end_time IS NULL THEN a.goal ELSE 'STOPPED' END AS goal,
-            k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.image_digest, k.image_id, s.spec, s.cluster_size, s.force,
+            a.observed, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.image_digest, k.image_id, s.spec, s.cluster_size, s.force,
             COALESCE(g.egress, 'DENY') AS egress
         FROM attempt a JOIN kernel k ON k.id = a.kernel_id JOIN session s ON s.id = a.session_id
         LEFT JOIN resource_group g ON g.name = s.resource_group
@@ -114,13 +114,12 @@ async def read_live(tx: AsyncSession, agent_id: str) -> list[Row]:
     return fetched(rows)
 
 
-def finding_sessions(keys: Collection[tuple[uuid.UUID, int]]) -> Statement:
-    """Finds the `session_id` of each live attempt among `keys` (`kernel_id`, `epoch`)."""
+def finding_reported(keys: Collection[tuple[uuid.UUID, int]]) -> Statement:
+    """Finds attempts among `keys` (`kernel_id`, `epoch`): whose they are (`agent_id`, `session_id`), and whether they are `live`."""
     return Statement(
         """
-            SELECT a.kernel_id, a.epoch, a.session_id FROM attempt a
+            SELECT a.kernel_id, a.epoch, a.session_id, a.agent_id, a.end_time IS NULL AS live FROM attempt a
             JOIN unnest(CAST(:kernels AS uuid[]), CAST(:epochs AS int[])) AS r(kernel_id, epoch) USING (kernel_id, epoch)
-            WHERE a.end_time IS NULL
         """,
         {"kernels": [kernel for kernel, _ in keys], "epochs": [epoch for _, epoch in keys]},
     )

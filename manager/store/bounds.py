@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from manager.store.spec_fields import json_number
+
 # Sessions that waited too long are cancelled a second so many at a time: one commit does not hold up others.
 MOST_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """A live attempt on a lost agent that need not be waited for."""
+    """A live attempt on a lost agent that need not be waited for; `revoked` says whether the agent is never waited for."""
 
     session_id: uuid.UUID
     kernel_id: uuid.UUID
     epoch: int
     agent_id: str
+    revoked: bool
 
 
 async def read_late_starts(tx: AsyncSession) -> list[uuid.UUID]:
@@ -39,18 +42,19 @@ async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:
     before their start time, nor before what they depend on succeeded.
     """
     rows = await tx.execute(
-        text("""
+        text(f"""
             SELECT s.id
-            FROM (SELECT name, (options->>'pending-timeout-seconds')::int AS seconds FROM resource_group) g
+            FROM (SELECT name, CASE WHEN options->>'pending-timeout-seconds' ~ '^[0-9]{{1,9}}$'
+                THEN (options->>'pending-timeout-seconds')::int END AS seconds FROM resource_group) g
             JOIN session s ON s.resource_group = g.name AND s.state = 'PENDING'
             WHERE g.seconds > 0 AND s.state_time <= now() - make_interval(secs => g.seconds)
-                AND coalesce((s.spec->>'starts_at')::float8, 0) <= extract(epoch FROM now()) - g.seconds
+                AND coalesce({json_number("s.spec->'starts_at'")}, 0) <= extract(epoch FROM now()) - g.seconds
                 AND NOT EXISTS (
                     SELECT FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
                     WHERE d.child_id = s.id AND (NOT d.settled OR p.end_time > now() - make_interval(secs => g.seconds))
                 )
             LIMIT :most
-        """),
+        """),  # noqa: S608  # our own words
         {"most": MOST_AT_ONCE},
     )
     return list(rows.scalars())
@@ -63,14 +67,17 @@ async def read_expired(tx: AsyncSession) -> list[uuid.UUID]:
 
 
 async def read_stranded(tx: AsyncSession) -> list[Stranded]:
-    """Live attempts on lost agents whose session is still starting or may be run again, or that are to be stopped."""
+    """Live attempts on lost agents that nothing is gained by waiting for.
+
+    All but those of running sessions that cannot be run again, on agents that may return: these are kept for that.
+    """
     rows = await tx.execute(
-        text("""
-            SELECT a.session_id, a.kernel_id, a.epoch, a.agent_id
+        text(f"""
+            SELECT a.session_id, a.kernel_id, a.epoch, a.agent_id, g.revoked
             FROM agent g JOIN attempt a ON a.agent_id = g.id AND a.end_time IS NULL JOIN session s ON s.id = a.session_id
-            WHERE g.state = 'LOST' AND (a.goal = 'STOPPED' OR s.state IN ('SCHEDULED', 'PREPARING')
-                OR (s.state = 'RUNNING' AND (s.spec->'retry'->>'max_attempts')::int > s.retries + 1))
-        """)
+            WHERE g.state = 'LOST' AND (g.revoked OR a.goal = 'STOPPED' OR s.state <> 'RUNNING'
+                OR {json_number("s.spec->'retry'->'max_attempts'")} > s.retries + 1)
+        """)  # noqa: S608  # our own words
     )
     return [Stranded(*row) for row in rows]
 

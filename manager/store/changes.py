@@ -23,6 +23,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from manager.store import leadership
 from manager.store.database import Database, Statement, Transaction
 from manager.store.recordset import Row, fetched
+from manager.store.spec_fields import json_number, readable
 
 # Group, owner and project: who holds something.
 Account = tuple[str, str, str]
@@ -161,7 +162,7 @@ def _groups(names: Collection[str] | None) -> Statement:
 def _agents(ids: Collection[str] | None) -> Statement:
     return Statement(
         f"""
-            SELECT id, resource_group, state, drained, revoked, architecture, backends, capacity, underlay_address, underlay_mtu FROM agent
+            SELECT id, resource_group, state, drained, revoked, blocked, architecture, backends, capacity, underlay_address, underlay_mtu FROM agent
             {"" if ids is None else "WHERE id = ANY(:ids)"}
         """,
         {} if ids is None else {"ids": list(ids)},
@@ -217,14 +218,15 @@ async def read_networks(tx: AsyncSession) -> list[tuple[str, int]]:
     return [(subnet, vni) for subnet, vni in rows]
 
 
-_WAITING = """
+_WAITING = f"""
     SELECT s.id, s.owner, s.project, s.resource_group, s.priority, s.sequence, s.cluster_mode, s.tries, s.failed_agents, s.last_failure,
         s.retries, s.failed_starts, extract(epoch FROM s.create_time)::float8 AS created,
-        s.promise->'agents' AS promise, coalesce((s.promise->>'until')::float8, 0) AS promise_until,
+        s.promise->'agents' AS promise, coalesce({json_number("s.promise->'until'")}, 0) AS promise_until,
         s.reason, s.message, coalesce(extract(epoch FROM s.next_try_time), 0)::float8 AS next_try,
-        coalesce((s.spec->>'starts_at')::float8, 0) AS starts_at, s.endpoint,
+        coalesce({json_number("s.spec->'starts_at'")}, 0) AS starts_at, s.endpoint,
         s.spec->'agents' AS agents, s.spec->'agents_strict' AS agents_strict, s.spec->>'architecture' AS architecture,
-        s.spec->>'replica_placement' AS replica_placement, (s.spec->>'time_limit_seconds')::float8 AS time_limit,
+        s.spec->>'replica_placement' AS replica_placement, {json_number("s.spec->'time_limit_seconds'")} AS time_limit,
+        {readable("s.spec")} AS readable,
         (SELECT count(*) FROM session_dependency d WHERE d.child_id = s.id AND NOT d.settled) AS open_dependencies,
         ARRAY(SELECT coalesce(p.name, d.parent_id::text) FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
               WHERE d.child_id = s.id AND NOT d.settled ORDER BY d.position LIMIT 3) AS waits_for,
@@ -234,7 +236,8 @@ _WAITING = """
         s.schedule_time IS NOT NULL AND (
             EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND (a.end_time IS NULL OR a.log_pending))
             OR EXISTS (SELECT FROM network n WHERE n.session_id = s.id)
-        ) AS clearing
+        -- Only a restored database knows less than agents do: elsewhere, their word about sessions of others keeps none from being placed.
+        ) OR EXISTS (SELECT FROM orphan JOIN cluster ON cluster.restore_time IS NOT NULL WHERE orphan.session_id = s.id) AS clearing
     FROM session s WHERE s.state = 'PENDING'
 """
 
@@ -242,7 +245,7 @@ _WAITING = """
 async def read_waiting(tx: AsyncSession, ids: Collection[uuid.UUID]) -> list[Row]:
     """Those of the sessions that wait: with their kernels by rank (JSON, as text: most sessions have the same), the times of the next try and
     of the start asked for (seconds since 1970), what they depend on that has not succeeded, and whether attempts or networks of an earlier
-    placement are still being cleared away.
+    placement are still being cleared away, or run unknown to the database.
     """
     return await _read(tx, _waiting(ids))
 

@@ -20,7 +20,9 @@ async def set_agent_lost(tx: Transaction, agent_id: str, *, lost: bool) -> None:
     """Puts the condition AGENT_LOST on the live sessions with a live attempt on an agent, or takes it off them."""
     rows = await tx.execute(
         text("""
-            SELECT s.id, s.owner, s.project, s.reason, s.message, s.conditions, now() AS now FROM session s
+            SELECT s.id, s.owner, s.project, s.reason, s.message, s.conditions, now() AS now,
+                EXISTS (SELECT FROM agent g WHERE g.id = :agent AND g.revoked) AS revoked
+            FROM session s
             WHERE s.state NOT IN ('PENDING', 'TERMINATED', 'CANCELLED')
               AND EXISTS (SELECT FROM attempt a WHERE a.session_id = s.id AND a.agent_id = :agent AND a.end_time IS NULL)
               AND (:lost OR s.conditions @> CAST(:mark AS jsonb))
@@ -35,7 +37,9 @@ async def set_agent_lost(tx: Transaction, agent_id: str, *, lost: bool) -> None:
         mine = {
             "type": AGENT_LOST,
             "agent": agent_id,
-            "message": f"agent {agent_id} has not been heard of; its kernels are kept for its return",
+            "message": f"agent {agent_id} was revoked; the session ends, or runs elsewhere, once the agent is lost"
+            if row["revoked"]
+            else f"agent {agent_id} has not been heard of; its kernels are kept for its return",
             "since": now.isoformat(),
         }
         conditions = [*others, mine] if lost else others

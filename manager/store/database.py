@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import orjson
 import psycopg
 import sqlalchemy.exc
 from psycopg.rows import dict_row
-from sqlalchemy import Executable, Result, event, text
+from sqlalchemy import Executable, Result, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.ext.asyncio import AsyncSession as SqlAlchemySession
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store import arrays
+from manager.cancellation import shielded
+from manager.store.connections import (
+    LIVENESS,
+    SERVER_LIVENESS,
+    Driver,
+    is_between_statements,
+    make_pool,
+    parse_url,
+    server_options,
+)
+from manager.store.lanes import POOL_SIZES, Lane, current_lane
 
-_DRIVER = "postgresql+psycopg"
-_CONNECT_SECONDS = 5
-# A connection whose peer is gone without a word is given up after about this time.
-_LIVENESS: Mapping[str, Any] = {
-    "connect_timeout": _CONNECT_SECONDS,
-    "keepalives": 1,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
-}
+# A statement of a caller that was cancelled may run on for so long; then the server is asked to end it, and the connection is discarded.
+_GRACE_SECONDS = 1.0
+# The server ends a statement after its timeout; an answer that comes so much later does not come.
+_LATE_SECONDS = 5.0
 # What says nothing about the statement: connection, resources, operator, system; a standby after a failover.
 _PASSING_CLASSES = ("08", "53", "57", "58")
 _PASSING_CODES = ("25006",)
@@ -43,10 +47,6 @@ _DIALECT = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
 APPENDED = "appended"
 
 
-def _options(**settings: Any) -> str:
-    return " ".join(f"-c {name}={value}" for name, value in settings.items())
-
-
 class StoreUnavailable(Exception):  # noqa: N818  # a condition of the store that passes, not a mistake
     """The database could not be reached or could not finish: the transaction may be tried again.
 
@@ -54,19 +54,12 @@ class StoreUnavailable(Exception):  # noqa: N818  # a condition of the store tha
     """
 
 
+class StoreBusy(StoreUnavailable):
+    """All connections of the lane were in use for too long: nothing was done."""
+
+
 class StoreConflict(StoreUnavailable):
     """The transaction lost against another one and left nothing behind: it may be tried again at once."""
-
-
-def parse_url(url: str) -> URL:
-    """A URL of libpq or SQLAlchemy as SQLAlchemy takes it. Raises ValueError when it is not one of PostgreSQL."""
-    try:
-        parsed = make_url(url)
-    except sqlalchemy.exc.ArgumentError:
-        raise ValueError("the database URL cannot be parsed") from None
-    if parsed.drivername not in ("postgres", "postgresql", _DRIVER):
-        raise ValueError(f"the database URL must begin with postgresql://, not {parsed.drivername}://")
-    return parsed.set(drivername=_DRIVER)
 
 
 class Statement(NamedTuple):
@@ -77,10 +70,16 @@ class Statement(NamedTuple):
 
 
 class Transaction(AsyncSession):
-    """A session of SQLModel that also takes SQL as text.
+    """A session of SQLModel that also takes SQL as text, and whose statements are not cancelled halfway.
 
-    SQLModel's `execute` does the same and warns against itself, in favour of `exec`, which takes no text.
+    Whatever it sends to the database is received to its end, also when the caller is cancelled meanwhile: callers choose when their calls are
+    cancelled, and a connection with half an answer in it would hand the rest to whoever uses it next.
+
+    SQLModel's `execute` takes text too and warns against itself, in favour of `exec`, which does not.
     """
+
+    # An exchange with a server that says nothing ends after so long.
+    limit_seconds: float | None = None
 
     async def together(self, *statements: Statement, commit: bool = False) -> list[list[dict[str, Any]]]:
         """Executes statements of which none needs to know what another one found, in order; returns the rows of each, by column.
@@ -88,51 +87,66 @@ class Transaction(AsyncSession):
         All of them take one round trip, and with `commit` that is also the transaction's end: on the way of a session to its agent, round trips
         are most of what there is. Raises the driver's own errors.
         """
-        driver: psycopg.AsyncConnection[Any]
-        driver = (await (await self.connection()).get_raw_connection()).driver_connection  # type: ignore[assignment]
-        async with driver.pipeline():
-            cursors = [
-                await driver.cursor(row_factory=dict_row).execute(_of_driver(statement.sql), statement.params)
-                for statement in statements
-            ]
-            if commit:
-                await driver.commit()
-        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        connection = await SqlAlchemySession.connection(self)
+        driver: Driver = (await connection.get_raw_connection()).driver_connection  # type: ignore[assignment]
+        try:
+            async with driver.pipeline():
+                cursors = [
+                    await driver.cursor(row_factory=dict_row).execute(_of_driver(statement.sql), statement.params)
+                    for statement in statements
+                ]
+                if commit:
+                    await driver.commit()
+            return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        except BaseException as error:
+            # An error of the server ends the exchange in good order; a connection that is lost is noticed at its rollback, with all others.
+            if not driver.closed and not (isinstance(error, psycopg.Error) and is_between_statements(driver)):
+                await connection.invalidate()
+            raise
 
     async def execute(self, statement: Executable, params: Any = None, **options: Any) -> Result[*tuple[Any, ...]]:
         """Executes any statement; `params` is one mapping, or a sequence of them."""
         return await SqlAlchemySession.execute(self, statement, params, **options)
 
 
-class Database:
-    """One database, through a bounded pool of connections. Transactions are READ COMMITTED."""
+def _shield(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    async def shield(tx: Transaction, *args: Any, **options: Any) -> Any:
+        return await shielded(method(tx, *args, **options), _GRACE_SECONDS, tx.limit_seconds)
 
-    def __init__(self, url: str, *, pool_size: int = 16, statement_timeout: float = 20.0) -> None:
-        """`pool_size` connections at most; a statement ends after `statement_timeout` seconds."""
+    return shield
+
+
+def shielded_methods() -> list[str]:
+    """The methods of a transaction that may send something: all that are awaited."""
+    methods = inspect.getmembers(Transaction, inspect.iscoroutinefunction)
+    return [name for name, found in methods if not name.startswith("_") and not inspect.ismethod(found)]
+
+
+# All at once: a method that the library gains, or that is used for the first time, is not forgotten.
+for _name in shielded_methods():
+    setattr(Transaction, _name, _shield(getattr(Transaction, _name)))
+
+
+class Database:
+    """One database, through bounded pools of connections, one for each lane. Transactions are READ COMMITTED."""
+
+    def __init__(self, url: str, *, sizes: Mapping[Lane, int] = POOL_SIZES, statement_timeout: float = 20.0) -> None:
+        """`sizes` are the connections of the lanes at most; a statement ends after `statement_timeout` seconds."""
         self._url = parse_url(url)
+        # Names all connections of a process, so that others can end them together.
+        self._instance = secrets.token_hex(8)
         self._listeners: list[Callable[[Sequence[Any]], None]] = []
-        milliseconds = int(statement_timeout * 1000)
-        self._engine: AsyncEngine = create_async_engine(
-            self._url,
-            pool_size=pool_size,
-            max_overflow=0,
-            # The connection that was used last: its server process has the statements prepared, and its memory is warm.
-            pool_use_lifo=True,
-            pool_timeout=_CONNECT_SECONDS,
-            json_deserializer=orjson.loads,
-            connect_args={
-                **_LIVENESS,
-                "application_name": "retinue-manager",
-                "options": _options(
-                    statement_timeout=milliseconds,
-                    idle_in_transaction_session_timeout=3 * milliseconds,
-                    timezone="UTC",
-                    # Statements over lists are few and look dear: making machine code of one takes longer than it.
-                    jit="off",
-                ),
-            },
-        )
-        event.listen(self._engine.sync_engine, "connect", lambda connection, _: arrays.register(connection.adapters))
+        self._sizes = sizes
+        self._statement_timeout = statement_timeout
+        self._pools: dict[Lane, AsyncEngine] = {}
+
+    def _pool(self) -> AsyncEngine:
+        lane = current_lane()
+        if lane not in self._pools:
+            name = f"retinue-{lane}/{self._instance}"
+            self._pools[lane] = make_pool(self._url, name, self._sizes[lane], self._statement_timeout)
+        return self._pools[lane]
 
     def listen(self, listener: Callable[[Sequence[Any]], None]) -> None:
         """Has `listener` called with the events that a transaction of this process appended to the journal, after its commit; with none when
@@ -147,37 +161,46 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """One transaction: committed at the end of the block, rolled back when it raises.
+        """One transaction, in the lane of the task: committed at the end of the block, rolled back when it raises.
 
-        Raises StoreUnavailable, StoreConflict for what passes; other errors of the database as SQLAlchemy raises them.
+        Raises StoreUnavailable, StoreBusy, StoreConflict for what passes; other errors of the database as SQLAlchemy raises them.
         """
-        appended: Sequence[Any] | None = None
+        tx = Transaction(self._pool(), expire_on_commit=False)
+        tx.limit_seconds = self._statement_timeout + _LATE_SECONDS
+        committed = False
         try:
-            async with Transaction(self._engine, expire_on_commit=False) as session:
-                async with session.begin():
-                    yield session
-                appended = session.info.get(APPENDED)
+            try:
+                yield tx
+                await tx.commit()
+                committed = True
+            finally:
+                # Rolls back what was not committed.
+                await tx.close()
         except (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.OperationalError, OSError) as error:
             raised = translate(error)
             if raised is None:
                 raise
             raise raised from error
-        if appended is not None:
-            for listener in self._listeners:
-                listener(appended)
+        finally:
+            if (appended := tx.info.get(APPENDED)) is not None:
+                for listener in self._listeners:
+                    # A commit that was cancelled, or broke, may have taken effect.
+                    listener(appended if committed else ())
 
     async def connect(self, purpose: str) -> psycopg.AsyncConnection[tuple[Any, ...]]:
         """A connection outside the pool, in autocommit mode and without a statement timeout; the caller closes it.
 
         `purpose` is shown in `pg_stat_activity`. Raises StoreUnavailable.
         """
-        positional, keywords = self._engine.dialect.create_connect_args(self._url)
+        positional, keywords = _DIALECT.create_connect_args(self._url)  # type: ignore[no-untyped-call]
         # A server waiting for a lock on behalf of a client that is gone would get the lock; it has to look.
         keywords = {
             **keywords,
-            **_LIVENESS,
-            "application_name": f"retinue-{purpose}",
-            "options": _options(statement_timeout=0, client_connection_check_interval="2s", timezone="UTC"),
+            **LIVENESS,
+            "application_name": f"retinue-{purpose}/{self._instance}",
+            "options": server_options(
+                statement_timeout=0, client_connection_check_interval="2s", timezone="UTC", **SERVER_LIVENESS
+            ),
         }
         try:
             return await psycopg.AsyncConnection.connect(*positional, autocommit=True, **keywords)
@@ -185,8 +208,9 @@ class Database:
             raise StoreUnavailable(f"no connection to the database for {purpose}") from error
 
     async def dispose(self) -> None:
-        """Closes the pool."""
-        await self._engine.dispose()
+        """Closes the pools."""
+        for pool in self._pools.values():
+            await pool.dispose()
 
 
 @functools.lru_cache(maxsize=256)
@@ -198,7 +222,7 @@ def _of_driver(sql: str) -> str:
 def translate(error: BaseException) -> StoreUnavailable | None:
     """What an error of the driver or of SQLAlchemy means, when it is one that passes; None for all others."""
     if isinstance(error, sqlalchemy.exc.TimeoutError):
-        return StoreUnavailable("all connections to the database are in use")
+        return StoreBusy("all connections to the database that calls of this kind may use are in use")
     broken = isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
     cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
     state = getattr(cause, "sqlstate", None)

@@ -128,9 +128,9 @@ async def read(
     return dependencies
 
 
-async def read_graph(tx: AsyncSession, session_id: uuid.UUID, limit: int) -> list[Row]:
-    """At most so many sessions that hang together with one, in order of arrival: id, name, state, result, reason, retries, start_time, end_time
-    and depends_on (ids).
+async def read_graph(tx: AsyncSession, session_id: uuid.UUID, nodes: int, edges: int) -> tuple[list[Row], bool]:
+    """Returns sessions that are connected with one by dependencies, in order of arrival, at most so many with at most so many dependencies, and
+    whether there are more: id, name, state, result, reason, retries, start_time, end_time and depends_on (ids).
     """
     found = await tx.execute(
         text("""
@@ -141,11 +141,16 @@ async def read_graph(tx: AsyncSession, session_id: uuid.UUID, limit: int) -> lis
                     SELECT parent_id AS id FROM session_dependency WHERE child_id = reach.id
                     UNION ALL SELECT child_id FROM session_dependency WHERE parent_id = reach.id
                 ) next
-            ), members AS (SELECT id FROM reach LIMIT :limit)
-            SELECT s.id, s.name, s.state, s.result, s.reason, s.retries, s.start_time, s.end_time,
-                ARRAY(SELECT d.parent_id FROM session_dependency d WHERE d.child_id = s.id ORDER BY d.position) AS depends_on
-            FROM members JOIN session s ON s.id = members.id ORDER BY s.sequence
+            ), members AS (SELECT id FROM reach LIMIT :nodes + 1), node AS (
+                SELECT s.id, s.sequence, s.name, s.state, s.result, s.reason, s.retries, s.start_time, s.end_time,
+                    ARRAY(SELECT d.parent_id FROM session_dependency d WHERE d.child_id = s.id ORDER BY d.position) AS depends_on
+                FROM members JOIN session s ON s.id = members.id
+            )
+            SELECT * FROM (
+                SELECT *, count(*) OVER () AS found, sum(cardinality(depends_on)) OVER (ORDER BY sequence) AS edges FROM node
+            ) n WHERE edges <= :edges ORDER BY sequence LIMIT :nodes
         """),
-        {"id": session_id, "limit": limit},
+        {"id": session_id, "nodes": nodes, "edges": edges},
     )
-    return fetched(found)
+    rows = fetched(found)
+    return rows, bool(rows) and rows[0]["found"] > len(rows)

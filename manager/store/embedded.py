@@ -93,6 +93,11 @@ class EmbeddedServer:
         """Whether this object started the server that runs, and did not take it over."""
         return self._process is not None
 
+    def exists(self) -> bool:
+        """Whether there is a server's data where it would start; blocking. Nothing is made."""
+        places = [self._wanted, self._fallback()] if os.geteuid() == 0 else [self._wanted]
+        return any((place / "PG_VERSION").exists() for place in places)
+
     async def start(self) -> str:
         """Starts the server, or takes over the one that runs, and returns the URL. Raises EmbeddedServerError."""
         binaries = await asyncio.to_thread(self._prepare)
@@ -165,8 +170,7 @@ class EmbeddedServer:
                 # Passable, not readable: what lies beside is none of the server's business.
                 ancestor.mkdir(mode=0o711)
         if not passable(self._directory.parent) or len(f"{self._directory}/{_SOCKET_NAME}.lock") > _LONGEST_SOCKET_PATH:
-            digest = hashlib.sha256(os.fsencode(self._wanted)).hexdigest()[:16]
-            self._directory = FALLBACK_ROOT / f"postgres-{digest}"
+            self._directory = self._fallback()
             FALLBACK_ROOT.mkdir(mode=0o711, parents=True, exist_ok=True)
             account = account_of(self._directory)
             _log.warning("the database is in %s: user %d has no way to %s", self._directory, account.uid, self._wanted)
@@ -174,6 +178,10 @@ class EmbeddedServer:
         if not passable(binaries / "bin"):
             binaries = self._copy_binaries(binaries)
         return binaries / "bin"
+
+    def _fallback(self) -> Path:
+        digest = hashlib.sha256(os.fsencode(self._wanted)).hexdigest()[:16]
+        return FALLBACK_ROOT / f"postgres-{digest}"
 
     def _copy_binaries(self, original: Path) -> Path:
         """The binaries where the server's user can reach them."""

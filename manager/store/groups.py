@@ -28,7 +28,8 @@ async def list_page(tx: AsyncSession, *, after: str, limit: int) -> Sequence[Res
 async def create(tx: AsyncSession, name: str, policy: Mapping[str, Any]) -> ResourceGroup | None:
     """A new group; None when the name is taken.
 
-    `policy` holds session_strategy, agent_strategy, options, owner_weights, start_timeout_seconds, egress, mount_roots and idle_policy.
+    `policy` holds session_strategy, agent_strategy, options, owner_weights, start_timeout_seconds, egress, mount_roots, image_registries
+    and idle_policy.
     """
     made = insert(ResourceGroup).values(name=name, version=1, **policy).on_conflict_do_nothing()
     if (await tx.exec(made.returning(col(ResourceGroup.name)))).first() is None:
@@ -49,6 +50,12 @@ async def read_mount_roots(tx: AsyncSession, names: Collection[str]) -> dict[str
     """What sessions in these groups may mount, as stored."""
     query = select(ResourceGroup.name, ResourceGroup.mount_roots).where(col(ResourceGroup.name).in_(names))
     return {name: list(roots) for name, roots in (await tx.exec(query)).all()}
+
+
+async def read_image_registries(tx: AsyncSession, names: Collection[str]) -> dict[str, list[str]]:
+    """Patterns of the registries that images may come from in these groups, as stored."""
+    query = select(ResourceGroup.name, ResourceGroup.image_registries).where(col(ResourceGroup.name).in_(names))
+    return {name: list(patterns) for name, patterns in (await tx.exec(query)).all()}
 
 
 async def in_use(tx: AsyncSession, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The journal: what happened, numbered without gaps in the order of the commits, and its live end.
+"""The journal: what happened, numbered without gaps in the order of the commits.
 
 Numbers come from one row that every appending transaction holds to the end of its commit. So a reader that sees
 revision n sees everything up to n, and a watcher that resumes after n misses nothing. Append last in a transaction:
@@ -7,27 +7,17 @@ the row is everybody's.
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
-import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import psycopg
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.database import APPENDED, Database, Statement, StoreUnavailable, Transaction
+from manager.store.database import APPENDED, Statement, Transaction
 from manager.store.recordset import Row, recordset
-
-_log = logging.getLogger(__name__)
-
-_CHANNEL = "retinue_journal"
-_LONGEST_RETRY_SECONDS = 5.0
-# Followers get events in portions of at most this many.
-PORTION = 100
 
 
 class RevisionCompacted(Exception):  # noqa: N818  # an answer to a reader, not a mistake
@@ -46,6 +36,15 @@ class RevisionInFuture(Exception):  # noqa: N818  # an answer to a reader, not a
         """`newest` is for the reader."""
         super().__init__(f"the journal ends at revision {newest}")
         self.newest = newest
+
+
+class RevisionLost(Exception):  # noqa: N818  # an answer to a reader, not a mistake
+    """The revision counts in a history that ended when the database was restored; `incarnation` is the present one."""
+
+    def __init__(self, incarnation: str) -> None:
+        """`incarnation` is for the reader."""
+        super().__init__(f"the database was restored since: its incarnation is {incarnation}")
+        self.incarnation = incarnation
 
 
 class ReaderTooSlow(Exception):  # noqa: N818  # an answer to a reader, not a mistake
@@ -81,20 +80,28 @@ class Event:
     payload: Mapping[str, Any]
 
 
+class Head(NamedTuple):
+    """The newest revision, the oldest that reading may resume after, and the incarnation of the database that both count in."""
+
+    revision: int
+    oldest: int
+    incarnation: str
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Events, and the journal's `newest` revision and the `oldest` to resume after, all in one snapshot."""
+    """Events, and the journal's `newest` revision and the `oldest` to resume after, all in one snapshot of one incarnation."""
 
     events: tuple[Event, ...]
     newest: int
     oldest: int
+    incarnation: str
 
 
 async def append(tx: Transaction, entries: Sequence[Entry]) -> int:
     """Records entries with consecutive revisions; returns the first, or the next one when there are no entries."""
     if not entries:
-        newest, _ = await head(tx)
-        return newest + 1
+        return (await head(tx)).revision + 1
     (numbered,) = await tx.together(appending(entries))
     return appended(tx, entries, numbered)
 
@@ -168,10 +175,13 @@ def appended_unseen(tx: AsyncSession) -> None:
     tx.info[APPENDED] = ()
 
 
-async def head(tx: AsyncSession) -> tuple[int, int]:
-    """The newest revision, and the oldest that reading may resume after."""
-    row = (await tx.execute(text("SELECT revision, oldest FROM journal_head WHERE id = 1"))).one()
-    return row.revision, row.oldest
+async def head(tx: AsyncSession) -> Head:
+    """Where the journal ends and begins."""
+    rows = await tx.execute(
+        text("SELECT h.revision, h.oldest, c.incarnation FROM journal_head h CROSS JOIN cluster c WHERE h.id = 1")
+    )
+    row = rows.one()
+    return Head(row.revision, row.oldest, str(row.incarnation))
 
 
 async def read(  # what is read, and by whom
@@ -182,15 +192,17 @@ async def read(  # what is read, and by whom
     session_id: uuid.UUID | None = None,
     owner: str | None = None,
     projects: Sequence[str] = (),
+    incarnation: str = "",
 ) -> Page:
     """Up to `limit` events after a revision, in order.
 
     Of one session when `session_id` is given; when `owner` is given, only the owner's and those of `projects`.
-    Raises RevisionCompacted and RevisionInFuture.
+    Raises RevisionCompacted and RevisionInFuture, and RevisionLost when it is not of `incarnation`, unless that is empty.
     """
     rows = await tx.execute(
         text("""
-            SELECT head.revision AS newest, head.oldest, page.* FROM journal_head head LEFT JOIN LATERAL (
+            SELECT head.revision AS newest, head.oldest, cluster.incarnation, page.*
+            FROM journal_head head CROSS JOIN cluster LEFT JOIN LATERAL (
                 SELECT revision, create_time, session_id, owner, project, kind, payload FROM journal
                 WHERE revision > :after AND (CAST(:session AS uuid) IS NULL OR session_id = :session)
                     AND (CAST(:owner AS text) IS NULL OR owner = :owner OR project = ANY(:projects))
@@ -201,12 +213,14 @@ async def read(  # what is read, and by whom
         {"after": after, "limit": limit, "session": session_id, "owner": owner, "projects": list(projects)},
     )
     found = rows.all()
-    newest, oldest = found[0].newest, found[0].oldest
+    newest, oldest, present = found[0].newest, found[0].oldest, str(found[0].incarnation)
+    if incarnation not in {"", present}:
+        raise RevisionLost(present)
     if after < oldest:
         raise RevisionCompacted(oldest)
     if after > newest:
         raise RevisionInFuture(newest)
-    return Page(tuple(Event(*row[2:]) for row in found if row.revision is not None), newest, oldest)
+    return Page(tuple(Event(*row[3:]) for row in found if row.revision is not None), newest, oldest, present)
 
 
 async def compact(tx: AsyncSession, before: int) -> int:
@@ -229,201 +243,3 @@ async def compact(tx: AsyncSession, before: int) -> int:
         {"oldest": oldest},
     )
     return int(gone.scalar_one())
-
-
-class JournalTail:
-    """The live end of the journal in this process: one reader of the database, any number of followers.
-
-    Events of this process come with its commits, or are looked for after them; those of other replicas when they say so (NOTIFY), and
-    every `poll_seconds` in any case: a lost wake-up costs that much latency and nothing else.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        *,
-        ring: int = 10_000,
-        poll_seconds: float = 1.0,
-        page: int = 500,
-        coalesce_seconds: float = 0.02,
-    ) -> None:
-        """The newest `ring` events are kept at hand; the database is read `page` events at a time."""
-        self._database = database
-        self._capacity = ring
-        self._poll_seconds = poll_seconds
-        self._page = page
-        self._coalesce_seconds = coalesce_seconds
-        # Events of revisions first+1 … last, without gaps; before the first look at the database there is no last.
-        self._ring: list[Event] = []
-        self._last: int | None = None
-        self._grown = asyncio.Event()
-        self._look = asyncio.Event()
-        self._tell = asyncio.Event()
-        self._teller: int | None = None
-        self._told: Callable[[], None] | None = None
-        database.listen(self._take)
-
-    def _take(self, events: Sequence[Event]) -> None:
-        """This process has committed these events, or, if there are none, others. What follows on the last known one need not be read back; else
-        it is looked for.
-
-        Large portions are read back too: page by page, so that followers get through them before they leave the ring.
-        """
-        follows = bool(events) and self._last is not None and events[0].revision == self._last + 1
-        if follows and len(events) <= self._capacity // 4:
-            self._add(events)
-        else:
-            self._look.set()
-
-    def wake(self) -> None:
-        """This process has committed to the journal, or something else that a leader acts on. Never blocks; other replicas are told, many
-        commits at a time.
-        """
-        self.tell()
-        self._pass_on()
-
-    def tell(self) -> None:
-        """As `wake`, when this process's own leader knows already."""
-        self._tell.set()
-
-    def on_wake(self, told: Callable[[], None] | None) -> None:
-        """What to call when this process or another replica says that it has committed something; None for nothing."""
-        self._told = told
-
-    def _pass_on(self) -> None:
-        if self._told is not None:
-            self._told()
-
-    async def newest(self) -> int:
-        """The newest revision in the database. Raises StoreUnavailable."""
-        async with self._database.transaction() as tx:
-            return (await head(tx))[0]
-
-    async def run(self) -> None:
-        """Keeps up with the database until cancelled; outages are waited out."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._through_outages("reading", self._read_on), name="journal reader")
-            group.create_task(self._through_outages("listening", self._listen), name="journal listener")
-            group.create_task(self._through_outages("telling", self._tell_others), name="journal teller")
-
-    async def follow(self, after: int) -> AsyncGenerator[Sequence[Event]]:
-        """All events after a revision, in order, each once, in portions of at most 100; waits for more until closed.
-
-        Old events come from the database page by page, at the follower's own pace. One that has reached the live end
-        is expected to stay within the ring. Raises RevisionCompacted, RevisionInFuture, ReaderTooSlow, StoreUnavailable.
-        """
-        cursor, live = after, False
-        if self._last is None or cursor > self._last:
-            # The reader may not have seen yet what the caller has.
-            newest = await self.newest()
-            if cursor > newest:
-                raise RevisionInFuture(newest)
-        while True:
-            grown = self._grown
-            last = self._last
-            if last is None or cursor >= last:
-                if live and last is not None and cursor > last:
-                    # The database went back in time: it was restored from a backup.
-                    raise RevisionInFuture(last)
-                live = live or cursor == last
-                await grown.wait()
-                continue
-            first = last - len(self._ring)
-            if cursor >= first:
-                live = True
-                events: Sequence[Event] = self._ring[cursor - first : cursor - first + PORTION]
-            elif live:
-                raise ReaderTooSlow(cursor)
-            else:
-                async with self._database.transaction() as tx:
-                    events = (await read(tx, cursor, PORTION)).events
-            if events:
-                cursor = events[-1].revision
-                yield events
-
-    async def _through_outages(self, doing: str, part: Callable[[], Any]) -> None:
-        pause = 0.1
-        while True:
-            began = asyncio.get_running_loop().time()
-            try:
-                await part()
-            except (StoreUnavailable, psycopg.Error, OSError) as error:
-                _log.warning("%s the journal was interrupted: %s", doing, error)
-            pause = (
-                0.1
-                if asyncio.get_running_loop().time() - began > _LONGEST_RETRY_SECONDS
-                else min(2 * pause, _LONGEST_RETRY_SECONDS)
-            )
-            await asyncio.sleep(pause)
-
-    async def _read_on(self) -> None:
-        while True:
-            self._look.clear()
-            while await self._read_page():
-                pass
-            try:
-                async with asyncio.timeout(self._poll_seconds):
-                    await self._look.wait()
-            except TimeoutError:
-                continue
-
-    async def _read_page(self) -> bool:
-        """Takes in what follows the last known event; returns whether there may be more."""
-        async with self._database.transaction() as tx:
-            if self._last is None:
-                newest, oldest = await head(tx)
-                self._last = max(oldest, newest - self._page)
-            try:
-                page = await read(tx, self._last, self._page)
-            except (RevisionCompacted, RevisionInFuture):
-                # This process was cut off for long, or the database went back in time: begin anew at the end.
-                newest, _ = await head(tx)
-                self._ring, self._last = [], newest
-                self._announce()
-                return True
-        # Some may have come from this process meanwhile.
-        last = self._last
-        news = [event for event in page.events if event.revision > last]
-        if news:
-            self._add(news)
-        return self._last < page.newest
-
-    def _add(self, events: Sequence[Event]) -> None:
-        self._ring.extend(events)
-        self._last = events[-1].revision
-        # Trimmed by a quarter at a time: cutting the front of a list costs its length.
-        if len(self._ring) > self._capacity + self._capacity // 4:
-            del self._ring[: len(self._ring) - self._capacity]
-        self._announce()
-
-    def _announce(self) -> None:
-        self._grown.set()
-        self._grown = asyncio.Event()
-
-    async def _listen(self) -> None:
-        connection = await self._database.connect("journal-listener")
-        try:
-            await connection.execute(f"LISTEN {_CHANNEL}")
-            self._look.set()
-            while True:
-                async for notice in connection.notifies(timeout=10.0):
-                    if notice.pid != self._teller:
-                        self._look.set()
-                        self._pass_on()
-                # Nothing was said for a while: is there still somebody at the other end?
-                await connection.execute("SELECT 1")
-        finally:
-            await connection.close()
-
-    async def _tell_others(self) -> None:
-        connection = await self._database.connect("journal-teller")
-        try:
-            self._teller = connection.info.backend_pid
-            while True:
-                await self._tell.wait()
-                await asyncio.sleep(self._coalesce_seconds)
-                self._tell.clear()
-                await connection.execute(f"NOTIFY {_CHANNEL}")
-        finally:
-            self._teller = None
-            await connection.close()

@@ -1,8 +1,9 @@
-"""Leadership: an advisory lock elects, a number in the database fences.
+"""Leadership: an advisory lock elects, a lease ends what is silent, a number in the database fences.
 
-The lock belongs to one dedicated connection and goes with it. Whoever gets the lock increments the term; every write of
-a leader reads the term's row with a share lock in its own transaction, so that a leader whose lock is gone, and who may
-not know it yet, commits nothing after its successor has begun.
+The lock belongs to one dedicated connection and goes with it: where the end of a leader is visible, another one leads at once. Where it is not,
+since the leader's process is paused or cut off, its lease ends, and whoever waits ends its connections at the server. Whoever gets the lock
+increments the term; every write of a leader reads the term's row with a share lock in its own transaction, so that a leader who was replaced, and
+may not know it yet, commits nothing after its successor has begun.
 """
 
 from __future__ import annotations
@@ -19,20 +20,49 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.cancellation import cancellable
 from manager.store.database import Database, Statement, StoreUnavailable
+from manager.store.dedicated import DedicatedConnection, execute_within
+from manager.store.lease import RENEWAL_SECONDS, Lease, NotLeader, Observer, Sighting, boot_time
+
+__all__ = ["Lease", "NotLeader", "campaign", "check", "checked", "checking", "lead"]
 
 _log = logging.getLogger(__name__)
 
 # "retinue" in ASCII.
 _LOCK = 0x726574696E7565
-_PROBE_SECONDS = 2.0
-_ANSWER_SECONDS = 5.0
+_LOOK_SECONDS = 0.25
+_ANSWER_SECONDS = 3.0
+# How long a term that begins waits for writes of the one before; then their connections are ended.
+_PATIENCE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 15.0
+# While the database is away.
+_LONGEST_OUTAGE_PAUSE_SECONDS = 1.0
 
-_Connection = psycopg.AsyncConnection[tuple[Any, ...]]
-
-
-class NotLeader(Exception):  # noqa: N818  # a fact, not a mistake
-    """Another term leads, or the lock was lost: nothing may be written under this term any more."""
+# Who holds the lock, and the last renewal.
+_LOOK = """
+    SELECT l.pid, a.backend_start, lease.renewal
+    FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
+    JOIN pg_stat_activity a ON a.pid = l.pid, leadership_lease lease
+    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+        AND l.classid = (%(key)s::bigint >> 32)::int AND l.objid = (%(key)s::bigint & 4294967295)::oid
+"""
+# In one statement: a renewal that comes at the same time either succeeds, and then nothing is ended, or never does. A process names all its
+# connections alike, and whatever its transactions hold would keep others waiting; what is left of a former connection of this process goes alone.
+_END_LEASE = """
+    WITH ended AS (UPDATE leadership_lease SET renewal = renewal + 1 WHERE renewal = %(renewal)s RETURNING 1)
+    SELECT a.pid, pg_terminate_backend(a.pid)
+    FROM ended, pg_stat_activity held JOIN pg_stat_activity a ON a.datname = held.datname AND (
+        a.pid = held.pid OR split_part(a.application_name, '/', 2) = split_part(held.application_name, '/', 2)
+            AND split_part(held.application_name, '/', 2) NOT IN ('', split_part(current_setting('application_name'), '/', 2))
+    )
+    WHERE held.pid = %(pid)s AND held.backend_start = %(began)s
+"""
+_END_BLOCKERS = """
+    SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE pid = ANY(pg_blocking_pids(%s)) AND datname = current_database() AND application_name LIKE 'retinue-%%'
+"""
+_RENEW = "UPDATE leadership_lease SET renewal = renewal + 1, renew_time = now() WHERE renewal = %s RETURNING renewal"
+_TAKE_LEASE = "UPDATE leadership_lease SET renewal = renewal + 1, renew_time = now() RETURNING renewal"
+_BEGIN = "UPDATE leadership SET term = term + 1, holder = %s, acquire_time = now() WHERE id = 1 RETURNING term"
 
 
 async def check(tx: AsyncSession, term: int, *, alone: bool = False) -> None:
@@ -57,47 +87,48 @@ def checked(found: Sequence[object], term: int) -> None:
         raise NotLeader(f"term {term} is over")
 
 
-async def campaign(database: Database, holder: str, body: Callable[[int], Awaitable[None]]) -> None:
-    """Leads again and again until cancelled: runs `body(term)` for as long as each term lasts.
+async def campaign(database: Database, holder: str, body: Callable[[Lease], Awaitable[None]]) -> None:
+    """Leads again and again until cancelled: runs `body(lease)` for as long as each term lasts.
 
-    `holder` is recorded for people to read. A body that raises ends its term; the next one begins after a pause that
-    grows up to 15 s as long as terms stay short.
+    `holder` is recorded for people to read. A body that raises ends its term; the next one begins after a pause that grows up to 15 s as long as
+    terms stay short, and up to a second while the database is away.
     """
     clock = asyncio.get_running_loop().time
     pause = 0.1
     while True:
-        began = clock()
+        began, longest = clock(), _LONGEST_PAUSE_SECONDS
         try:
             await cancellable(lead(database, holder, body))
         except (NotLeader, StoreUnavailable) as error:
             _log.warning("not leading: %s", error)
+            longest = _LONGEST_OUTAGE_PAUSE_SECONDS
         except Exception:  # noqa: BLE001  # logged whole; the next term starts from what is stored
             _log.exception("the leader failed and steps down")
-        pause = 0.1 if clock() - began > _LONGEST_PAUSE_SECONDS else min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        pause = 0.1 if clock() - began > _LONGEST_PAUSE_SECONDS else min(2 * pause, longest)
         await asyncio.sleep(pause)
 
 
-async def lead(database: Database, holder: str, body: Callable[[int], Awaitable[None]]) -> None:
-    """Waits for the lock and runs `body(term)` while it is held; the body is cancelled at once when it is lost.
+async def lead(database: Database, holder: str, body: Callable[[Lease], Awaitable[None]]) -> None:
+    """Waits for the lock and runs `body(lease)` while the lease is renewed; the body is cancelled at once when it is not.
 
-    Returns when the body does. Raises NotLeader when the lock was lost, StoreUnavailable when the database cannot be
-    reached, and what the body raises, as a group, unless all of it says that the term is over.
+    Returns when the body does. Raises NotLeader when the lock or the lease was lost, StoreUnavailable when the database cannot be
+    reached, and what the body raises, as a group, unless all of it says that the term has ended.
     """
     async with _lock(database) as connection:
-        term = await _begin(connection, holder)
-        _log.info("leading in term %d", term)
+        lease, renewal = await _begin(database, connection, holder)
+        _log.info("leading in term %d", lease.term)
         try:
             async with asyncio.TaskGroup() as group:
-                watch = group.create_task(_watch(connection, term), name="leadership watch")
-                await body(term)
-                watch.cancel()
+                renewing = group.create_task(_renew(connection, lease, renewal), name="leadership lease")
+                await body(lease)
+                renewing.cancel()
         except BaseExceptionGroup as group_error:
-            over, failed = group_error.split((NotLeader, StoreUnavailable))
-            if over is None or failed is not None:
+            ended, failed = group_error.split((NotLeader, StoreUnavailable))
+            if ended is None or failed is not None:
                 raise
-            raise _leaves(over)[0] from None
+            raise _leaves(ended)[0] from None
         finally:
-            _log.info("term %d is over", term)
+            _log.info("term %d has ended", lease.term)
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
@@ -108,40 +139,80 @@ def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
 
 
 @asynccontextmanager
-async def _lock(database: Database) -> AsyncIterator[_Connection]:
+async def _lock(database: Database) -> AsyncIterator[DedicatedConnection]:
     connection = await database.connect("leader")
     try:
-        try:
-            await connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
-        except psycopg.Error as error:
-            raise StoreUnavailable("the connection broke while waiting to lead") from error
+        observer = Observer()
+        # Asked for again and again, and not waited for: a connection that is cut off while it waits at the server would get the lock, and keep it.
+        while not (await _answer(connection, "SELECT pg_try_advisory_lock(%s)", (_LOCK,)))[0][0]:
+            for pid, began, renewal in await _answer(connection, _LOOK, {"key": _LOCK}):
+                seen = Sighting(pid, began, renewal)
+                if observer.has_ended(seen, boot_time()):
+                    _log.warning("the leader did not renew its lease: its connections are ended")
+                    await _answer(connection, _END_LEASE, {"pid": pid, "began": began, "renewal": renewal})
+            await asyncio.sleep(_LOOK_SECONDS)
         yield connection
     finally:
-        # The lock goes with the connection; a broken one cannot be told so politely.
+        # The lock goes with the connection.
         await connection.close()
 
 
-async def _begin(connection: _Connection, holder: str) -> int:
+async def _begin(database: Database, connection: DedicatedConnection, holder: str) -> tuple[Lease, int]:
+    """Takes the lease, and begins a term when all writes of the one before are committed or have no connection any more."""
+    await _answer(connection, _TAKE_LEASE)
+    ending = asyncio.create_task(_end_blockers(database, connection.info.backend_pid))
     try:
-        cursor = await connection.execute(
-            "UPDATE leadership SET term = term + 1, holder = %s, acquire_time = now() WHERE id = 1 RETURNING term",
-            (holder,),
-        )
-        row = await cursor.fetchone()
-    except psycopg.Error as error:
-        raise StoreUnavailable("the connection broke at the start of a term") from error
-    if row is None:
+        rows = await _answer(connection, _BEGIN, (holder,), _PATIENCE_SECONDS + _ANSWER_SECONDS)
+    finally:
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+    if not rows:
         raise StoreUnavailable("the database has no leadership row")
-    return int(row[0])
+    # A renewal matters while the server runs, and not after its crash: it need not wait for the disk, which may take longer than the lease.
+    await _answer(connection, "SET synchronous_commit = off")
+    sent = boot_time()
+    ((renewal,),) = await _answer(connection, _TAKE_LEASE)
+    return Lease(int(rows[0][0]), sent), int(renewal)
 
 
-async def _watch(connection: _Connection, term: int) -> None:
-    """Ends with NotLeader as soon as the connection is gone: the socket is listened to, and asked when it is silent."""
+async def _end_blockers(database: Database, pid: int) -> None:
+    """Ends whatever keeps a connection waiting, again and again until cancelled."""
+    await asyncio.sleep(_PATIENCE_SECONDS)
+    connection = await database.connect("leader-start")
     try:
         while True:
-            async for _ in connection.notifies(timeout=_PROBE_SECONDS):
+            ended = await execute_within(connection, _ANSWER_SECONDS, _END_BLOCKERS, (pid,))
+            if ended:
+                _log.warning("writes of the term before did not end: %d connections are ended", len(ended))
+            await asyncio.sleep(_LOOK_SECONDS)
+    finally:
+        await connection.close()
+
+
+async def _renew(connection: DedicatedConnection, lease: Lease, renewal: int) -> None:
+    """Renews the lease until it is lost, which ends with NotLeader: at once when the connection ends, as it is listened to all the while."""
+    try:
+        while True:
+            async for _ in connection.notifies(timeout=RENEWAL_SECONDS):
                 pass
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                await connection.execute("SELECT 1")
-    except (psycopg.Error, OSError, TimeoutError) as error:
-        raise NotLeader(f"the lock of term {term} was lost") from error
+            lease.check()
+            sent = boot_time()
+            rows = await execute_within(connection, lease.remaining(), _RENEW, (renewal,))
+            if not rows:
+                raise NotLeader(f"the lease of term {lease.term} was ended by another manager")
+            ((renewal,),) = rows
+            lease.renewed(sent)
+    except (StoreUnavailable, psycopg.Error, OSError) as error:
+        raise NotLeader(f"the lock of term {lease.term} was lost") from error
+
+
+async def _answer(
+    connection: DedicatedConnection,
+    statement: str,
+    params: Sequence[object] | dict[str, object] = (),
+    seconds: float = _ANSWER_SECONDS,
+) -> list[tuple[Any, ...]]:
+    try:
+        return await execute_within(connection, seconds, statement, params)
+    except psycopg.Error as error:
+        raise StoreUnavailable("the database did not do what leading needs") from error

@@ -11,10 +11,17 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from manager.store.recordset import Row, fetched
 
 
+class NodeRefusedError(Exception):
+    """What answered is not the agent that is enrolled: nothing that it says counts."""
+
+
 async def read_targets(tx: AsyncSession) -> list[Row]:
-    """Agents to keep a link to: id, address, state and underlay address."""
+    """Agents to keep a link to, and those whose silence counts until they are lost: id, address, state, underlay_address and revoked."""
     rows = await tx.execute(
-        text("SELECT id, address, state, underlay_address FROM agent WHERE address <> '' AND NOT revoked ORDER BY id")
+        text("""
+            SELECT id, address, state, underlay_address, revoked FROM agent
+            WHERE state <> 'LOST' OR (address <> '' AND NOT revoked) ORDER BY id
+        """)
     )
     return fetched(rows)
 
@@ -32,14 +39,17 @@ async def record_facts(
     underlay_address: str,
     underlay_mtu: int,
 ) -> str | None:
-    """What an agent says of itself; it is alive from now on. Returns its group when what counts in it has changed."""
+    """What an agent says of itself; it is alive from now on. Returns its group when what counts in it has changed.
+
+    Raises NodeRefusedError for an agent that was revoked, and for another instance than the one that is enrolled.
+    """
     rows = await tx.execute(
         text("""
             WITH before AS (SELECT id, capacity, state FROM agent WHERE id = :id FOR UPDATE)
             UPDATE agent SET state = 'ALIVE', instance = :instance, boot_id = :boot_id, software_version = :version,
                 architecture = :architecture, capacity = CAST(:capacity AS jsonb), backends = CAST(:backends AS jsonb),
                 underlay_address = :underlay_address, underlay_mtu = :underlay_mtu, heartbeat_time = now()
-            FROM before WHERE agent.id = before.id
+            FROM before WHERE agent.id = before.id AND NOT agent.revoked AND agent.instance IN ('', :instance)
             RETURNING agent.resource_group, before.capacity <> agent.capacity OR before.state NOT IN ('ALIVE', 'SUSPECT') AS counts
         """),
         {
@@ -55,25 +65,36 @@ async def record_facts(
         },
     )
     row = rows.one_or_none()
-    return str(row[0]) if row is not None and row[1] else None
+    if row is None:
+        raise NodeRefusedError(f"agent {agent_id} was revoked, or what answers for it is a copy of it")
+    return str(row[0]) if row[1] else None
 
 
-async def record_state(tx: AsyncSession, agent_id: str, state: str) -> str | None:
-    """An agent is ALIVE, SUSPECT or LOST from now on. Returns its group when that changes what counts in it."""
+async def record_state(tx: AsyncSession, agent_id: str, state: str, silence: float | None) -> str | None:
+    """An agent is ALIVE, SUSPECT or LOST from now on, and was heard `silence` seconds ago if that is known.
+
+    Returns its group when that changes what counts in it.
+    """
     rows = await tx.execute(
         text("""
             WITH before AS (SELECT id, state FROM agent WHERE id = :id FOR UPDATE)
-            UPDATE agent SET state = CAST(:state AS text), heartbeat_time =
-                CASE WHEN CAST(:state AS text) = 'ALIVE' THEN now() ELSE heartbeat_time END
+            UPDATE agent SET state = CAST(:state AS text),
+                heartbeat_time = coalesce(now() - make_interval(secs => CAST(:silence AS float8)), heartbeat_time)
             FROM before WHERE agent.id = before.id
             RETURNING agent.resource_group, (before.state IN ('ALIVE', 'SUSPECT')) <> (agent.state IN ('ALIVE', 'SUSPECT')) AS counts
         """),
-        {"id": agent_id, "state": state},
+        {"id": agent_id, "state": state, "silence": silence},
     )
     row = rows.one_or_none()
     return str(row[0]) if row is not None and row[1] else None
 
 
-async def touch(tx: AsyncSession, agent_ids: Sequence[str]) -> None:
-    """These agents were heard of in the last minute."""
-    await tx.execute(text("UPDATE agent SET heartbeat_time = now() WHERE id = ANY(:ids)"), {"ids": list(agent_ids)})
+async def record_heard(tx: AsyncSession, silences: Mapping[str, float]) -> None:
+    """Keeps when agents were heard: so many seconds ago."""
+    await tx.execute(
+        text("""
+            UPDATE agent SET heartbeat_time = now() - make_interval(secs => r.silence)
+            FROM unnest(CAST(:ids AS text[]), CAST(:silences AS float8[])) AS r(id, silence) WHERE agent.id = r.id
+        """),
+        {"ids": list(silences), "silences": list(silences.values())},
+    )

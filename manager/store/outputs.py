@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Collection
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
@@ -11,14 +12,18 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from manager.store.recordset import Row, fetched
 
 
-async def read_pending(tx: AsyncSession, limit: int) -> list[Row]:
-    """Ended attempts whose output is still on their agent: kernel_id, epoch, session_id, log_size, agent_id and its address."""
+async def read_pending(tx: AsyncSession, limit: int, busy: Collection[str]) -> list[Row]:
+    """Ended attempts whose output is still on their agent, those of all agents in turns, less `busy` ones: kernel_id, epoch, session_id,
+    log_size, agent_id and its address.
+    """
     rows = await tx.execute(
         text("""
             SELECT a.kernel_id, a.epoch, a.session_id, a.log_size, a.agent_id, g.address FROM attempt a JOIN agent g ON g.id = a.agent_id
-            WHERE a.log_pending AND g.state <> 'LOST' ORDER BY a.end_time LIMIT :limit
+            WHERE a.log_pending AND g.state <> 'LOST' AND a.agent_id <> ALL(CAST(:busy AS text[]))
+            -- An agent that does not answer holds up no other.
+            ORDER BY row_number() OVER (PARTITION BY a.agent_id ORDER BY a.end_time), a.end_time LIMIT :limit
         """),
-        {"limit": limit},
+        {"limit": limit, "busy": list(busy)},
     )
     return fetched(rows)
 

@@ -19,6 +19,7 @@ from manager.store.changes import UNMARKED
 from manager.store.database import Statement, Transaction
 from manager.store.recordset import Row, fetched, recordset
 from manager.store.shares import Difference
+from manager.store.spec_fields import json_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def _missing(agents: Sequence[str], slots: Sequence[str], amounts: Sequence[int]
     return Statement(
         """
             WITH held AS (
-                SELECT id, capacity, state = 'ALIVE' AND NOT drained AND NOT revoked AS takes FROM agent WHERE id = ANY(:agents)
+                SELECT id, capacity, state = 'ALIVE' AND NOT drained AND NOT revoked AND NOT blocked AS takes FROM agent WHERE id = ANY(:agents)
             ), wanted AS (
                 SELECT r.agent_id, r.slot, r.amount,
                     CASE WHEN held.takes THEN coalesce((held.capacity->>r.slot)::bigint, 0) - (
@@ -163,9 +164,9 @@ def _placing(term: int, placed: Sessions, kernels: Kernels) -> Statement:
                 SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:ranks AS int[]), CAST(:agents AS text[]), CAST(:addresses AS text[]),
                     CAST(:owners AS text[])) AS r(session_id, local_rank, agent_id, address, owner)
             ), placed AS (
-                UPDATE kernel SET state = 'SCHEDULED', agent_id = told.agent_id, epoch = kernel.epoch + 1, address = told.address,
-                    exit_code = NULL, reason = ''
-                FROM told WHERE kernel.session_id = told.session_id AND kernel.local_rank = told.local_rank
+                UPDATE kernel SET state = 'SCHEDULED', agent_id = told.agent_id, epoch = greatest(kernel.epoch, last_epoch) + 1,
+                    address = told.address, exit_code = NULL, reason = ''
+                FROM told CROSS JOIN cluster WHERE kernel.session_id = told.session_id AND kernel.local_rank = told.local_rank
                 RETURNING kernel.id, kernel.epoch, kernel.session_id, kernel.agent_id, kernel.slots, told.owner
             ), tried AS (
                 INSERT INTO attempt (kernel_id, epoch, session_id, agent_id, goal, observed, term, log_pending)
@@ -269,11 +270,11 @@ async def read_running(tx: AsyncSession, group: str, *, min_runtime: int) -> lis
     may not be preempted yet.
     """
     rows = await tx.execute(
-        text("""
+        text(f"""
             SELECT s.id, s.priority, extract(epoch FROM s.schedule_time)::float8 AS placed,
-                coalesce((s.spec->>'preemptible')::boolean, FALSE) AND s.schedule_time <= now() - make_interval(secs => :min_runtime)
+                s.spec->'preemptible' IS NOT DISTINCT FROM 'true' AND s.schedule_time <= now() - make_interval(secs => :min_runtime)
                     AS preemptible,
-                greatest(0, coalesce(extract(epoch FROM s.expire_time - now()), (s.spec->>'time_limit_seconds')::float8))::float8 AS ends,
+                greatest(0, coalesce(extract(epoch FROM s.expire_time - now()), {json_number("s.spec->'time_limit_seconds'")}))::float8 AS ends,
                 jsonb_agg(jsonb_build_object('agent', h.agent_id, 'slots', h.slots)) AS holdings
             FROM session s JOIN LATERAL (
                 SELECT a.agent_id, (SELECT jsonb_object_agg(c.slot, c.amount) FROM claim c
@@ -281,9 +282,9 @@ async def read_running(tx: AsyncSession, group: str, *, min_runtime: int) -> lis
                 FROM attempt a WHERE a.session_id = s.id AND a.end_time IS NULL
             ) h ON h.slots IS NOT NULL
             WHERE s.resource_group = :group AND s.state IN ('SCHEDULED', 'PREPARING', 'RUNNING')
-              AND (s.spec->>'time_limit_seconds' IS NOT NULL OR (s.spec->>'preemptible')::boolean)
+              AND (s.spec->>'time_limit_seconds' IS NOT NULL OR s.spec->'preemptible' = 'true')
             GROUP BY s.id ORDER BY s.id
-        """),
+        """),  # noqa: S608  # our own words
         {"group": group, "min_runtime": min_runtime},
     )
     return fetched(rows)

@@ -12,6 +12,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.store.database import Statement, Transaction
 from manager.store.recordset import Row, fetched, recordset
+from manager.store.spec_fields import json_number
 
 _SESSION_COLUMNS = """
     s.id, s.sequence, s.name, s.owner, s.project, s.resource_group, s.type, s.cluster_mode, s.cluster_size, s.priority, s.spec, s.state,
@@ -19,6 +20,22 @@ _SESSION_COLUMNS = """
     s.version, s.create_time, s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.state_time, s.end_time,
     s.expire_time, s.promise
 """
+# As `manager.lifecycle.spec_views.basic` has it; of what another version may have written, what is in columns as well.
+_BASIC_SPEC = """
+    CASE WHEN jsonb_typeof(s.spec->'kernel') = 'object' AND jsonb_typeof(s.spec->'roles') = 'object'
+        AND coalesce(jsonb_typeof(s.spec->'services'), 'array') = 'array'
+    THEN jsonb_set(jsonb_set(s.spec - 'bootstrap_script' #- '{kernel,environment}',
+        '{roles}', coalesce((SELECT jsonb_object_agg(key, value - 'environment') FROM jsonb_each(s.spec->'roles')), '{}')),
+        '{services}', coalesce((SELECT jsonb_agg(value - 'environment' ORDER BY place)
+            FROM jsonb_array_elements(s.spec->'services') WITH ORDINALITY AS service(value, place)), '[]'))
+    ELSE jsonb_build_object('name', s.name, 'project', s.project, 'resource_group', s.resource_group, 'type', s.type) END AS spec
+"""
+_LISTED_COLUMNS = """
+    s.id, s.owner, s.state, s.result, s.exit_code, s.reason, s.message, s.conditions, s.network, s.retries, s.version, s.create_time,
+    s.schedule_time, s.start_time, s.end_time
+"""
+# What a page takes at most of the database, the stored requests and so much for each kernel: what is shown of them is less.
+_PAGE_BYTES, _FULL_PAGE_BYTES, _KERNEL_BYTES = 4 * 1024 * 1024, 1024 * 1024, 1024
 _KERNEL_COLUMNS = """
     k.id, k.session_id, k.role, k.role_index, k.local_rank, k.hostname, k.slots, k.state, k.agent_id, k.epoch, k.address, k.exit_code, k.reason,
     k.image_digest, k.image_id, k.service_ports, k.pull
@@ -216,8 +233,11 @@ async def list_page(
     newest_first: bool,
     after: tuple[str, str] | None,
     limit: int,
-) -> list[Row]:
-    """One page by creation time and id. `terms` are (field, `=` or `!=`, value); `after` is the last row of the page before."""
+    full: bool = False,
+) -> tuple[list[Row], int]:
+    """Returns one page by creation time and id, with as many rows of at most `limit` as the bytes of a page hold, and how many there were up
+    to `limit`. `terms` are (field, `=` or `!=`, value); `after` is the last row of the page before; with `full`, requests are whole.
+    """
     conditions, values = [sight.condition("s")], dict[str, Any](sight.parameters())
     if not ended:
         conditions.append("s.state NOT IN ('TERMINATED', 'CANCELLED')")
@@ -234,14 +254,25 @@ async def list_page(
     if after is not None:
         conditions.append(f"(s.create_time, s.id) {beyond} (CAST(:after_time AS timestamptz), CAST(:after_id AS uuid))")
         values["after_time"], values["after_id"] = after
-    rows = await tx.execute(
+    order = f"s.create_time {direction}, s.id {direction}"
+    found = await tx.execute(
         text(f"""
-            SELECT {_SESSION_COLUMNS} FROM session s WHERE {" AND ".join(conditions)}
-            ORDER BY s.create_time {direction}, s.id {direction} LIMIT :limit
+            SELECT {_LISTED_COLUMNS}, {"s.spec" if full else _BASIC_SPEC}, s.found FROM (
+                SELECT s.*, count(*) OVER () AS found,
+                    sum(s.spec_bytes + :of_kernel * s.cluster_size) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING) AS bytes
+                FROM (SELECT * FROM session s WHERE {" AND ".join(conditions)} ORDER BY {order} LIMIT :limit) s
+            ) s
+            WHERE s.bytes <= :bytes OR s.bytes = s.spec_bytes + :of_kernel * s.cluster_size ORDER BY {order}
         """),  # noqa: S608  # conditions are made of our own words, all values are parameters
-        {**values, "limit": limit},
+        {
+            **values,
+            "limit": limit,
+            "bytes": _FULL_PAGE_BYTES if full else _PAGE_BYTES,
+            "of_kernel": _KERNEL_BYTES,
+        },
     )
-    return fetched(rows)
+    rows = fetched(found)
+    return rows, rows[0]["found"] if rows else 0
 
 
 def writing(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> tuple[Statement, Statement]:
@@ -250,25 +281,25 @@ def writing(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str
     image_id, service_ports and pull (None: as it was, while it is PULLING).
     """
     of_sessions = Statement(
-        """
+        f"""
             UPDATE session SET state = r.state, result = r.result, exit_code = r.exit_code, reason = r.reason, message = r.message,
                 failed_starts = r.failed_starts, retries = r.retries, failed_agents = r.failed_agents, force = session.force OR r.force,
                 version = version + 1,
                 state_time = CASE WHEN r.state <> session.state THEN now() ELSE state_time END,
                 start_time = CASE r.state WHEN 'RUNNING' THEN coalesce(start_time, now()) WHEN 'PENDING' THEN NULL ELSE start_time END,
                 expire_time = CASE WHEN r.state = 'RUNNING'
-                    THEN coalesce(start_time, now()) + make_interval(secs => (spec->>'time_limit_seconds')::float8) END,
+                    THEN coalesce(start_time, now()) + make_interval(secs => {json_number("spec->'time_limit_seconds'")}) END,
                 end_time = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED') THEN now() END,
                 last_failure = CASE WHEN r.delay IS NOT NULL THEN r.reason || ': ' || r.message ELSE last_failure END,
                 network = CASE WHEN r.state = 'PENDING' THEN '' ELSE network END,
-                promise = CASE WHEN r.state = 'PENDING' THEN promise ELSE '{}' END,
-                explanation = CASE WHEN r.state = 'PENDING' THEN explanation ELSE '{}' END,
+                promise = CASE WHEN r.state = 'PENDING' THEN promise ELSE '{{}}' END,
+                explanation = CASE WHEN r.state = 'PENDING' THEN explanation ELSE '{{}}' END,
                 conditions = CASE WHEN r.state IN ('TERMINATED', 'CANCELLED', 'PENDING') THEN '[]' ELSE conditions END,
                 next_try_time = CASE WHEN r.delay IS NULL THEN next_try_time ELSE now() + make_interval(secs => r.delay) END
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, state text, result text, exit_code int, reason text, message text,
                 failed_starts int, retries int, failed_agents jsonb, delay double precision, force boolean)
             WHERE session.id = r.id
-        """,
+        """,  # noqa: S608  # our own words
         {"rows": recordset(sessions)},
     )
     of_kernels = Statement(
@@ -330,16 +361,3 @@ async def queue_length(tx: AsyncSession, group: str) -> int:
         text("SELECT count(*) FROM session WHERE state = 'PENDING' AND resource_group = :group"), {"group": group}
     )
     return int(number.scalar_one())
-
-
-async def queue_position(tx: AsyncSession, session_id: uuid.UUID) -> int:
-    """Place among the pending sessions of its group by priority and arrival, from 1; 0 when it is not pending."""
-    position = await tx.execute(
-        text("""
-            SELECT count(*) FROM session s JOIN session mine ON mine.id = :id AND mine.state = 'PENDING'
-            WHERE s.state = 'PENDING' AND s.resource_group = mine.resource_group
-              AND (s.priority, -s.sequence) >= (mine.priority, -mine.sequence)
-        """),
-        {"id": session_id},
-    )
-    return int(position.scalar_one())

@@ -13,10 +13,13 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from manager.store.recordset import Row, fetched, recordset
 
 # A version of a template with the template it is one of.
-_COLUMNS = """
+_BASIC_COLUMNS = """
     t.id, t.name, t.project, t.owner, t.version AS newest, t.create_time, t.delete_time,
-    v.version, v.description, v.spec, v.author, v.create_time AS update_time
+    v.version, v.description, v.author, v.create_time AS update_time
 """
+_COLUMNS = f"{_BASIC_COLUMNS}, v.spec"
+# What a page of whole templates takes of the database.
+_PAGE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +97,47 @@ async def read(
     return rows[0] if rows else None
 
 
-async def list_page(tx: AsyncSession, scope: Scope, *, after: tuple[str, str], limit: int) -> Sequence[Row]:
-    """Templates in their newest versions in the order of their names and projects; `after` is (name, project) of the one before, '' for none."""
-    found = await tx.execute(
-        text(f"""
-            SELECT {_COLUMNS} FROM template t JOIN template_version v ON v.template_id = t.id AND v.version = t.version
-            WHERE t.delete_time IS NULL AND {scope.condition()} AND (t.name, coalesce(t.project, '')) > (:name, :project)
-            ORDER BY t.name, coalesce(t.project, '') LIMIT :limit
-        """),  # noqa: S608
-        {"name": after[0], "project": after[1], "limit": limit, **scope.parameters()},
-    )
-    return fetched(found)
+async def list_page(tx: AsyncSession, scope: Scope, *, after: tuple[str, str], limit: int, full: bool) -> Sequence[Row]:
+    """Templates in their newest versions in the order of their names and projects; `after` is (name, project) of the one before, '' for none.
+
+    Without `full` they have no `spec`; with it there are as many as the bytes of a page hold, and `found` is how many there were up to `limit`.
+    """
+    query = f"""
+        SELECT {_columns(full=full)} FROM template t JOIN template_version v ON v.template_id = t.id AND v.version = t.version
+        WHERE t.delete_time IS NULL AND {scope.condition()} AND (t.name, coalesce(t.project, '')) > (:name, :project)
+        ORDER BY t.name, coalesce(t.project, '') LIMIT :limit
+    """  # noqa: S608
+    values = {"name": after[0], "project": after[1], "limit": limit, **scope.parameters()}
+    return await _bounded(tx, query, "name, coalesce(project, '')", values)
 
 
-async def list_versions(tx: AsyncSession, template_id: uuid.UUID, *, before: int, limit: int) -> Sequence[Row]:
-    """Versions of a template, newest first, only those before a number unless that is 0."""
+async def list_versions(
+    tx: AsyncSession, template_id: uuid.UUID, *, before: int, limit: int, full: bool
+) -> Sequence[Row]:
+    """Versions of a template, newest first, only those before a number unless that is 0; otherwise as `list_page`."""
+    query = f"""
+        SELECT {_columns(full=full)} FROM template t JOIN template_version v ON v.template_id = t.id
+        WHERE t.id = :id AND (:before = 0 OR v.version < :before) ORDER BY v.version DESC LIMIT :limit
+    """  # noqa: S608
+    values = {"id": template_id, "before": before, "limit": limit}
+    return await _bounded(tx, query, "version DESC", values)
+
+
+def _columns(*, full: bool) -> str:
+    return f"{_COLUMNS}, v.spec_bytes" if full else f"{_BASIC_COLUMNS}, 0 AS spec_bytes"
+
+
+async def _bounded(tx: AsyncSession, query: str, order: str, values: Mapping[str, Any]) -> Sequence[Row]:
+    """Returns the first rows of a query, at least one, of which the requests fit in a page."""
     found = await tx.execute(
         text(f"""
-            SELECT {_COLUMNS} FROM template t JOIN template_version v ON v.template_id = t.id
-            WHERE t.id = :id AND (:before = 0 OR v.version < :before) ORDER BY v.version DESC LIMIT :limit
-        """),  # noqa: S608
-        {"id": template_id, "before": before, "limit": limit},
+            SELECT * FROM (
+                SELECT p.*, count(*) OVER () AS found, sum(p.spec_bytes) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING) AS bytes
+                FROM ({query}) p
+            ) p
+            WHERE p.bytes <= :bytes OR p.bytes = p.spec_bytes ORDER BY {order}
+        """),  # noqa: S608  # all of it is ours, its values are parameters
+        {**values, "bytes": _PAGE_BYTES},
     )
     return fetched(found)
 

@@ -40,11 +40,15 @@ class AddressPolicy:
             return False
         if any(inner in network for network in self.allowed):
             return True
+        if isinstance(inner, ipaddress.IPv6Address) and inner.is_site_local:
+            return False
         return inner.is_global and not inner.is_multicast
 
 
 PUBLIC_ONLY = AddressPolicy()
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# Deprecated, and still routed into IPv4 by some; `::` and `::1` come out as 0.0.0.0 and 0.0.0.1.
+_IPV4_COMPATIBLE = ipaddress.ip_network("::/96")
 
 
 def _unwrapped(address: IpAddress) -> IpAddress:
@@ -53,7 +57,7 @@ def _unwrapped(address: IpAddress) -> IpAddress:
             return address.ipv4_mapped
         if address.sixtofour is not None:
             return address.sixtofour
-        if address in _NAT64:
+        if address in _NAT64 or address in _IPV4_COMPATIBLE:
             return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 

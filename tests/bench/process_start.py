@@ -25,10 +25,12 @@ from agent.backends.cgroups import MOUNT, Cgroups
 from agent.backends.kernels import ProcessOptions
 from agent.backends.launchers import in_own_thread
 from agent.backends.process import ProcessBackend
+from agent.backends.system_calls import build_filter
 
 COMMAND = ("date", "+%s.%N")
 HOSTS = "127.0.0.1\tlocalhost\n"
 GROUPS = {str(MOUNT / name): str(MOUNT / name) for name in Cgroups("bench").places("")}
+UID = 60_000
 SLOTS = {"cpu": 1000, "mem": 256 << 20}
 
 
@@ -55,8 +57,8 @@ def bare(settings: sandbox.Settings, directory: Path, number: int) -> float:
     """Seconds from starting bubblewrap to the command running."""
     work = directory / f"work{number}"
     work.mkdir()
-    os.chown(work, settings.uid, settings.gid)
-    like = sandbox.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, GROUPS, work)
+    os.chown(work, UID, settings.gid)
+    like = sandbox.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, GROUPS, work, UID)
 
     def run() -> float:
         begin = time.time()
@@ -64,11 +66,12 @@ def bare(settings: sandbox.Settings, directory: Path, number: int) -> float:
         with (
             (directory / f"output{number}").open("w+b") as output,
             (directory / f"status{number}").open("wb") as status,
+            sandbox.filter_file(settings.filter) as calls,
         ):
             gate, line = os.pipe()
             os.write(line, b"\n")
             os.close(line)
-            outer = sandbox.outer_arguments(like, settings, root, status.fileno())
+            outer = sandbox.outer_arguments(like, settings, root, status.fileno(), calls)
             inner = sandbox.inner_arguments(like, settings)
             values = {f"e{n}": value for n, value in enumerate(sandbox.environment_of(like))}
             process = subprocess.Popen(
@@ -76,7 +79,7 @@ def bare(settings: sandbox.Settings, directory: Path, number: int) -> float:
                 stdin=gate,
                 stdout=subprocess.DEVNULL,
                 stderr=output,
-                pass_fds=(status.fileno(),),
+                pass_fds=(status.fileno(), calls),
                 env={"PATH": sandbox.SEARCH_PATH} | values,
                 start_new_session=True,
             )
@@ -99,7 +102,7 @@ async def main(count: int) -> float:
         await backend.open(lambda: None)
         mount_point = directory / "mount"
         mount_point.mkdir()
-        settings = sandbox.Settings(mount_point, 60_000, 60_000, ())
+        settings = sandbox.Settings(mount_point, 60_000, (), build_filter())
         try:
             kernels, peers = [], []
             for number in range(-2, count):

@@ -113,7 +113,7 @@ def copy(connection: psycopg.Connection[Any], count: int) -> float:
     """Seconds that COPY of the newest bulk's rows takes."""
     rows = {}
     for table in TABLES:
-        with connection.cursor() as cursor, cursor.copy(f"COPY {_rows_of(table)} TO STDOUT") as out:
+        with connection.cursor() as cursor, cursor.copy(f"COPY {_rows_of(connection, table)} TO STDOUT") as out:
             rows[table] = b"".join(bytes(part) for part in out)
         connection.execute(f"CREATE TABLE bench.{table} (LIKE public.{table} INCLUDING ALL)")
     lines = {table: data.splitlines(keepends=True) for table, data in rows.items()}
@@ -131,16 +131,16 @@ def copy(connection: psycopg.Connection[Any], count: int) -> float:
     return took
 
 
-def _rows_of(table: str) -> str:
+def _rows_of(connection: psycopg.Connection[Any], table: str) -> str:
     if table == "journal":
         return "(SELECT j.* FROM journal j JOIN session s ON s.id = j.session_id WHERE j.kind = 'CREATED')"
-    return f"(SELECT * FROM {table})"
+    return f"(SELECT {_columns(connection, table)} FROM {table})"
 
 
 def _columns(connection: psycopg.Connection[Any], table: str) -> str:
     found = connection.execute(
         "SELECT column_name FROM information_schema.columns WHERE table_schema = 'public' AND table_name = %s"
-        " ORDER BY ordinal_position",
+        " AND is_generated = 'NEVER' ORDER BY ordinal_position",
         (table,),
     )
     return ", ".join(name for (name,) in found)

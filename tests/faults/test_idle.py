@@ -64,9 +64,9 @@ async def test_what_is_not_known_is_not_idle(client: Client, cluster: Cluster, a
     before, began = await left(unused), time.monotonic()
     await cluster.kill_manager()
     down = time.monotonic()
+    await asyncio.sleep(2)  # the length of the fault: enough to be seen beside the tolerance of a second
     await cluster.start_manager()
     down = time.monotonic() - down
-    assert down > 1.5, "too short to be told from the noise"
     async with asyncio.timeout(SECONDS):
         while await left(unused) < before - (time.monotonic() - began) + down - 1:
             await asyncio.sleep(0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 import uuid
 from typing import TYPE_CHECKING, TypeVar
@@ -22,6 +23,7 @@ CALL_SECONDS = 30.0
 """Deadline of a unary call, tries included."""
 
 _READER_TOO_SLOW = "READER_TOO_SLOW"
+_TOO_MANY_CALLS = "TOO_MANY_CALLS"
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
@@ -29,12 +31,20 @@ _Response = TypeVar("_Response")
 async def call(
     method: UnaryUnaryMultiCallable[_Request, _Response], request: _Request, *, seconds: float = CALL_SECONDS
 ) -> _Response:
-    """Calls a unary method. Raises CallError."""
+    """Calls a unary method. A call that the server refused because the caller makes too many is repeated later. Raises CallError."""
     identity = str(uuid.uuid4())
-    try:
-        return await method(request, timeout=seconds, metadata=((REQUEST_ID_KEY, identity),))
-    except grpc.aio.AioRpcError as error:
-        raise from_rpc(error, identity) from error
+    deadline = time.monotonic() + seconds
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            return await method(request, timeout=left, metadata=((REQUEST_ID_KEY, identity),))
+        except grpc.aio.AioRpcError as error:
+            failure = from_rpc(error, identity)
+            # Others of the caller that were refused at the same time do not come back together.
+            pause = (failure.retry_after or 0.0) * random.uniform(1.0, 3.0)  # noqa: S311  # no secret
+            if failure.reason != _TOO_MANY_CALLS or time.monotonic() + pause >= deadline:
+                raise failure from error
+        await asyncio.sleep(pause)
 
 
 async def resumed(
@@ -75,4 +85,4 @@ async def resumed(
 
 
 def _is_passing(failure: CallError) -> bool:
-    return isinstance(failure, Unavailable) or failure.reason == _READER_TOO_SLOW
+    return isinstance(failure, Unavailable) or failure.reason in {_READER_TOO_SLOW, _TOO_MANY_CALLS}

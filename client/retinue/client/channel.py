@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import socket
 
 import grpc
 import grpc.aio
@@ -56,6 +57,8 @@ RETRIED_METHODS = {
         "ListAgents",
         "DrainAgent",
         "UndrainAgent",
+        "ListOrphans",
+        "EndOrphans",
         "GetResourceGroup",
         "ListResourceGroups",
         "CreateResourceGroup",
@@ -75,6 +78,10 @@ RETRIED_METHODS = {
         "ListIdleOverrides",
     ),
 }
+
+# A connection without calls is closed here, after up to twice this time, and made again by the next call. The manager closes it as well, later, and
+# gRPC prints a line about that to standard error.
+IDLE_SECONDS = 25
 
 
 def service_config() -> str:
@@ -100,14 +107,20 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> grpc.aio.Channel:
-    """A channel to the manager at `endpoint`; nothing is sent yet.
+def parse_endpoints(endpoints: str) -> list[tuple[str, int]]:
+    """Hosts and ports of `ENDPOINT[,ENDPOINT...]`, each once and in order. Raises UsageError."""
+    return list(dict.fromkeys(parse_endpoint(endpoint) for endpoint in endpoints.split(",")))
 
-    `ca` is the PEM of the CA that signed the manager's certificate; None trusts the machine's usual ones. Raises
-    UsageError.
+
+def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> grpc.aio.Channel:
+    """A channel to the manager at `endpoint`, or to the first of several that can be reached, separated by commas; nothing is sent yet.
+
+    `ca` is the PEM of the CA that signed the managers' certificates; None trusts the machine's usual ones. Names among several are looked up
+    here, and block. Raises UsageError.
     """
-    host, port = parse_endpoint(endpoint)
+    target, name = _target(parse_endpoints(endpoint), own_ca=ca is not None)
     options: list[tuple[str, str | int]] = [
+        ("grpc.client_idle_timeout_ms", 1000 * IDLE_SECONDS),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
@@ -116,16 +129,51 @@ def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> grpc.aio
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.service_config", service_config()),
     ]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        target = f"dns:///{host}:{port}"
-    else:
-        target = f"ipv6:[{host}]:{port}" if isinstance(address, ipaddress.IPv6Address) else f"ipv4:{host}:{port}"
-        options.append(("grpc.ssl_target_name_override", SERVER_NAME))
+    if name:
+        options.append(("grpc.ssl_target_name_override", name))
     credentials = grpc.ssl_channel_credentials(root_certificates=ca)
     if token:
         if not token.isascii() or not token.isprintable() or " " in token:
             raise UsageError("the token holds characters that no token has")
         credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
     return grpc.aio.secure_channel(target, credentials, options=options)
+
+
+def _target(endpoints: list[tuple[str, int]], *, own_ca: bool) -> tuple[str, str]:
+    """A target of gRPC, and the name that the certificate there must carry; empty for the one in the target."""
+    if len(endpoints) == 1 and not _is_address(endpoints[0][0]):
+        host, port = endpoints[0]
+        return f"dns:///{host}:{port}", ""
+    # One target has one name. Those of the managers' own CA all carry this one; others have to agree on the first that is given.
+    names = [host for host, _ in endpoints if not _is_address(host)]
+    name = SERVER_NAME if own_ca or not names else names[0]
+    found = [(address, port) for host, port in endpoints for address in _addresses(host)]
+    if not found:
+        raise UsageError(f"none of {', '.join(names)} has an address")
+    if any(isinstance(address, ipaddress.IPv6Address) for address, _ in found):
+        return "ipv6:" + ",".join(f"[{_as_v6(address)}]:{port}" for address, port in found), name
+    return "ipv4:" + ",".join(f"{address}:{port}" for address, port in found), name
+
+
+def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    if _is_address(host):
+        return [ipaddress.ip_address(host)]
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        # The others may have one.
+        return []
+    return list(dict.fromkeys(ipaddress.ip_address(str(entry[4][0])) for entry in found))
+
+
+def _as_v6(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    """An address as targets of both kinds take it."""
+    return str(address) if isinstance(address, ipaddress.IPv6Address) else f"::ffff:{address}"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -159,6 +159,9 @@ class Code:
                     return
         finally:
             del self._runs[run_id]
+            # What is read for all runs may wait for room here.
+            while not events.empty():
+                events.get_nowait()
 
     async def _read(self) -> None:
         try:

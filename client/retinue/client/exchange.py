@@ -82,6 +82,15 @@ class Exchange(Generic[_Request, _Response]):
                 pass
         raise await self._outcome()
 
+    async def wait_ended(self) -> None:
+        """Waits until the server ends the call, passing over responses that nothing reads. Raises CallError unless it ended well."""
+        try:
+            while True:
+                await self.receive()
+        except CallError:
+            if not self.ended_well:
+                raise
+
     async def _keep_rest(self) -> None:
         """Reads what the server had sent before it ended the call: no more than fits into the connection's window."""
         async with self._reading:

@@ -28,6 +28,7 @@ class GroupPolicy(TypedDict, total=False):
     owner_weights: Mapping[str, int]
     start_timeout: timedelta
     mount_roots: Sequence[pb.MountRoot]
+    image_registries: Sequence[str]
     egress: str
     idle_policy: idle_pb2.IdlePolicy
 
@@ -66,6 +67,22 @@ class Agents:
     async def undrain(self, agent_id: str, *, etag: str = "") -> pb.Agent:
         """Puts an agent back into scheduling."""
         return (await call(self._stub.UndrainAgent, pb.UndrainAgentRequest(agent_id=agent_id, etag=etag))).agent
+
+    async def orphans(self, agent_id: str = "", *, limit: int | None = None) -> AsyncGenerator[pb.Orphan, None]:
+        """What agents, or one, run unknown to the database since it was restored from a backup."""
+
+        async def fetch(token: str, size: int) -> pb.ListOrphansResponse:
+            return await call(
+                self._stub.ListOrphans, pb.ListOrphansRequest(agent_id=agent_id, page_size=size, page_token=token)
+            )
+
+        async for orphan in paged(fetch, lambda page: page.orphans, limit):
+            yield orphan
+
+    async def end_orphans(self, agent_id: str, attempt_ids: Sequence[str] = ()) -> Sequence[str]:
+        """Has an agent end orphans, by default all of its; returns which, before they have ended."""
+        request = pb.EndOrphansRequest(agent_id=agent_id, attempt_ids=attempt_ids)
+        return (await call(self._stub.EndOrphans, request)).attempt_ids
 
     async def create_join_token(
         self, *, resource_group: str = "", agent_id: str = "", ttl: timedelta | None = None, uses: int = 1
@@ -120,7 +137,7 @@ class ResourceGroups:
         await call(self._stub.DeleteResourceGroup, pb.DeleteResourceGroupRequest(name=name, etag=etag))
 
     async def shares(self, resource_group: str = "") -> Sequence[pb.Share]:
-        """The owners' dominant shares in a group (default: `default`), largest first."""
+        """The owners' dominant shares in a group (default: `default`), largest first; others than administrators get their own only."""
         return (await call(self._stub.ListShares, pb.ListSharesRequest(resource_group=resource_group))).shares
 
     async def verify(self, resource_group: str = "") -> pb.VerifyLedgerResponse:
@@ -138,6 +155,7 @@ def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
         options=policy.get("options", {}),
         owner_weights=policy.get("owner_weights", {}),
         mount_roots=policy.get("mount_roots", ()),
+        image_registries=policy.get("image_registries", ()),
         idle_policy=policy.get("idle_policy"),
     )
     if egress := policy.get("egress"):

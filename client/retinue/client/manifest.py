@@ -72,6 +72,8 @@ def _read(
         raise UsageError(f"{source}{line}: {error.problem}") from error
     except yaml.YAMLError as error:
         raise UsageError(f"{source}: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{source}: it is nested too deeply") from error
     if not found:
         raise UsageError(f"{source}: there is no {kind} in it")
     return found
@@ -90,18 +92,20 @@ class _Reader:
         # Paths of fields that are not taken from the template; None without one.
         self._removed: list[str] | None = None
 
-    def items(self, node: Any, names: tuple[str, ...]) -> Iterator[Any]:
+    def items(self, node: Any, names: tuple[str, ...], depth: int = 0) -> Iterator[Any]:
         """The mappings that stand for one thing each in a document; `names` are those of lists of them."""
         if node is None or _is_null(node):
             return
+        # Before going into it: lists of nothing but aliases have next to no values, and no end.
+        self._count(node, depth)
         if isinstance(node, yaml.SequenceNode):
             for item in node.value:
-                yield from self.items(item, names)
+                yield from self.items(item, names, depth + 1)
             return
         keys = self._entries(node)
         lists = [key for key in names if key in keys]
         if lists and len(keys.keys() - {"revision", "nextPageToken", "next_page_token"}) == 1:
-            yield from self.items(keys[lists[0]][1], names)
+            yield from self.items(keys[lists[0]][1], names, depth + 1)
             return
         yield node
 
@@ -187,10 +191,13 @@ class _Reader:
         name = self._entries(node).get("role")
         return (*path, str(name[1].value)) if name is not None else None
 
-    def _single(self, node: Any, field: FieldDescriptor, depth: int, path: _Path) -> Any:
+    def _count(self, node: Any, depth: int) -> None:
         self._values += 1
         if self._values > _MOST_VALUES or depth > _DEEPEST:
             raise self._error(node, "there is too much in it")
+
+    def _single(self, node: Any, field: FieldDescriptor, depth: int, path: _Path) -> Any:
+        self._count(node, depth)
         if field.message_type is not None and field.message_type.full_name not in _WELL_KNOWN:
             if field.message_type is session_pb2.TemplateReference.DESCRIPTOR and isinstance(node, yaml.ScalarNode):
                 return {"name": node.value}

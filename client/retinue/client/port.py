@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from retinue.manager.v1 import session_service_pb2_grpc
 
-CHUNK = 1 << 20
+CHUNK = 256 * 1024
 """Most bytes in one message."""
 
 
@@ -31,7 +31,8 @@ class PortConnection:
         async for data in connection:
             print(data.decode(), end="")
 
-    Leaving the block closes it. One task at a time reads, and one writes. All methods raise CallError.
+    Leaving the block closes it: what the other side has not taken by then is lost, unless `finish` has waited for it. One task at a time
+    reads, and one writes. All methods raise CallError.
     """
 
     def __init__(self, stub: session_service_pb2_grpc.SessionServiceAsyncStub, session: str, port: str) -> None:
@@ -72,6 +73,10 @@ class PortConnection:
     async def end_data(self) -> None:
         """There is no more to be sent; what comes may still be read."""
         await self._exchange.send(pb.OpenPortRequest(end_of_data=pb.EndOfData()))
+
+    async def finish(self) -> None:
+        """Waits until the other side has taken all that was sent; after `end_data`, and once nothing more comes."""
+        await self._exchange.wait_ended()
 
 
 class LocalPort:
@@ -162,6 +167,8 @@ async def _both_ways(local: socket.socket, remote: PortConnection) -> None:
         # How the call ended, its responses tell best.
         for task in sorted(done, key=lambda task: task is not back):
             task.result()
+        # Closed now, it would lose what is still on its way to the other side.
+        await remote.finish()
     finally:
         for task in (out, back):
             task.cancel()

@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 class Session:
     """A session as last seen (`view`, at journal position `revision`), and what can be done with it."""
 
-    def __init__(self, sessions: Sessions, view: session_pb2.Session, revision: int | None) -> None:
-        """`revision` is the journal position that `view` is true at; None when that is not known."""
+    def __init__(
+        self, sessions: Sessions, view: session_pb2.Session, revision: int | None, incarnation: str = ""
+    ) -> None:
+        """`revision` is the journal position that `view` is true at; None when that is not known. `incarnation` is the
+        database's, which the revision counts in.
+        """
         self._sessions = sessions
         self.view = view
         self.revision = revision
+        self.incarnation = incarnation
 
     def __repr__(self) -> str:
         """For people."""
@@ -73,7 +78,7 @@ class Session:
     async def refresh(self) -> Session:
         """Asks the server how it is now."""
         fresh = await self._sessions.get(self.id)
-        self.view, self.revision = fresh.view, fresh.revision
+        self.view, self.revision, self.incarnation = fresh.view, fresh.revision, fresh.incarnation
         return self
 
     async def progress(self) -> AsyncGenerator[Session, None]:

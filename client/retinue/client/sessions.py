@@ -19,6 +19,7 @@ from retinue.client.pages import paged
 from retinue.client.port import PortConnection
 from retinue.client.session import Session
 from retinue.client.session_view import fold
+from retinue.client.shared_watch import SharedWatch
 from retinue.client.spec import SessionOptions, session_spec
 from retinue.client.watching import watch
 from retinue.manager.v1 import session_pb2, session_service_pb2, session_service_pb2_grpc
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
-_COMPACTED = "REVISION_COMPACTED"
+OWN_STREAMS = 4
+"""Sessions that are followed at a time with a stream for each."""
+_READ_AGAIN = frozenset({"REVISION_COMPACTED", "REVISION_LOST"})
 
 
 class Sessions:
@@ -41,6 +44,8 @@ class Sessions:
             channel
         )
         self._patience = patience or Patience()
+        self._own_streams = 0
+        self._shared = SharedWatch(lambda after, incarnation: self.watch(after_revision=after, incarnation=incarnation))
 
     async def create(
         self, *, request_id: str = "", validate_only: bool = False, **options: Unpack[SessionOptions]
@@ -60,7 +65,7 @@ class Sessions:
             spec=spec, request_id=request_id or str(uuid.uuid4()), validate_only=validate_only
         )
         response = await call(self._stub.CreateSession, request)
-        return Session(self, response.session, response.revision)
+        return Session(self, response.session, response.revision, response.incarnation)
 
     async def check(self, **options: Unpack[SessionOptions]) -> session_service_pb2.PlacementPreview:
         """Where a session would go now, or why it would wait; nothing is made."""
@@ -87,7 +92,7 @@ class Sessions:
     async def get(self, session: str) -> Session:
         """One session, by id, by a prefix of it that is unique, or by name."""
         response = await call(self._stub.GetSession, session_service_pb2.GetSessionRequest(session=session))
-        return Session(self, response.session, response.revision)
+        return Session(self, response.session, response.revision, response.incarnation)
 
     async def list(
         self,
@@ -95,18 +100,20 @@ class Sessions:
         filter: str = "",  # noqa: A002  # as in the contract
         order_by: str = "",
         show_ended: bool = False,
+        full: bool = False,
         limit: int | None = None,
     ) -> AsyncGenerator[Session, None]:
-        """Sessions, newest first; `filter` is in the language of ListSessionsRequest."""
+        """Sessions, newest first; `filter` is in the language of ListSessionsRequest. With `full` also their variables and scripts."""
+        view = session_pb2.SESSION_VIEW_FULL if full else session_pb2.SESSION_VIEW_BASIC
 
         async def fetch(token: str, size: int) -> session_service_pb2.ListSessionsResponse:
             request = session_service_pb2.ListSessionsRequest(
-                page_size=size, page_token=token, filter=filter, order_by=order_by, show_ended=show_ended
+                page_size=size, page_token=token, filter=filter, order_by=order_by, show_ended=show_ended, view=view
             )
             return await call(self._stub.ListSessions, request)
 
         def items(page: session_service_pb2.ListSessionsResponse) -> Iterable[Session]:
-            return [Session(self, session, page.revision) for session in page.sessions]
+            return [Session(self, session, page.revision, page.incarnation) for session in page.sessions]
 
         async for session in paged(fetch, items, limit):
             yield session
@@ -133,15 +140,22 @@ class Sessions:
         return await call(self._stub.ExplainSession, session_service_pb2.ExplainSessionRequest(session=session))
 
     def watch(
-        self, *, after_revision: int | None = None, session_id: str = "", until_ended: bool = False
+        self,
+        *,
+        after_revision: int | None = None,
+        incarnation: str = "",
+        session_id: str = "",
+        until_ended: bool = False,
     ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
         """Events after a revision (default: from now on), in order, each once, over broken connections.
 
-        `session_id` leaves out those of other sessions; with `until_ended` the stream ends with that session.
+        `incarnation` is what came with the revision: with it, a database that was restored since is noticed, and the stream ends with
+        OutOfRange. `session_id` leaves out those of other sessions; with `until_ended` the stream ends with that session.
         """
         return watch(
             self._stub,
             after_revision=after_revision,
+            incarnation=incarnation,
             session_id=session_id,
             until_ended=until_ended,
             patience=self._patience,
@@ -257,27 +271,45 @@ class Sessions:
     async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:
         """A session after each of its events, with the event's revision, until it is over.
 
-        When the journal no longer goes back to what was last seen, the session is read again and followed from there.
+        When the journal no longer goes back to what was last seen, or the database was restored, the session is read again and followed from
+        there.
         """
         view, revision = session.view, session.revision
         while True:
             if revision is None:
                 fresh = await self.get(view.id)
-                view, revision = fresh.view, fresh.revision or 0
+                view, revision, session.incarnation = fresh.view, fresh.revision or 0, fresh.incarnation
                 yield view, revision
                 if words.is_ended(view):
                     return
             try:
-                events = self.watch(after_revision=revision, session_id=view.id, until_ended=True)
-                async with aclosing(events):
+                async with aclosing(self._events(view.id, revision, session.incarnation)) as events:
                     async for event in events:
                         view, revision = fold(view, event) or view, event.revision
                         yield view, revision
                         if words.is_ended(view):
                             return
             except OutOfRange as error:
-                if error.reason != _COMPACTED:
+                if error.reason not in _READ_AGAIN:
                     raise
             # Compacted, or over before what was last seen: what counts is how it is now.
             revision = None
             await asyncio.sleep(self._patience.first)
+
+    async def _events(
+        self, session_id: str, revision: int, incarnation: str
+    ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
+        """Events of a session after a revision. A few sessions have a stream of their own, and more share one, which tells of all sessions."""
+        if self._own_streams >= OWN_STREAMS and revision and self._shared.covers(revision, incarnation):
+            async with aclosing(self._shared.events(session_id, revision, incarnation)) as shared:
+                async for event in shared:
+                    yield event
+            return
+        own = self.watch(after_revision=revision, incarnation=incarnation, session_id=session_id, until_ended=True)
+        self._own_streams += 1
+        try:
+            async with aclosing(own):
+                async for event in own:
+                    yield event
+        finally:
+            self._own_streams -= 1

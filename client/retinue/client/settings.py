@@ -6,6 +6,8 @@ The file, `~/.config/retinue/contexts.yaml`, may be read by its owner only:
     contexts:
       dev: {endpoint: "127.0.0.1:7440", token: rtn_…, ca: /path/of/ca.pem}
 
+An endpoint may be several managers, separated by commas: the first that can be reached is used.
+
 A flag goes before `RETINUE_ENDPOINT`, `RETINUE_TOKEN` and `RETINUE_CA`, and these before the context, which is the one
 of the flag, of `RETINUE_CONTEXT` or the current one. The token of a context is only ever sent to the endpoint of that
 context.

@@ -42,13 +42,14 @@ class Templates:
         return (await call(self._stub.GetTemplate, request)).template
 
     async def list(
-        self, *, project: str = "", versions_of: str = "", limit: int | None = None
+        self, *, project: str = "", versions_of: str = "", full: bool = False, limit: int | None = None
     ) -> AsyncGenerator[pb.Template, None]:
-        """Templates by name, or all versions of one, newest first."""
+        """Templates by name, or all versions of one, newest first; with `full` also their `spec`."""
+        view = pb.TEMPLATE_VIEW_FULL if full else pb.TEMPLATE_VIEW_BASIC
 
         async def fetch(token: str, size: int) -> pb.ListTemplatesResponse:
             request = pb.ListTemplatesRequest(
-                page_size=size, page_token=token, project=project, versions_of=versions_of
+                page_size=size, page_token=token, project=project, versions_of=versions_of, view=view
             )
             return await call(self._stub.ListTemplates, request)
 

@@ -19,6 +19,7 @@ async def watch(
     stub: session_service_pb2_grpc.SessionServiceAsyncStub,
     *,
     after_revision: int | None,
+    incarnation: str,
     session_id: str,
     until_ended: bool,
     patience: Patience,
@@ -26,17 +27,19 @@ async def watch(
     """Events after `after_revision` (None: from now on), in order of revision, each exactly once.
 
     With `until_ended` it ends after the last event of `session_id`. Raises CallError; OutOfRange with reason
-    `REVISION_COMPACTED` when the journal does not go back that far.
+    `REVISION_COMPACTED` when the journal does not go back that far, and `REVISION_LOST` when the server's database was restored since
+    `incarnation`, which came with the revision; empty: not known.
     """
     position = after_revision
 
     def request() -> session_service_pb2.WatchSessionsRequest:
         return session_service_pb2.WatchSessionsRequest(
-            after_revision=position, session_id=session_id, until_ended=until_ended
+            after_revision=position, incarnation=incarnation, session_id=session_id, until_ended=until_ended
         )
 
     async with aclosing(resumed(stub.WatchSessions, request, endless=not until_ended, patience=patience)) as responses:
         async for response in responses:
+            incarnation = response.incarnation
             for event in response.events:
                 if position is not None and event.revision <= position:
                     continue

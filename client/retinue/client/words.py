@@ -47,6 +47,7 @@ KERNEL_STATE = session_pb2.KernelState.DESCRIPTOR
 NETWORK_KIND = session_pb2.NetworkKind.DESCRIPTOR
 REASON_TIER = session_service_pb2.ReasonTier.DESCRIPTOR
 AGENT_STATE = fleet_service_pb2.AgentState.DESCRIPTOR
+AGENT_CONDITION = fleet_service_pb2.AgentConditionType.DESCRIPTOR
 QUOTA_KIND = account_service_pb2.QuotaKind.DESCRIPTOR
 LEDGER_KIND = fleet_service_pb2.LedgerKind.DESCRIPTOR
 USER_ROLE = account_service_pb2.UserRole.DESCRIPTOR

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import sqlalchemy
@@ -11,7 +13,8 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from manager.store.database import StoreUnavailable, parse_url, translate
+from manager.store.connections import parse_url
+from manager.store.database import StoreUnavailable, translate
 
 # "migrate" in ASCII. Managers that start together migrate one after the other.
 _LOCK = 0x6D696772617465
@@ -19,6 +22,14 @@ _LOCK = 0x6D696772617465
 
 class SchemaTooNewError(Exception):
     """The database was migrated by a newer program; this one must not touch it."""
+
+
+class SchemaTooOldError(Exception):
+    """The database was not migrated yet; only a manager that serves does that."""
+
+
+class NoDatabaseError(Exception):
+    """The database holds no cluster; only a manager that serves makes one."""
 
 
 class WrongEncodingError(Exception):
@@ -40,13 +51,87 @@ def configuration() -> Config:
     return config
 
 
-def _migrate(url: str) -> None:
-    engine = sqlalchemy.create_engine(
+async def check(url: str) -> None:
+    """Returns if the schema is at this program's revision. Raises NoDatabaseError, SchemaTooOldError, SchemaTooNewError, StoreUnavailable."""
+    await asyncio.to_thread(_check, url)
+
+
+async def is_empty(url: str) -> bool:
+    """Whether the database holds no schema of ours. Raises StoreUnavailable."""
+    return await asyncio.to_thread(_current, url) is None
+
+
+def synchronous_engine(url: str, purpose: str = "administration") -> sqlalchemy.Engine:
+    """For what is done once, and blocks: without a pool."""
+    return sqlalchemy.create_engine(
         parse_url(url),
         poolclass=sqlalchemy.NullPool,
-        # By default it is the database's, and one that has none would answer in bytes before it can be refused.
-        connect_args={"connect_timeout": 5, "client_encoding": "utf8"},
+        # By default the encoding is the database's, and one that has none would answer in bytes before it can be refused.
+        connect_args={"connect_timeout": 5, "client_encoding": "utf8", "application_name": f"retinue {purpose}"},
     )
+
+
+@contextlib.contextmanager
+def locked(connection: sqlalchemy.Connection) -> Iterator[None]:
+    """Holds off all others that change the schema for as long as the block takes, over any number of commits."""
+    connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK})
+    connection.commit()
+    try:
+        yield
+    finally:
+        if not connection.closed and not connection.invalidated:
+            connection.rollback()
+            connection.execute(sqlalchemy.text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
+            connection.commit()
+
+
+def upgrade(connection: sqlalchemy.Connection, revision: str) -> None:
+    """Brings the schema to a revision; in the transaction that is open if there is one, else each revision in its own."""
+    config = configuration()
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def check_known(revision: str | None) -> None:
+    """Raises SchemaTooNewError unless this program knows the revision of a schema; None is that of an empty database."""
+    script = ScriptDirectory.from_config(configuration())
+    if revision is not None and revision not in {known.revision for known in script.walk_revisions()}:
+        raise SchemaTooNewError(
+            f"the database's schema is at revision {revision}, which this program does not know (it ends at "
+            f"{script.get_current_head()}): start a program at least as new as the one that migrated it"
+        )
+
+
+def _current(url: str) -> str | None:
+    engine = synchronous_engine(url)
+    try:
+        with engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    except sqlalchemy.exc.DBAPIError as error:
+        raised = translate(error)
+        if isinstance(raised, StoreUnavailable):
+            raise raised from error
+        raise
+    finally:
+        engine.dispose()
+
+
+def _check(url: str) -> None:
+    current = _current(url)
+    if current is None:
+        raise NoDatabaseError(
+            "the database holds no cluster: is it the right one? `retinue-manager serve` makes one in it"
+        )
+    check_known(current)
+    head = ScriptDirectory.from_config(configuration()).get_current_head()
+    if current != head:
+        raise SchemaTooOldError(
+            f"the database's schema is at revision {current}, that of this program is {head}: start a manager of this version first"
+        )
+
+
+def _migrate(url: str) -> None:
+    engine = synchronous_engine(url, "migration")
     try:
         with engine.connect() as connection:
             encoding = connection.execute(sqlalchemy.text("SHOW server_encoding")).scalar_one()
@@ -54,21 +139,10 @@ def _migrate(url: str) -> None:
                 raise WrongEncodingError(
                     f"the database's encoding is {encoding}; it has to be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
                 )
-            # Held by the session, not by a transaction: it spans the commits of all revisions.
-            connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK})
-            connection.commit()
-            config = configuration()
-            script = ScriptDirectory.from_config(config)
-            current = MigrationContext.configure(connection).get_current_revision()
-            known = {revision.revision for revision in script.walk_revisions()}
-            if current is not None and current not in known:
-                raise SchemaTooNewError(
-                    f"the database's schema is at revision {current}, which this program does not know (it ends at "
-                    f"{script.get_current_head()}): start a program at least as new as the one that migrated it"
-                )
-            connection.rollback()
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            with locked(connection):
+                check_known(MigrationContext.configure(connection).get_current_revision())
+                connection.rollback()
+                upgrade(connection, "head")
     except sqlalchemy.exc.DBAPIError as error:
         raised = translate(error)
         if isinstance(raised, StoreUnavailable):

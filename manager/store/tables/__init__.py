@@ -4,9 +4,10 @@ One truth for each fact: free capacity is capacity minus live claims, a claim li
 live claims. Amounts are integers in a slot's smallest unit: bytes for `mem`, thousandths for every other slot.
 """
 
-from manager.store.tables.accounts import Membership, Project, Quota, Request, Token, UserAccount
+from manager.store.tables.accounts import Membership, Project, Quota, Request, RetiredName, Token, UserAccount
 from manager.store.tables.claims import Claim, DrfShare, Usage
-from manager.store.tables.fleet import Agent, JoinToken, Leadership, ResourceGroup
+from manager.store.tables.cluster import Cluster, Orphan
+from manager.store.tables.fleet import Agent, JoinToken, Leadership, LeadershipLease, ResourceGroup
 from manager.store.tables.idle import IdleLook, IdleOverride, SessionIdle
 from manager.store.tables.journal import Journal, JournalHead, scheduling_change
 from manager.store.tables.networks import Network, NetworkSite
@@ -19,6 +20,7 @@ __all__ = [
     "Agent",
     "Attempt",
     "Claim",
+    "Cluster",
     "DrfShare",
     "IdleLook",
     "IdleOverride",
@@ -28,15 +30,18 @@ __all__ = [
     "Kernel",
     "KernelLog",
     "Leadership",
+    "LeadershipLease",
     "Membership",
     "Network",
     "NetworkSite",
+    "Orphan",
     "PortAccess",
     "PortTicket",
     "Project",
     "Quota",
     "Request",
     "ResourceGroup",
+    "RetiredName",
     "Session",
     "SessionDependency",
     "SessionIdle",

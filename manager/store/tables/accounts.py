@@ -30,6 +30,18 @@ class UserAccount(SQLModel, table=True):
     create_time: dt.datetime = time_column(nullable=False, default_now=True)
 
 
+class RetiredName(SQLModel, table=True):
+    """The name of a user or a project (`kind` USER, PROJECT) that was deleted. Names are identities: sessions, journals and answers to repeated
+    requests stay behind, and must not come to be somebody else's.
+    """
+
+    __tablename__ = "retired_name"
+
+    kind: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    retire_time: dt.datetime = time_column(nullable=False, default_now=True)
+
+
 class Membership(SQLModel, table=True):
     """A user's role in a project: MEMBER or ADMIN."""
 
@@ -50,6 +62,8 @@ class Token(SQLModel, table=True):
     user_name: str = Field(foreign_key="user_account.name", ondelete="CASCADE", index=True)
     description: str = ""
     create_time: dt.datetime = time_column(nullable=False, default_now=True)
+    # Of the same user; it does not end before this one, and is revoked with it.
+    parent_id: uuid.UUID | None = Field(default=None, foreign_key="token.id", ondelete="CASCADE", index=True)
     expire_time: dt.datetime | None = time_column()
     revoke_time: dt.datetime | None = time_column()
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, LargeBinary, SmallInteger, text
+from sqlalchemy import BigInteger, Boolean, Column, Computed, LargeBinary, SmallInteger, text
 from sqlmodel import Field, SQLModel
 
 from manager.store.tables.columns import json_column, time_column
+
+# When an agent's `blocked` is true.
+BLOCKED = """reported_conditions @> '[{"blocks": true}]' OR found_conditions @> '[{"blocks": true}]'"""
 
 
 class Leadership(SQLModel, table=True):
@@ -20,6 +24,17 @@ class Leadership(SQLModel, table=True):
     term: int = Field(sa_column=Column(BigInteger, nullable=False))
     holder: str
     acquire_time: dt.datetime = time_column(nullable=False, default_now=True)
+
+
+class LeadershipLease(SQLModel, table=True):
+    """The one row that the leader changes each second, apart from the term, which its writes hold locks on."""
+
+    __tablename__ = "leadership_lease"
+
+    id: int = Field(default=1, sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
+    renewal: int = Field(sa_column=Column(BigInteger, nullable=False))
+    # For people to read.
+    renew_time: dt.datetime = time_column(nullable=False, default_now=True)
 
 
 class ResourceGroup(SQLModel, table=True):
@@ -37,6 +52,8 @@ class ResourceGroup(SQLModel, table=True):
     egress: str = Field(default="ALLOW", sa_column_kwargs={"server_default": text("'ALLOW'")})
     # What sessions may mount: path, writable, projects.
     mount_roots: list[dict[str, Any]] = json_column("[]")
+    # Registries that images may come from: patterns of hosts; empty: `docker.io`.
+    image_registries: list[str] = json_column("[]")
     # When running sessions are ended that nobody needs; empty: never.
     idle_policy: dict[str, Any] = json_column()
     # The agent that `round-robin` chose last.
@@ -66,6 +83,16 @@ class Agent(SQLModel, table=True):
     underlay_address: str = ""
     underlay_mtu: int = 0
     boot_id: str = ""
+    # Which enrolment counts, and the fingerprint of the newest certificate of it.
+    generation: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+    certificate: str = Field(default="", sa_column_kwargs={"server_default": text("''")})
+    # What is wrong with it, as it says and as managers have found: type, reason, message, since, blocks.
+    reported_conditions: list[dict[str, Any]] = json_column("[]")
+    found_conditions: list[dict[str, Any]] = json_column("[]")
+    # Whether any of them blocks placements.
+    blocked: bool | None = Field(default=None, sa_column=Column(Boolean, Computed(BLOCKED), nullable=False))
+    # Of the database, when the agent last said what it runs; null before the first time.
+    incarnation: uuid.UUID | None = None
     version: int = 1
     create_time: dt.datetime = time_column(nullable=False, default_now=True)
     announce_time: dt.datetime | None = time_column()

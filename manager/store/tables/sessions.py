@@ -6,7 +6,7 @@ import datetime as dt
 import uuid
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Identity, Index, LargeBinary, text
+from sqlalchemy import BigInteger, Column, Computed, Identity, Index, Integer, LargeBinary, text
 from sqlmodel import Field, SQLModel
 
 from manager.store.tables.columns import json_column, time_column
@@ -45,6 +45,8 @@ class Session(SQLModel, table=True):
             "endpoint",
             postgresql_where=text("endpoint <> '' AND state NOT IN ('TERMINATED', 'CANCELLED')"),
         ),
+        # For removing those that ended long ago.
+        Index("session_ended", "end_time", postgresql_where=text("end_time IS NOT NULL")),
         Index("session_expiry", "expire_time", postgresql_where=text("expire_time IS NOT NULL")),
     )
 
@@ -59,6 +61,10 @@ class Session(SQLModel, table=True):
     cluster_size: int
     priority: int
     spec: dict[str, Any] = json_column()
+    # Size of `spec` as text: what is read of large ones is bounded without reading them.
+    spec_bytes: int = Field(
+        default=None, sa_column=Column(Integer, Computed("octet_length(spec::text)", persisted=True), nullable=False)
+    )
     state: str
     result: str = "UNDEFINED"
     exit_code: int | None = None

@@ -6,7 +6,7 @@ import datetime as dt
 import uuid
 from typing import Any
 
-from sqlalchemy import Index, text
+from sqlalchemy import Column, Computed, Index, Integer, text
 from sqlmodel import Field, SQLModel
 
 from manager.store.tables.columns import json_column, time_column
@@ -46,5 +46,9 @@ class TemplateVersion(SQLModel, table=True):
     version: int = Field(primary_key=True)
     description: str
     spec: dict[str, Any] = json_column()
+    # Size of `spec` as text: what is read of large ones is bounded without reading them.
+    spec_bytes: int = Field(
+        default=None, sa_column=Column(Integer, Computed("octet_length(spec::text)", persisted=True), nullable=False)
+    )
     author: str
     create_time: dt.datetime = time_column(nullable=False, default_now=True)

@@ -162,7 +162,7 @@ def settings(place: Place, manager: Manager) -> daemon.Settings:
         agent_id=place.agent_id,
         state_dir=place.directory / "state",
         scratch_dir=place.directory / "scratch",
-        manager=manager.address,
+        managers=(manager.address,),
         listen="127.0.0.1:0",
         join_token=TOKEN,
         ca_fingerprint=manager.authority.fingerprint,

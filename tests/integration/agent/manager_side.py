@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TOKEN = "join-token-for-tests"
 DEADLINE = 20.0
+INCARNATION = "1ca4a71e-0000-4000-8000-000000000001"
 
 
 class Enrollment(enrollment_pb2_grpc.EnrollmentServiceServicer):
@@ -115,21 +116,26 @@ class Conversation:
         self.welcome = pb.Welcome()
         self.statuses: dict[str, pb.AttemptStatus] = {}
         self.networks: set[str] = set()
+        self.conditions: list[pb.NodeCondition] = []
         self.removed: set[str] = set()
         self.sequence = 0
         self.heartbeats = 0
         self.auto_ack = True
 
-    async def open(self, agent_id: str, term: int = 1, interval: float = 1.0) -> pb.Welcome:
+    async def open(
+        self, agent_id: str, term: int = 1, interval: float = 1.0, incarnation: str = INCARNATION
+    ) -> pb.Welcome:
         """Says hello and takes the welcome."""
         beat = duration_pb2.Duration()
         beat.FromTimedelta(dt.timedelta(seconds=interval))
-        await self.call.write(pb.SyncRequest(hello=pb.Hello(term=term, agent_id=agent_id, heartbeat_interval=beat)))
+        hello = pb.Hello(incarnation=incarnation, term=term, agent_id=agent_id, heartbeat_interval=beat)
+        await self.call.write(pb.SyncRequest(hello=hello))
         response = await self.read()
         assert response.WhichOneof("step") == "welcome"
         self.welcome = response.welcome
         self.statuses = {status.attempt_id: status for status in self.welcome.attempts}
         self.networks = set(self.welcome.network_session_ids)
+        self.conditions = list(self.welcome.node_conditions.conditions)
         return self.welcome
 
     async def read(self) -> pb.SyncResponse:
@@ -146,6 +152,9 @@ class Conversation:
         if response.WhichOneof("step") == "heartbeat":
             self.heartbeats += 1
             await self.call.write(pb.SyncRequest(heartbeat=pb.Heartbeat()))
+            return
+        if response.WhichOneof("step") == "node_conditions":
+            self.conditions = list(response.node_conditions.conditions)
             return
         report = response.report
         assert report.sequence == self.sequence + 1
@@ -174,9 +183,18 @@ class Conversation:
         await self.until(lambda: attempt_id in self.statuses and self.statuses[attempt_id].state in states)
         return self.statuses[attempt_id]
 
-    async def snapshot(self, *attempts: pb.Attempt, networks: tuple[pb.Network, ...] = ()) -> None:
-        """Sends the whole desired set."""
-        await self.call.write(pb.SyncRequest(snapshot=pb.Snapshot(attempts=attempts, networks=networks)))
+    async def snapshot(
+        self, *attempts: pb.Attempt, networks: tuple[pb.Network, ...] = (), names_others: bool = True
+    ) -> None:
+        """Sends the whole desired set; with `names_others`, all else that the agent has is named as removed."""
+        wanted = {attempt.id for attempt in attempts}
+        sessions = {network.session_id for network in networks}
+        others = [key for key in self.statuses if key not in wanted] if names_others else ()
+        gone = self.networks - sessions if names_others else ()
+        snapshot = pb.Snapshot(
+            attempts=attempts, networks=networks, removed_attempt_ids=others, removed_network_session_ids=gone
+        )
+        await self.call.write(pb.SyncRequest(snapshot=snapshot))
 
     async def change(self, **values: Any) -> None:
         """Sends a difference."""

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import datetime as dt
 import random
+import shutil
 from typing import TYPE_CHECKING
 
 import grpc
@@ -15,7 +16,7 @@ from agent import daemon
 from agent.announcement import Announcement, Announcer
 from agent.backends.cgroups import Cgroups
 from agent.enrollment import enroll
-from agent.identity import IdentityError, IdentityStore
+from agent.identity import IdentityError, IdentityStore, instance_of
 from tests.integration.agent.authority import Authority
 from tests.integration.agent.manager_side import TOKEN, Manager
 from tests.integration.agent.waiting import eventually
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 async def test_enrol(manager: Manager, tmp_path: Path) -> None:
     printed = ":".join(manager.authority.fingerprint[n : n + 2] for n in range(0, 64, 2)).upper()
-    identity = await enroll("node-1", manager.address, TOKEN, printed)
+    identity = await enroll("node-1", (manager.address,), TOKEN, printed)
     assert identity.agent_endpoint == f":{manager.enrollment.agent_port}"
     assert identity.ca_certificate.strip() == manager.authority.certificate.strip()
     store = IdentityStore(tmp_path / "identity.json")
@@ -45,14 +46,14 @@ async def test_enrol(manager: Manager, tmp_path: Path) -> None:
 
 async def test_wrong_fingerprint_never_sends_the_token(manager: Manager) -> None:
     with pytest.raises(IdentityError, match="no CA certificate"):
-        await enroll("node-1", manager.address, TOKEN, Authority().fingerprint)
+        await enroll("node-1", (manager.address,), TOKEN, Authority().fingerprint)
     with pytest.raises(ValueError, match="64 hexadecimal"):
-        await enroll("node-1", manager.address, TOKEN, "abc")
+        await enroll("node-1", (manager.address,), TOKEN, "abc")
 
 
 async def test_wrong_token(manager: Manager) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await enroll("node-1", manager.address, "guess", manager.authority.fingerprint)
+        await enroll("node-1", (manager.address,), "guess", manager.authority.fingerprint)
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -65,7 +66,7 @@ async def test_impostor_with_the_right_chain_and_no_key(manager: Manager) -> Non
     await impostor.start()
     try:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await enroll("node-1", impostor.address, TOKEN, manager.authority.fingerprint)
+            await enroll("node-1", (impostor.address,), TOKEN, manager.authority.fingerprint)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     finally:
         await impostor.stop()
@@ -81,6 +82,30 @@ async def test_announces_as_itself_and_needs_no_token_again(agent: Agent, manage
     assert agent.address != ""
     assert manager.enrollment.announced.empty()
     assert first.startswith("127.0.0.1:")
+
+
+async def test_an_instance_is_one_state_directory(agent: Agent, manager: Manager, tmp_path: Path) -> None:
+    identity = IdentityStore(agent.settings.state_dir / "identity.json").load(agent.settings.agent_id)
+    assert identity is not None
+    machine = tmp_path / "product_uuid"
+    machine.write_text("one\n")
+    first = instance_of(identity, agent.settings.state_dir, machine)
+    await agent.stop()
+    for instance in ("the same", "the same", "another"):
+        if instance == "another":
+            shutil.copytree(agent.settings.state_dir, tmp_path / "copy")
+            agent.settings = dataclasses.replace(agent.settings, state_dir=tmp_path / "copy")
+        await agent.start()
+        # What the agent announced last is taken from the queue by `start`.
+        found = instance_of(identity, agent.settings.state_dir, machine)
+        assert (found == first) == (instance == "the same")
+        welcome = (await agent.converse()).welcome
+        assert welcome.instance == instance_of(identity, agent.settings.state_dir)
+        await agent.stop()
+    # A machine that was copied as a whole, and an enrolment of its own.
+    machine.write_text("two\n")
+    assert instance_of(identity, agent.settings.state_dir, machine) != found
+    assert instance_of(dataclasses.replace(identity, enrolment="x"), agent.settings.state_dir, machine) != found
 
 
 async def test_not_enrolled(settings: daemon.Settings) -> None:
@@ -122,16 +147,34 @@ def _shown(host: str, port: int, manager: Manager) -> str:
     return ssl.DER_cert_to_PEM_cert(certificate)
 
 
+async def test_another_manager_is_turned_to_when_one_is_dead(manager: Manager, tmp_path: Path) -> None:
+    # Nothing listens at the first one's ports; that for agents has the same number everywhere.
+    managers = ("127.0.0.2:1", manager.address)
+    store = IdentityStore(tmp_path / "identity.json")
+    store.save(await enroll("node-1", managers, TOKEN, manager.authority.fingerprint))
+    announcer = Announcer(Announcement(managers, "127.0.0.1:1", "i", "1"), store, random.SystemRandom())
+    await announcer.announce()
+    assert await manager.announced() == "127.0.0.1:1"
+    await announcer.renew()
+    assert store.current().certificate == await manager.enrollment.renewed.get()
+
+
+async def test_a_refusal_is_not_taken_to_another_manager(manager: Manager) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await enroll("node-1", (manager.address, "127.0.0.2:1"), "guess", manager.authority.fingerprint)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 async def test_renewal_waits_for_two_thirds(manager: Manager, tmp_path: Path) -> None:
     manager.enrollment.life = (dt.timedelta(0), dt.timedelta(hours=3))
     store = IdentityStore(tmp_path / "identity.json")
-    store.save(await enroll("node-1", manager.address, TOKEN, manager.authority.fingerprint))
+    store.save(await enroll("node-1", (manager.address,), TOKEN, manager.authority.fingerprint))
     begin, end = store.current().life()
     assert end - begin == dt.timedelta(hours=3)
     assert not store.current().due(begin + dt.timedelta(minutes=119))
     assert store.current().due(begin + dt.timedelta(minutes=120))
     assert store.current().expired(end)
-    about = Announcement(manager.address, "127.0.0.1:1", "i", "1")
+    about = Announcement((manager.address,), "127.0.0.1:1", "i", "1")
     announcer = Announcer(about, store, random.SystemRandom())
     old = store.current()
     await announcer.renew()

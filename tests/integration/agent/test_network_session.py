@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import subprocess
 from typing import TYPE_CHECKING
 
+from agent import daemon
 from agent.network import namespaces
 from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.integration.agent.manager_side import attempt
+from tests.integration.agent.waiting import eventually
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.integration.agent.conftest import Agent
 
 SESSION = "5e551011-0000-4000-8000-00000000000a"
@@ -107,3 +114,30 @@ async def test_network_survives_a_restart_of_the_agent(agent: Agent) -> None:
     assert b"".join(logs) == b"True\n"
     await manager.change(removed_attempt_ids=[wanted.id for wanted in attempts], removed_network_session_ids=[SESSION])
     await manager.until(lambda: not manager.networks and len(manager.removed) == 2)
+
+
+async def test_links_that_others_delete_come_back(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    await agent.stop()
+    monkeypatch.setattr(daemon, "INSPECTION_INTERVAL", 0.1)
+    await agent.start()
+    manager = await agent.converse()
+    spread = network()
+    spread.vni = 4711
+    spread.members[1].local = False
+    spread.members[1].underlay_address = "127.0.0.2"
+    wanted = attempt(KERNELS["main1"], session_id=SESSION, hostname="main1", networked=True)
+    await manager.snapshot(wanted, networks=(spread,))
+    await manager.until_state(wanted.id, pb.ATTEMPT_STATE_RUNNING)
+    (name,) = [name for name in namespaces.names() if name.startswith(f"rt-{agent.settings.agent_id}-")]
+    enter = ["/usr/bin/nsenter", f"--net=/run/netns/{name}", "/usr/sbin/ip"]
+
+    def links() -> set[str]:
+        shown = subprocess.run([*enter, "-j", "link", "show"], check=True, capture_output=True)
+        return {link["ifname"] for link in json.loads(shown.stdout)}
+
+    before = links()
+    assert "vx0" in before
+    for link in before - {"lo"}:
+        await asyncio.to_thread(subprocess.run, [*enter, "link", "del", link], check=True)
+        await eventually(lambda: links() == before)
+    assert not manager.conditions

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from agent.attempts import AttemptSpec, ObservedAttempt, Phase
 from agent.backends.cgroups import Cgroups
 from agent.backends.launchers import SPARE
+from agent.backends.users import UserRange
 from agent.network import namespaces
 from tests.integration.agent.waiting import eventually
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 HOSTS = "127.0.0.1\tlocalhost\n10.1.2.3\tsub1\n"
 PYTHON = "/usr/bin/python3"
+POOLS = ("asyncio_", "records_", "state_", "kernels_", "network_")
+"""Names of threads of bounded pools: the loop's own, and those of `agent.lanes`, which start as they are needed."""
 
 
 def spec(name: str, *command: str, **values: object) -> AttemptSpec:
@@ -87,7 +90,10 @@ print(json.dumps({
     assert environment.items() <= seen["environment"].items()
     assert defaults.items() <= seen["environment"].items()
     assert not [name for name in seen["environment"] if name.startswith("e0")]
-    assert seen["user"] == [60_000, 60_000, [60_000]] or seen["user"] == [60_000, 60_000, []]
+    uid, gid, groups = seen["user"]
+    assert uid in UserRange()
+    assert gid == 60_000
+    assert set(groups) <= {60_000}
     assert seen["name"] == "work"
     assert seen["capabilities"] == ["0000000000000000"] * 5
     assert seen["no_new_privileges"] == "1"
@@ -200,7 +206,7 @@ def things(place: Place) -> dict[str, object]:
         "groups": {name for name in Cgroups(place.agent_id).names() if not name.startswith(SPARE)},
         "mounts": [line for line in mounts if str(place.directory) in line],
         "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(),
-        "threads": sum(not thread.name.startswith("asyncio") for thread in threading.enumerate()),
+        "threads": sum(not thread.name.startswith(POOLS) for thread in threading.enumerate()),
         "files": sorted(path.relative_to(place.directory) for path in place.directory.rglob("*")),
     }
 
@@ -231,6 +237,28 @@ async def test_tree_deeper_than_the_stack_is_removed(backends: Backends) -> None
     observed, _ = await ran(backends, spec("k", PYTHON, "-c", program))
     assert observed.exit_code == 0
     assert not list((backends.place.directory / "scratch").iterdir())
+
+
+async def test_a_kernel_that_names_itself_oddly_is_taken_over_and_stopped(backends: Backends) -> None:
+    """Names of processes are any bytes but NUL: neither no text nor an end of a line in them is in the agent's way."""
+    name = b"\xff\x1cNSpid:\t9"
+    program = f"""
+import ctypes, signal, sys
+ctypes.CDLL(None).prctl(15, {name!r})
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("named", flush=True)
+signal.pause()
+"""
+    backend = await backends.open()
+    await backend.create(spec("k", PYTHON, "-c", program), HOSTS)
+    await backend.release("k.1")
+    await eventually(lambda: printed(backend, "k.1") == "named\n")
+    backend = await backends.open()
+    assert backend.observed()["k.1"].phase is Phase.RUNNING
+    await backend.stop("k.1", 20.0)
+    observed = await backends.until("k.1", Phase.EXITED)
+    assert (observed.reason, observed.exit_code) == ("STOPPED", 7)
+    await backend.remove("k.1")
 
 
 async def test_kernel_pins_no_network_namespace(backends: Backends) -> None:

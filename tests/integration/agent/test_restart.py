@@ -44,25 +44,40 @@ class AgentProcess:
         """Starts it and returns the address it announced."""
         while not self.manager.enrollment.announced.empty():
             self.manager.enrollment.announced.get_nowait()
+        self.process = await self._spawn()
+        return await self.manager.announced()
+
+    async def refused(self) -> tuple[int, str]:
+        """Starts it, and returns how it ended and what it said."""
+        self.process = await self._spawn(stderr=asyncio.subprocess.PIPE)
+        try:
+            async with asyncio.timeout(20):
+                _, words = await self.process.communicate()
+        finally:
+            await self.end(signal.SIGKILL)
+        assert self.process.returncode is not None
+        return self.process.returncode, words.decode()
+
+    async def _spawn(self, stderr: int | None = None) -> asyncio.subprocess.Process:
         values = {
             "ID": self.settings.agent_id,
             "STATE_DIR": str(self.settings.state_dir),
             "SCRATCH_DIR": str(self.settings.scratch_dir),
-            "MANAGER": self.settings.manager,
+            "MANAGER": ",".join(self.settings.managers),
             "JOIN_TOKEN": TOKEN,
             "CA_FINGERPRINT": self.settings.ca_fingerprint,
             "LISTEN": "127.0.0.1:0",
             "UNDERLAY_ADDRESS": "127.0.0.1",
             "LOG_LEVEL": "warning",
         }
-        self.process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "agent.main",
             "run",
             env=dict(os.environ) | {f"RETINUE_AGENT_{name}": value for name, value in values.items()},
+            stderr=stderr,
         )
-        return await self.manager.announced()
 
     async def converse(self, address: str) -> tuple[Conversation, object]:
         self.terms += 1

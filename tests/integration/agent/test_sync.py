@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import TYPE_CHECKING
 
 import grpc
@@ -11,12 +12,13 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from retinue.agent.v1 import agent_service_pb2 as pb
-from tests.integration.agent.manager_side import Conversation, attempt
+from tests.integration.agent.manager_side import INCARNATION, Conversation, attempt
 
 if TYPE_CHECKING:
     from tests.integration.agent.conftest import Agent
 
 K1, K2 = "11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"
+K3 = "11111111-0000-4000-8000-000000000003"
 HELD, RUNNING, EXITED = pb.ATTEMPT_STATE_HELD, pb.ATTEMPT_STATE_RUNNING, pb.ATTEMPT_STATE_EXITED
 FAILED, STOPPING = pb.ATTEMPT_STATE_FAILED, pb.ATTEMPT_STATE_STOPPING
 
@@ -169,6 +171,36 @@ async def test_only_a_manager_may_call(agent: Agent) -> None:
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
+async def test_a_restored_manager_is_obeyed_and_ends_only_what_it_names(agent: Agent) -> None:
+    lost = await agent.converse(term=9)
+    await lost.snapshot(attempt(K1), attempt(K2))
+    for name in (K1, K2):
+        await lost.until_state(f"{name}.1", RUNNING)
+    incarnation = str(uuid.uuid4())
+    restored = Conversation(agent.channel())
+    await restored.open(agent.settings.agent_id, term=1, incarnation=incarnation)
+    assert {status.state for status in restored.statuses.values()} == {RUNNING}
+    assert restored.statuses[f"{K2}.1"].session_id == attempt(K2).session_id
+    # The second one is newer than the backup: nothing is said of it.
+    await restored.snapshot(attempt(K1), attempt(K3, "true"), names_others=False)
+    await restored.until_state(f"{K3}.1", EXITED)
+    assert restored.statuses[f"{K2}.1"].state == RUNNING
+
+    await agent.stop()
+    await agent.start()
+    for term in (10, 1):
+        again = Conversation(agent.channel())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await again.open(agent.settings.agent_id, term=term)
+        assert reason(caught.value) == "STALE_INCARNATION"
+    restored = Conversation(agent.channel())
+    await restored.open(agent.settings.agent_id, term=1, incarnation=incarnation)
+    await restored.snapshot(attempt(K1), names_others=False)
+    await restored.change(removed_attempt_ids=[f"{K2}.1"])
+    await restored.until(lambda: f"{K2}.1" in restored.removed)
+    assert restored.statuses[f"{K1}.1"].state == RUNNING
+
+
 async def test_wrong_agent_and_wrong_steps(agent: Agent) -> None:
     wrong = Conversation(agent.channel())
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -177,7 +209,7 @@ async def test_wrong_agent_and_wrong_steps(agent: Agent) -> None:
     for step in (
         pb.SyncRequest(change=pb.Change()),
         pb.SyncRequest(ack=pb.Ack(sequence=1)),
-        pb.SyncRequest(hello=pb.Hello(term=1)),
+        pb.SyncRequest(hello=pb.Hello(term=1, incarnation=INCARNATION)),
         pb.SyncRequest(snapshot=pb.Snapshot(attempts=[pb.Attempt(id="../../etc.1", kernel_id="../../etc", epoch=1)])),
         pb.SyncRequest(snapshot=pb.Snapshot(networks=[pb.Network(session_id="no-uuid")])),
     ):

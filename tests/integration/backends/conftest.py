@@ -14,6 +14,7 @@ from agent.backends.docker_engine import Engine
 from agent.backends.docker_kernels import DockerOptions
 from agent.backends.launchers import SPARE
 from agent.backends.process import ProcessBackend
+from agent.backends.registry_addresses import RegistryAddresses
 from agent.resources.holdings import Holdings
 from tests.integration.agent.conftest import Backends, Place, manager, place, settings
 from tests.integration.agent.test_restart import process
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["engine", "manager", "place", "process", "settings"]
 
 HOSTS = "127.0.0.1\tlocalhost\n10.1.2.3\tsub1\n"
+
+LIMITS = ("uid", "gid", "tasks", "output_limit", "work_size", "work_files")
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,15 @@ class Contract(Backends):
             self.current = ProcessBackend(options, holdings=holdings)
         else:
             common = {name: getattr(options, name) for name in ("agent_id", "state_dir", "scratch_dir", "boot_id")}
-            limits = {name: getattr(options, name) for name in ("uid", "gid", "tasks", "output_limit")}
+            limits = {name: getattr(options, name) for name in LIMITS}
             self.current = DockerBackend(  # type: ignore[assignment]
-                DockerOptions(host=self.kind.engine.host, **common, **limits), holdings=holdings
+                DockerOptions(
+                    host=self.kind.engine.host,
+                    registry_addresses=RegistryAddresses(("127.0.0.0/8",)),
+                    **common,
+                    **limits,
+                ),
+                holdings=holdings,
             )
         await self.current.open(self._changed)  # type: ignore[union-attr]
         return self.current  # type: ignore[return-value]

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent import checked
 from agent.attempts import Phase
+from agent.backends import disk_use
 from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.backends.docker import SPARE_THREADS
+from agent.backends.docker_container import container_name
 from agent.backends.docker_engine import CONNECTIONS
 from agent.backends.kernels import STATUS
 from agent.backends.processes import Process, alive, send_signal
 from agent.backends.status import parse_status
+from agent.backends.users import UserRange
 from agent.resources.discovery import FEWEST_STARTS
 from agent.resources.topology import parse_list
 from tests.integration.agent.waiting import eventually
@@ -76,6 +80,41 @@ async def test_exit_codes(contract: Contract, command: tuple[str, ...], code: in
         assert "No such file" in output or "not found" in output
 
 
+async def test_a_kernel_cannot_reach_the_file_of_its_output(contract: Contract) -> None:
+    script = """
+        echo first
+        for file in /proc/self/fd/1 /dev/stdout /run/kernel/output; do
+            fallocate -l 1073741824 $file; truncate -s 0 $file; truncate -s 1073741824 $file
+        done 2>/dev/null
+        echo last >/dev/stdout; echo error >/dev/stderr
+    """
+    observed, output = await contract.ran(contract.spec("k", "sh", "-c", script))
+    assert (observed.exit_code, output) == (0, "first\nlast\nerror\n")
+    assert observed.log_size == len(output)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "fallocate -l 64m big",
+        "i=0; while :; do : >$i; i=$((i+1)); done",
+        "mkdir a; cd a; dd if=/dev/zero of=big bs=1M count=64",
+    ],
+)
+async def test_a_kernel_that_takes_too_much_of_the_disk_is_ended(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setattr(disk_use, "INTERVAL", 0.1)
+    monkeypatch.setattr(disk_use, "SHARE", 1.0)
+    backend = await contract.open(work_size=32 << 20, work_files=1000)
+    await contract.held(contract.spec("other", "sleep", "1000"))
+    await backend.release("other.1")
+    observed, _ = await contract.ran(contract.spec("k", "sh", "-c", f"({script}) 2>/dev/null; sleep 1000"))
+    assert (observed.phase, observed.reason, observed.exit_code) == (Phase.EXITED, "DISK_EXCEEDED", 137)
+    assert "32 MiB" in observed.message or "1000 files" in observed.message
+    assert backend.observed()["other.1"].phase is Phase.RUNNING
+
+
 async def test_inside(contract: Contract) -> None:
     script = """
         env; cat /etc/hosts; hostname; pwd; id -u
@@ -96,7 +135,9 @@ async def test_inside(contract: Contract) -> None:
     lines = output.splitlines()
     assert {"BACKENDAI_CLUSTER_ROLE=main", "STRANGE=two", "lines \"$(id)\" 'x'", "HOME=/home/work", "a_b=1"} <= {*lines}
     assert HOSTS in output
-    assert lines[lines.index("10.1.2.3\tsub1") + 1 :][:3] == ["main1", "/home/work", "60000"]
+    *place, uid = lines[lines.index("10.1.2.3\tsub1") + 1 :][:3]
+    assert place == ["main1", "/home/work"]
+    assert int(uid) in UserRange()
     assert sum(line.startswith("Cap") and line.endswith("\t0000000000000000") for line in lines) == 5
     assert "NoNewPrivs:\t1" in lines
     assert [line for line in lines if line.startswith("wrote")] == [
@@ -272,8 +313,8 @@ async def test_release_that_was_recorded_and_not_done(contract: Contract) -> Non
     backend = await contract.held(contract.spec("k", "echo", "out"))
     await backend.close()
     path = contract.place.directory / "state" / contract.kind.records / "k.1" / "record.json"
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps(values | {"phase": "running", "start_time": 1.0}))
+    values = checked.load(path.read_bytes())
+    path.write_bytes(checked.dump(values | {"phase": "running", "start_time": 1.0}))
     await contract.open()
     observed = await contract.until("k.1", Phase.EXITED)
     assert (observed.exit_code, contract.printed("k.1")) == (0, "out\n")
@@ -309,22 +350,77 @@ def _is_noted(contract: Contract, attempt_id: str) -> bool:
         client.close()
 
 
-async def test_lost_records_end_their_kernels(contract: Contract) -> None:
+@pytest.mark.parametrize("copies", ["copies kept", "copies lost"])
+async def test_kernels_outlive_their_records(contract: Contract, copies: str) -> None:
     records = contract.place.directory / "state" / contract.kind.records
-    for name in ("damaged", "gone"):
-        backend = await contract.held(contract.spec(name))
-        await backend.release(f"{name}.1")
+    for name in ("damaged", "gone", "held"):
+        backend = await contract.held(contract.spec(name, "sleep", "1000"))
+        if name != "held":
+            await backend.release(f"{name}.1")
+    before = {name: first_process(contract, f"{name}.1") for name in ("damaged", "gone", "held")}
+    await backend.close()
     (records / "damaged.1" / "record.json").write_text('{"id": "dam')
-    shutil.rmtree(records / "gone.1")
+    for name in ("gone", "held"):
+        shutil.rmtree(records / f"{name}.1")
+    if copies == "copies lost":
+        shutil.rmtree(records.with_name("attempts.copies"))
     backend = await contract.open()
-    for name in ("damaged.1", "gone.1"):
-        observed = backend.observed()[name]
-        assert (observed.phase, observed.reason) == (Phase.FAILED, "RECORD_LOST")
-        await backend.create(contract.spec(name.removesuffix(".1"), "true"), HOSTS)
-        assert backend.observed()[name].reason == "RECORD_LOST"
-        await backend.remove(name)
-    shutil.rmtree(records / "unreadable-damaged.1")
+    for name, init in before.items():
+        attempt_id = f"{name}.1"
+        observed = await contract.until(attempt_id, Phase.CREATED if name == "held" else Phase.RUNNING)
+        assert backend.first_process(attempt_id) == init
+        assert observed.rebuilt is (copies == "copies lost")
+        # It is not started a second time.
+        await backend.create(contract.spec(name, "true"), HOSTS)
+        await backend.identify(contract.spec(name))
+        assert backend.observed()[attempt_id].session_id == "session"
+    # Nor does a lost file keep a kernel from being let go and stopped.
+    await backend.release("held.1")
+    for name in before:
+        await backend.stop(f"{name}.1", 10)
+        assert (await contract.until(f"{name}.1", Phase.EXITED)).reason == "STOPPED"
+        await backend.remove(f"{name}.1")
     assert not contract.left()
+
+
+async def test_what_was_started_is_not_started_again_without_its_record(contract: Contract) -> None:
+    backend = await contract.held(contract.spec("k", "true"))
+    await backend.release("k.1")
+    await contract.until("k.1", Phase.EXITED)
+    await backend.close()
+    state = contract.place.directory / "state"
+    for directory in (state / contract.kind.records, (state / contract.kind.records).with_name("attempts.copies")):
+        shutil.rmtree(directory)
+    backend = await contract.open()
+    await backend.create(contract.spec("k", "true"), HOSTS)
+    observed = await contract.until("k.1", Phase.FAILED, Phase.EXITED)
+    assert observed.reason in {"RECORD_LOST", "EXITED"}
+    await backend.remove("k.1")
+    assert not contract.left()
+
+
+@pytest.mark.parametrize("kind", ["docker"], indirect=True)
+async def test_containers_of_others_are_left_alone(contract: Contract) -> None:
+    assert contract.kind.engine is not None
+    agent_id = contract.place.agent_id
+    labels = {"retinue.agent": agent_id, "retinue.attempt": "foreign.1"}
+    with contextlib.closing(contract.kind.engine.client()) as client:
+        made = client.create_container(contract.kind.image, ["sleep", "1000"], labels=labels)["Id"]
+        # Under the name that an attempt's own would have, and without its labels.
+        named = client.create_container(contract.kind.image, ["sleep", "1000"], name=container_name("named.1"))["Id"]
+        try:
+            client.start(made)
+            client.start(named)
+            backend = await contract.open()
+            assert not backend.observed()
+            await backend.create(contract.spec("named", "true"), HOSTS)
+            assert (await contract.until("named.1", Phase.FAILED)).reason == "START_FAILED"
+            await backend.remove("named.1")
+            for container in (made, named):
+                assert client.inspect_container(container)["State"]["Running"]
+        finally:
+            for container in (made, named):
+                client.remove_container(container, force=True)
 
 
 async def test_node_restart(contract: Contract) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,10 +102,16 @@ async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
     raise AssertionError(f"no line with {text!r} in {''.join(seen)}")
 
 
+@pytest.fixture
+def owner_name() -> str:
+    """The name of the user that `owner` makes: names of removed users are not used again."""
+    return f"cli-user-{uuid.uuid4().hex[:8]}"
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def owner(client: Client) -> AsyncIterator[str]:
+async def owner(client: Client, owner_name: str) -> AsyncIterator[str]:
     """The token of a user who is no administrator; the user is removed afterwards."""
-    user = await client.users.create("cli-user", projects={"default": "member"})
+    user = await client.users.create(owner_name, projects={"default": "member"})
     token = await client.tokens.create(user=user.name, description="command line")
     yield token.secret
     async for session in client.sessions.list(filter=f'owner = "{user.name}"'):

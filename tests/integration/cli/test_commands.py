@@ -276,17 +276,17 @@ async def test_admin_verify(retinue: Program, client: Client, owner: str) -> Non
     assert (await retinue("admin", "verify", RETINUE_TOKEN=owner)).code == 4
 
 
-async def test_quotas(retinue: Program, client: Client, owner: str) -> None:
-    assert (await retinue("quotas", "set", "user", "cli-user", "--slots", "cpu=2,mem=1g", "--pending", "0")).code == 0
+async def test_quotas(retinue: Program, client: Client, owner: str, owner_name: str) -> None:
+    assert (await retinue("quotas", "set", "user", owner_name, "--slots", "cpu=2,mem=1g", "--pending", "0")).code == 0
     listed = (await retinue("quotas", "ls")).out.splitlines()
     assert listed[0].split() == ["KIND", "NAME", "SLOTS", "SESSIONS", "PENDING", "PRIORITY"]
-    assert listed[1].split() == ["user", "cli-user", "cpu=0/2", "mem=0/1g", "0", "0/0", "-"]
+    assert listed[1].split() == ["user", owner_name, "cpu=0/2", "mem=0/1g", "0", "0/0", "-"]
     refused = await retinue("run", "-d", "--", "true", RETINUE_TOKEN=owner)
     assert refused.code == 6
-    assert "0 of at most 0 sessions of user cli-user wait already" in refused.err
+    assert f"0 of at most 0 sessions of user {owner_name} wait already" in refused.err
     assert (await retinue("quotas", "set", "user", "nobody", "--sessions", "1")).code == 3
-    assert (await retinue("quotas", "set", "user", "cli-user", "--priority", "101")).code == 1
-    assert (await retinue("quotas", "set", "user", "cli-user")).code == 0
+    assert (await retinue("quotas", "set", "user", owner_name, "--priority", "101")).code == 1
+    assert (await retinue("quotas", "set", "user", owner_name)).code == 0
     assert len((await retinue("quotas", "ls")).out.splitlines()) == 1
 
 

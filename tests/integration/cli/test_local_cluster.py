@@ -231,3 +231,21 @@ async def test_the_manager_keeps_its_data_and_secrets_over_a_restart(directory: 
         assert second.settings.token == token == facts["token"]
         async with second.client() as client:
             assert "kept" in [project.name async for project in client.projects.list()]
+
+
+async def test_dev_says_at_once_who_died_and_of_what(dev: asyncio.subprocess.Process, directory: Path) -> None:
+    made = state.ClusterState.read(directory)
+    assert made is not None
+    os.kill(made.processes["manager"][0], signal.SIGSEGV)
+    await line_with(dev.stderr, "The manager was killed by SIGSEGV (11); the end of")
+    await line_with(dev.stderr, "Fatal Python error: Segmentation fault")
+    await line_with(dev.stderr, "Nothing answers until the cluster is started again.")
+    agent = made.agents[0]
+    os.kill(made.processes[agent][0], signal.SIGKILL)
+    await line_with(dev.stderr, f"Agent {agent} was killed by SIGKILL (9); the end of")
+    await line_with(dev.stderr, "nothing starts or stops there")
+    # It is still there for the logs, and cleans up.
+    dev.send_signal(signal.SIGINT)
+    async with asyncio.timeout(SECONDS):
+        assert await dev.wait() == 0
+    assert _alive(made.processes) == []

@@ -26,6 +26,7 @@ async def buf_curl(
     settings = cluster.settings
     command = [str(BUF), "curl", "--protocol", "grpc", "--cacert", str(settings.ca), "--servername", "manager.retinue"]
     command += ["-H", f"authorization: Bearer {settings.token if token is None else token}"]
+    command += ["--reflect-header", f"authorization: Bearer {settings.token}"]
     command += [*arguments, f"https://{settings.endpoint}{method and '/' + method}"]
     process = await asyncio.create_subprocess_exec(
         *command,

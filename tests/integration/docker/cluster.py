@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from retinue.client.local.nodes import Node
 
 ENGINE_PORT = 2375
+# Registries of tests are on the loopback.
+REGISTRIES = ("--registry-allow", "127.0.0.0/8")
 
 
 class DockerCluster(Cluster):
@@ -21,7 +23,9 @@ class DockerCluster(Cluster):
     """
 
     def __init__(self, agents: int = 2, *, live_restore: bool = False) -> None:
-        options = ClusterOptions(agents=agents, prefix="rt-test-", heartbeat=0.5, engine=self._start_engine)
+        options = ClusterOptions(
+            agents=agents, prefix="rt-test-", heartbeat=0.5, engine=self._start_engine, agent_arguments=REGISTRIES
+        )
         super().__init__(options=options)
         self.engines: dict[str, TestEngine] = {}
         self._live_restore = live_restore

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
+import re
 import signal
 import tarfile
 import threading
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from agent.attempts import Phase
-from agent.backends import docker_kernels
+from agent.backends import disk_use, docker_kernels
 from agent.backends.attachment import NotRunningError
 from agent.backends.backend import BackendError
 from agent.backends.dispatch import Dispatch
 from agent.backends.docker import ENTERING_THREADS
+from agent.backends.docker_container import BOUND
 from agent.backends.docker_engine import Engine, EngineUnavailableError, find_host
 from agent.backends.process import ProcessBackend
 from agent.backends.records import Records
@@ -111,7 +113,7 @@ async def test_hardened(contract: Contract, engine: TestEngine) -> None:
     ulimits = {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in host["Ulimits"]}
     assert ulimits["core"] == (0, 0)
     assert 1024 <= ulimits["nofile"][1] <= 65_536
-    assert configuration["User"] == "60000:60000"
+    assert re.fullmatch(r"7\d{4}:60000", configuration["User"])
     assert not configuration["ExposedPorts"] if "ExposedPorts" in configuration else True
     mounts = {mount["Destination"]: (mount["Type"], mount["RW"], mount["Propagation"]) for mount in found["Mounts"]}
     assert mounts == {
@@ -131,6 +133,7 @@ async def test_inside_of_a_container(contract: Contract) -> None:
         grep -E '^Seccomp:' /proc/self/status; cat /proc/self/oom_score_adj
         cat /proc/1/environ >/dev/null 2>&1 && echo environ; ls /proc/1/fd >/dev/null 2>&1 && echo descriptors
         kill -9 1; mount -t tmpfs x /mnt 2>/dev/null && echo mounted; ip link add type dummy 2>/dev/null && echo linked
+        awk '$5 ~ "^/home/work|^/run/kernel|^/etc/(hosts|resolv)" && $6 ~ /nosuid/ && $6 ~ /nodev/ { print "safe", $5 }' /proc/self/mountinfo
         ls / /dev; cat /proc/1/comm
     """
     observed, output = await contract.ran(contract.spec("k", "sh", "-c", script))
@@ -138,6 +141,7 @@ async def test_inside_of_a_container(contract: Contract) -> None:
     lines = output.splitlines()
     assert lines[:2] == ["Seccomp:\t2", "500"]
     assert not {"environ", "descriptors", "mounted", "linked", "docker.sock", "mem", "kmsg", "vda"} & set(lines)
+    assert {line.removeprefix("safe ") for line in lines if line.startswith("safe ")} == set(BOUND)
     assert lines[-1] == "init"
 
 
@@ -148,7 +152,9 @@ async def test_orphans_are_reaped(contract: Contract) -> None:
     assert (observed.exit_code, output) == (0, "2\n")
 
 
-@pytest.mark.parametrize(("user", "uid"), [("1234", "1234"), ("1234:99", "1234"), ("0", "60000"), ("root", "60000")])
+@pytest.mark.parametrize(
+    ("user", "uid"), [("1234", "1234"), ("1234:99", "1234"), ("1234:0", "1234"), ("0", r"7\d{4}"), ("root", r"7\d{4}")]
+)
 async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: str, uid: str) -> None:
     client = engine.client()
     image = f"retinue-test/user:{user.replace(':', '-')}"
@@ -156,9 +162,11 @@ async def test_user_of_an_image(contract: Contract, engine: TestEngine, user: st
         source = client.create_container(IMAGE, "true")["Id"]
         client.commit(source, *image.split(":"), conf={"User": user, "Env": ["FROM_IMAGE=1"], "Entrypoint": ["false"]})
         client.remove_container(source)
-        wanted = contract.spec("k", "sh", "-c", "id -u; echo $FROM_IMAGE $HOME; echo >/home/work/x", image=image)
+        script = "id -u; echo $FROM_IMAGE $HOME; echo >/home/work/x; test $(id -g) != 0"
+        wanted = contract.spec("k", "sh", "-c", script, image=image)
         observed, output = await contract.ran(wanted)
-        assert (observed.exit_code, output) == (0, f"{uid}\n1 /home/work\n")
+        assert observed.exit_code == 0
+        assert re.fullmatch(uid + "\n1 /home/work\n", output)
     finally:
         client.remove_image(image)
         client.close()
@@ -447,3 +455,25 @@ async def test_one_agent_runs_both_kinds(contract: Contract) -> None:
         assert alone.observed()["k.1"].reason == "IMAGE_UNSUPPORTED"
     finally:
         await alone.close()
+
+
+async def test_what_a_container_writes_over_its_image_counts(
+    contract: Contract, engine: TestEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_use, "INTERVAL", 0.1)
+    monkeypatch.setattr(disk_use, "SHARE", 1.0)
+    client = engine.client()
+    image = "retinue-test/open:1"
+    try:
+        source = client.create_container(IMAGE, ["mkdir", "-m", "777", "/open"])["Id"]
+        client.start(source)
+        client.wait(source)
+        client.commit(source, *image.split(":"))
+        client.remove_container(source)
+        await contract.open(work_size=32 << 20)
+        script = "dd if=/dev/zero of=/open/big bs=1M count=64 2>/dev/null; sleep 1000"
+        observed, _ = await contract.ran(contract.spec("k", "sh", "-c", script, image=image))
+        assert (observed.reason, observed.exit_code) == ("DISK_EXCEEDED", 137)
+    finally:
+        client.remove_image(image)
+        client.close()

@@ -16,6 +16,7 @@ from agent.attempts import ImageIdentity, Phase, ServicePort
 from agent.backends import docker_images
 from agent.backends.docker_engine import Engine
 from agent.backends.docker_images import ImageError, Images
+from agent.backends.registry_addresses import RegistryAddresses
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.conftest import HOSTS, Contract, Kind
 from tests.integration.docker.engine import IMAGE, TestEngine
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 BIG = "retinue-test/big:1"
 BALLAST = 8 << 20
 NOTHING = ImageIdentity()
+LOOPBACK = RegistryAddresses(("127.0.0.0/8",))
 
 
 @pytest.fixture
@@ -96,6 +98,7 @@ async def test_image_that_is_nowhere(contract: Contract, registry: Registry, eng
         observed = await ended(contract, f"{name}.1")
         assert (observed.phase, observed.reason, observed.exit_code) == (Phase.FAILED, reason, None), observed
         assert image in observed.message
+        assert not any(word in observed.message for word in ("refused", "dial", "127.0.0.1:1/v2", "manifest"))
         await backend.remove(f"{name}.1")
     assert not contract.left()
 
@@ -258,7 +261,7 @@ async def test_credentials(contract: Contract, engine: TestEngine, tmp_path: Pat
     with Registry(tmp_path / "closed", closed=True) as closed:
         reference = closed.push(engine, IMAGE, "private")
         engine_side = Engine(engine.host)
-        images = Images(engine_side, secrets)
+        images = Images(engine_side, secrets, LOOPBACK)
         try:
             for password in (None, "wrong"):
                 if password is not None:
@@ -276,6 +279,83 @@ async def test_credentials(contract: Contract, engine: TestEngine, tmp_path: Pat
         finally:
             await images.close()
             engine_side.close()
+
+
+async def test_what_is_here_by_the_right_of_others_is_asked_for_again(
+    engine: TestEngine, tmp_path: Path, fetched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image of a registry that takes credentials is used with the credentials that there are now, wherever it lies."""
+    secrets = tmp_path / "config.json"
+    monkeypatch.setattr(docker_images, "FRESH", 1e9)
+    with Registry(tmp_path / "closed", closed=True) as closed:
+        reference = closed.push(engine, IMAGE, "private")
+        engine_side = Engine(engine.host)
+        client = engine.client()
+        client.pull(reference, auth_config={"username": USER, "password": PASSWORD})
+        client.close()
+        fetched.append(reference)
+
+        def grant(password: str) -> None:
+            login = base64.b64encode(f"{USER}:{password}".encode()).decode()
+            secrets.write_text(json.dumps({"auths": {closed.address: {"auth": login}}}))
+
+        images = Images(engine_side, secrets, LOOPBACK)
+        try:
+            grant("former")
+            assert await images.find(reference, NOTHING) is None
+            with pytest.raises(ImageError) as refused:
+                await images.fetch(reference, NOTHING, lambda _: None)
+            assert refused.value.reason == "IMAGE_DENIED"
+            grant(PASSWORD)
+            found = await images.fetch(reference, NOTHING, lambda _: None)
+            # For a while, and for this image as it is.
+            assert await images.find(reference, NOTHING) == found
+            assert await images.find(f"{reference}x", NOTHING) is None
+            monkeypatch.setattr(docker_images, "FRESH", 0.0)
+            assert await images.find(reference, NOTHING) is None
+            secrets.unlink()
+            assert await images.find(reference, NOTHING) == found
+        finally:
+            await images.close()
+            engine_side.close()
+
+
+async def test_an_id_is_no_name(contract: Contract, engine: TestEngine) -> None:
+    """Whatever else is on the node cannot be had by its number."""
+    engine_side = Engine(engine.host)
+    images = Images(engine_side)
+    try:
+        there = await images.find(IMAGE, NOTHING)
+        assert there is not None
+        identifier = there.identity.id
+        for name in (identifier, identifier.partition(":")[2], identifier.partition(":")[2][:12]):
+            assert engine_side.image(name) is not None
+            assert await images.find(name, NOTHING) is None
+        assert await images.find(f"docker.io/{IMAGE}", NOTHING) == there
+        # What the manager was told by an agent, it may ask for.
+        assert await images.find(IMAGE, ImageIdentity("", identifier)) == there
+    finally:
+        await images.close()
+        engine_side.close()
+
+
+async def test_a_registry_on_the_node_itself_is_not_connected_to(engine: TestEngine, registry: Registry) -> None:
+    reference = registry.push(engine, IMAGE, "inner")
+    engine_side = Engine(engine.host)
+    images = Images(engine_side)
+    try:
+        for name in (
+            reference,
+            reference.replace("127.0.0.1", "localhost"),
+            reference.replace("127.0.0.1", "2130706433"),
+        ):
+            with pytest.raises(ImageError) as refused:
+                await images.fetch(name, NOTHING, lambda _: None)
+            assert refused.value.reason == "IMAGE_DENIED"
+            assert str(refused.value) == f"image {name} is not fetched: its registry is not allowed here"
+    finally:
+        await images.close()
+        engine_side.close()
 
 
 async def test_labels(contract: Contract, engine: TestEngine, fetched: list[str]) -> None:

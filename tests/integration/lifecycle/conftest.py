@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy import text
 
-from manager.fleet.desired import AttemptReport, NodeFacts, NodeReport
+from manager.fleet.desired import AttemptReport, NodeCondition, NodeFacts, NodeReport
 from manager.lifecycle.desires import read_desired
 from manager.lifecycle.reports import Reports
 from manager.lifecycle.secrets import SessionSecrets
@@ -34,17 +35,19 @@ class Node:
 
     def __init__(self, name: str, reports: Reports, database: Database, capacity: dict[str, int]) -> None:
         self.name = name
+        self.instance = "i"
         self.capacity = capacity
         self.attempts: dict[str, AttemptReport] = {}
         self.networks: set[str] = set()
-        self._reports = reports
+        self.conditions: tuple[NodeCondition, ...] = ()
+        self.reports = reports
         self._database = database
 
     async def join(self) -> None:
         """Opens a stream: tells all there is."""
         facts = NodeFacts(
             agent_id=self.name,
-            instance="i",
+            instance=self.instance,
             boot_id="b",
             version="1",
             architecture="x86_64",
@@ -53,9 +56,15 @@ class Node:
             underlay_address="192.0.2.1",
             underlay_mtu=1500,
             attempts=tuple(self.attempts.values()),
-            network_session_ids=frozenset(self.networks),
+            network_session_ids=frozenset(map(uuid.UUID, self.networks)),
+            conditions=self.conditions,
         )
-        await self._reports.welcomed(facts)
+        await self.reports.welcomed(facts)
+
+    async def change_conditions(self, *conditions: NodeCondition) -> None:
+        """Something is wrong with the node from now on, or nothing."""
+        self.conditions = conditions
+        await self.reports.conditions_changed(self.name, conditions)
 
     async def step(self, *, fail: bool = False, exit_code: int | None = None) -> bool:
         """Takes every attempt one step further towards what is wanted; returns whether anything changed."""
@@ -77,7 +86,7 @@ class Node:
                 state = "RUNNING"
             elif state == "RUNNING" and exit_code is not None:
                 state, code, reason = "EXITED", exit_code, "EXITED"
-            now = AttemptReport(attempt.id, state, code, reason, "", 0)
+            now = AttemptReport((uuid.UUID(attempt.kernel_id), attempt.epoch), state, code, reason, "", 0)
             if now != before:
                 self.attempts[attempt.id] = now
                 told.append(now)
@@ -88,7 +97,9 @@ class Node:
         self.networks -= set(removed)
         if not (told or gone or removed):
             return False
-        await self._reports.reported(NodeReport(self.name, tuple(told), gone, removed))
+        await self.reports.reported(
+            NodeReport(self.name, tuple(told), removed_networks=frozenset(map(uuid.UUID, removed)))
+        )
         return True
 
 

@@ -60,7 +60,7 @@ async def age(database: Database) -> float:
 def counted(database: Database) -> Callable[[], int]:
     """How many writes there were since."""
     written: list[str] = []
-    engine = database._engine.sync_engine  # noqa: SLF001  # what is sent is told there
+    engine = database._pool().sync_engine  # noqa: SLF001  # what is sent is told there
     event.listen(engine, "before_cursor_execute", lambda *given: written.append(given[2]))
     return lambda: sum("INSERT INTO session_idle" in statement for statement in written)
 

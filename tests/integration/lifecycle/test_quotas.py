@@ -161,7 +161,7 @@ async def test_a_users_quota_spans_groups(database: Database) -> None:
     await limit(database, "USER", "ann", slots={"cpu": 1000})
     await limit(database, "RESOURCE_GROUP", "other", slots={"cpu": 0})
     async with roomy_node(database) as (node, scheduler):
-        reports = node._reports  # noqa: SLF001  # the same stand-in listens for both
+        reports = node.reports  # the same stand-in listens for both
         await enrol(database, ["n1"])
         await execute(database, "UPDATE agent SET resource_group = 'other' WHERE id = 'n1'")
         await Node("n1", reports, database, {"cpu": 4000, "mem": GIB}).join()

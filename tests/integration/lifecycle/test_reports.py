@@ -1,51 +1,183 @@
-"""Reports that cannot be committed concern the node that made them, and nobody else."""
+"""Reports that cannot be committed cost what they are about, and nothing else; an agent is believed about its own attempts only."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
-from manager.fleet.desired import AttemptReport, ListenerBrokenError, NodeReport
+from manager.fleet.agent_message import Rejected
+from manager.fleet.desired import AttemptReport, AttemptUsage, ImageReport, ListenerBrokenError, NodeReport
+from manager.lifecycle import reports as reports_module
+from manager.lifecycle.desires import attempt_id
+from manager.lifecycle.measurements import Measurements
+from manager.lifecycle.out_of_bounds import OutOfBounds
 from manager.lifecycle.reports import Reports
+from manager.lifecycle.scheduler import Scheduler
+from manager.lifecycle.working_set import WorkingSet
 from manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
+from tests.integration.lifecycle.test_quotas import states, submit
+
+ROOMY = {"cpu": 100_000, "mem": 100 << 30}
 
 
-def reports_of(database: Database) -> Reports:
-    return Reports(database, TERM, lambda _concerned: None)
-
-
-async def test_a_report_that_cannot_be_taken_in_does_not_hold_up_others(
-    database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    reports = reports_of(database)
-    await enrol(database, ["good", "bad"])
-    for name in ("good", "bad"):
-        await Node(name, reports, database, {"cpu": 4000, "mem": 1 << 30}).join()
-    senseless = NodeReport("bad", (), (), ("not a session",))
-    sensible = NodeReport("good", (), (), ())
+@contextlib.asynccontextmanager
+async def committing(reports: Reports) -> AsyncIterator[None]:
+    """Reports are committed as they come."""
     running = asyncio.create_task(reports.run())
     try:
-        with caplog.at_level(logging.CRITICAL):
-            answers = await asyncio.gather(
-                reports.reported(senseless), reports.reported(sensible), return_exceptions=True
-            )
-        assert isinstance(answers[0], ListenerBrokenError)
-        assert answers[1] is None
-        await reports.reported(sensible)
+        yield
         assert not running.done()
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
+@contextlib.asynccontextmanager
+async def two_nodes(database: Database, out_of_bounds: OutOfBounds | None = None) -> AsyncIterator[tuple[Node, Node]]:
+    """A node `honest` with two sessions that run, and a node `rogue` with nothing."""
+    note = out_of_bounds.note if out_of_bounds is not None else lambda _agent, _attempts: None
+    reports = Reports(database, TERM, lambda _affected: None, out_of_bounds=note)
+    async with committing(reports):
+        await enrol(database, ["honest", "rogue"])
+        honest, rogue = (Node(name, reports, database, dict(ROOMY)) for name in ("honest", "rogue"))
+        await honest.join()
+        for name in ("a", "b"):
+            await submit(database, "ann", name)
+        await Scheduler(database, TERM, lambda _affected: None).run_once()
+        while await honest.step():
+            pass
+        assert await states(database) == {"a": "RUNNING", "b": "RUNNING"}
+        await rogue.join()
+        yield honest, rogue
+
+
+async def rows(database: Database, query: str) -> list[dict[str, Any]]:
+    async with database.transaction() as tx:
+        return [dict(row._mapping) for row in await tx.execute(text(query))]  # noqa: SLF001  # public
+
+
+async def test_what_cannot_be_committed_costs_only_its_attempt(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    observe = reports_module._observe  # noqa: SLF001  # where anything may go wrong
+
+    def fail_for_one(taken: WorkingSet, session_id: uuid.UUID, status: AttemptReport) -> None:
+        if status.message == "odd":
+            raise ValueError("odd")
+        observe(taken, session_id, status)
+
+    monkeypatch.setattr(reports_module, "_observe", fail_for_one)
+    async with two_nodes(database) as (honest, _):
+        first, second = sorted(honest.attempts)
+        odd = AttemptReport(honest.attempts[first].key, "EXITED", 0, "EXITED", "odd", 0)
+        end = AttemptReport(honest.attempts[second].key, "EXITED", 0, "EXITED", "", 0)
+        with caplog.at_level(logging.CRITICAL):
+            await honest.reports.reported(NodeReport("honest", (odd, end)))
+        assert sorted((await states(database)).values()) == ["RUNNING", "TERMINATED"]
+        # So does a welcome.
+        honest.attempts = {first: odd}
+        with caplog.at_level(logging.CRITICAL):
+            await honest.join()
+        assert sorted((await states(database)).values()) == ["RUNNING", "TERMINATED"]
+
+
 async def test_links_end_when_the_term_is_over(database: Database) -> None:
     reports = Reports(database, TERM + 1, lambda _concerned: None)
-    attempt = AttemptReport("00000000-0000-0000-0000-000000000000.1", "RUNNING", None, "", "", 0)
+    attempt = AttemptReport((uuid.UUID(int=0), 1), "RUNNING", None, "", "", 0)
     running = asyncio.create_task(reports.run())
     with pytest.raises(ListenerBrokenError):
-        await reports.reported(NodeReport("any", (attempt,), (), ()))
+        await reports.reported(NodeReport("any", (attempt,)))
     with pytest.raises(Exception, match="term"):
         await running
+
+
+async def test_an_agent_is_believed_about_its_own_attempts_only(database: Database) -> None:
+    out_of_bounds = OutOfBounds(database, TERM)
+    draining = asyncio.create_task(out_of_bounds.run())
+    everything = "SELECT k.*, a.observed, a.end_time, a.log_size, a.log_pending FROM kernel k JOIN attempt a ON a.kernel_id = k.id ORDER BY k.id"
+    try:
+        async with two_nodes(database, out_of_bounds) as (honest, rogue):
+            before = await rows(database, everything)
+            claims = await rows(database, "SELECT * FROM claim ORDER BY kernel_id, slot")
+            image = ImageReport(
+                "sha256:" + "0" * 64, "sha256:" + "1" * 64, ({"name": "x", "protocol": "tcp", "ports": [1]},)
+            )
+            for state in ("EXITED", "FAILED", "PULLING", "RUNNING"):
+                forged = [
+                    AttemptReport(status.key, state, 0, "EXITED", "forged", 4096, image)
+                    for status in honest.attempts.values()
+                ]
+                await rogue.reports.reported(NodeReport("rogue", tuple(forged)))
+                rogue.attempts = {attempt_id(*status.key): status for status in forged}
+                await rogue.join()
+            # Both at once, in one commit: the truth is not lost among the lies.
+            end = next(iter(honest.attempts.values()))
+            forged_end = AttemptReport(end.key, "EXITED", 77, "EXITED", "forged", 0)
+            true_end = AttemptReport(end.key, "EXITED", 3, "EXITED", "", 0)
+            assert await rows(database, everything) == before
+            assert await rows(database, "SELECT * FROM claim ORDER BY kernel_id, slot") == claims
+            await asyncio.gather(
+                honest.reports.reported(NodeReport("honest", (true_end,))),
+                rogue.reports.reported(NodeReport("rogue", (forged_end,))),
+            )
+            (ended,) = await rows(database, "SELECT exit_code FROM session WHERE state = 'TERMINATED'")
+            assert ended == {"exit_code": 3}
+            async with asyncio.timeout(10):
+                while not (found := await rows(database, "SELECT * FROM agent WHERE id = 'rogue' AND drained")):
+                    await asyncio.sleep(0.02)
+            assert [row["type"] for row in found[0]["found_conditions"]] == ["OUT_OF_BOUNDS"]
+            (other,) = await rows(database, "SELECT drained, found_conditions FROM agent WHERE id = 'honest'")
+            assert other == {"drained": False, "found_conditions": []}
+    finally:
+        draining.cancel()
+        await asyncio.gather(draining, return_exceptions=True)
+
+
+async def test_networks_of_other_agents_stay(database: Database) -> None:
+    async with two_nodes(database) as (honest, rogue):
+        await submit(database, "ann", "c", cluster_size=2, single_node=True)
+        await Scheduler(database, TERM, lambda _affected: None).run_once()
+        sites = await rows(database, "SELECT * FROM network_site ORDER BY agent_id")
+        assert sites
+        liar = rogue if sites[0]["agent_id"] == "honest" else honest
+        session_ids = frozenset(row["session_id"] for row in sites)
+        await liar.reports.reported(NodeReport(liar.name, (), removed_networks=session_ids))
+        assert await rows(database, "SELECT * FROM network_site ORDER BY agent_id") == sites
+
+
+def test_what_others_say_an_attempt_uses_does_not_count() -> None:
+    measurements = Measurements()
+    kernel = {"kernel_id": uuid.UUID(int=1), "epoch": 1, "agent_id": "honest"}
+    meter = measurements._meter(kernel, 60.0, 60.0)  # noqa: SLF001  # made by what is read from the store
+    name = attempt_id(uuid.UUID(int=1), 1)
+    samples = [AttemptUsage(name, clock, clock, 1 << 20) for clock in (1.0, 2.0)]
+    assert measurements.add("rogue", samples) == 2
+    assert meter.seconds == 0
+    assert measurements.add("honest", samples) == 0
+    assert meter.seconds == 1
+
+
+async def test_a_quarantine_keeps_placements_away_until_the_next_welcome(database: Database) -> None:
+    async with two_nodes(database) as (honest, rogue):
+        for node in (honest, rogue):
+            await node.reports.quarantined(node.name, Rejected("BAD_ID", "a network belongs to no session"), 2.0)
+        await submit(database, "ann", "c")
+        scheduler = Scheduler(database, TERM, lambda _affected: None)
+        await scheduler.run_once()
+        assert (await states(database))["c"] == "PENDING"
+        (row,) = await rows(database, "SELECT found_conditions, blocked FROM agent WHERE id = 'rogue'")
+        assert row["blocked"]
+        assert [(item["type"], item["reason"]) for item in row["found_conditions"]] == [("QUARANTINED", "BAD_ID")]
+        await rogue.join()
+        (row,) = await rows(database, "SELECT found_conditions, blocked FROM agent WHERE id = 'rogue'")
+        assert row == {"found_conditions": [], "blocked": False}
+        await scheduler.run_once()
+        assert (await states(database))["c"] == "SCHEDULED"

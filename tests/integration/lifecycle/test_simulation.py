@@ -165,7 +165,7 @@ async def check_journal(database: Database) -> None:
     async with database.transaction() as tx:
         sessions = {row.id: row.state for row in await tx.execute(text("SELECT id, state FROM session"))}
         kernels = {str(row.id): row.state for row in await tx.execute(text("SELECT id, state FROM kernel"))}
-        newest, _ = await journal.head(tx)
+        newest, *_ = await journal.head(tx)
         events = (await journal.read(tx, 0, 100_000)).events
     assert [event.revision for event in events] == list(range(1, newest + 1))
     replayed: dict[Any, str] = {}

@@ -172,3 +172,23 @@ async def test_slow_receivers_hold_up_only_their_owner(database: Database) -> No
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             held.set()
+
+
+async def test_an_entry_and_a_secret_that_cannot_be_read_cost_themselves_only(database: Database) -> None:
+    async with receiver() as server:
+        webhook = WebhookSpec(f"http://127.0.0.1:{server.port}/", ("CREATED", "CANCELLED"), "s3cret")
+        ids = [await submit(database, "ann", name, webhooks=(webhook,)) for name in ("entry", "secret", "sound")]
+        for session_id in ids:
+            async with database.transaction() as tx:
+                await commands.terminate(tx, session_id, by="ann", force=False)
+        async with database.transaction() as tx:
+            of_first = {"id": ids[0]}
+            await tx.execute(
+                text("UPDATE journal SET payload = '7' WHERE session_id = :id AND kind = 'SESSION_MOVED'"), of_first
+            )
+            await tx.execute(text("UPDATE webhook SET secret = 'x' WHERE session_id = :id"), {"id": ids[1]})
+        courier = Courier(database, TERM, LOCAL)
+        for _ in range(2):
+            assert await told(database, courier)
+        sent = [(body["session"]["id"], body["event"]) for _, body in server.requests]
+        assert sorted(sent) == sorted([(str(ids[0]), "CREATED"), (str(ids[2]), "CREATED"), (str(ids[2]), "CANCELLED")])

@@ -27,7 +27,7 @@ from manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret
 from manager.server import client_credentials
 from manager.store import accounts, agents
 from manager.store.database import Database
-from manager.store.journal import JournalTail
+from manager.store.journal_tail import JournalTail
 
 
 def now() -> dt.datetime:
@@ -79,7 +79,9 @@ class Service:
     async def as_agent(self, agent_id: str) -> AsyncIterator[grpc.aio.Channel]:
         """A channel with a certificate of an agent, enrolled or not."""
         key, request = key_and_request()
-        issued = self.authority.issue_agent(agent_id, request)
+        async with self.database.transaction() as tx:
+            agent = await agents.get(tx, agent_id)
+        issued = self.authority.issue_agent(agent_id, 1 if agent is None else agent.generation, request)
         async with self.channel(key=key, certificate=issued.certificate) as channel:
             yield channel
 
@@ -131,8 +133,8 @@ def taken_apart(error: grpc.aio.AioRpcError) -> Failure:
 
 
 @contextlib.asynccontextmanager
-async def served(url: str, directory: Path) -> AsyncIterator[Service]:
-    """A manager's ports over a database; its authority is kept in `directory`."""
+async def served(url: str, directory: Path, **options: Any) -> AsyncIterator[Service]:
+    """A manager's ports over a database, with options of `serving`; its authority is kept in `directory`."""
     database = Database(url)
     authority = Authority.load(directory, now)
     tail = JournalTail(database)
@@ -150,6 +152,7 @@ async def served(url: str, directory: Path) -> AsyncIterator[Service]:
             agent_listen="127.0.0.1:0",
             advertise=(),
             grace_seconds=1.0,
+            **options,
         ) as ports:
             yield Service(database, authority, tail, ports.endpoint, ports.agent_endpoint, moved)
     finally:

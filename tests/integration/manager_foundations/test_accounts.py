@@ -14,15 +14,19 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 from sqlalchemy import text
 
+from manager.api import accounts as accounts_api
+from manager.store import accounts as store
+from manager.store.database import Database
 from manager.store.tables import Session
 from retinue.manager.v1 import account_service_pb2 as pb
-from retinue.manager.v1 import account_service_pb2_grpc
+from retinue.manager.v1 import account_service_pb2_grpc, session_pb2, session_service_pb2, session_service_pb2_grpc
 from tests.integration.manager_foundations.rig import Service, bearer, failure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Stub: TypeAlias = "account_service_pb2_grpc.AccountServiceAsyncStub"
 Code = grpc.StatusCode
+REQUEST_ID = "0a1f5a9c-96b8-4c1e-8ba4-3f1d7a1f3b52"
 
 
 class Accounts:
@@ -187,6 +191,118 @@ async def test_tokens_of_others(accounts: Accounts) -> None:
         await failure(stub.CreateToken(pb.CreateTokenRequest(user="nobody"), metadata=admin))
     ).code is Code.NOT_FOUND
     await stub.RevokeToken(pb.RevokeTokenRequest(token_id=made.token.id), metadata=admin)
+
+
+async def test_names_of_the_deleted_are_not_used_again(accounts: Accounts) -> None:
+    stub, admin = accounts.stub, accounts.admin
+    channel = accounts.service.channel()
+    sessions: session_service_pb2_grpc.SessionServiceAsyncStub = session_service_pb2_grpc.SessionServiceStub(channel)
+    spec = session_pb2.SessionSpec(
+        name="private",
+        type=session_pb2.SESSION_TYPE_BATCH,
+        kernel=session_pb2.KernelSpec(command=["true"], environment={"PASSWORD": "secret"}),
+    )
+    made = await sessions.CreateSession(
+        session_service_pb2.CreateSessionRequest(spec=spec, request_id=REQUEST_ID), metadata=accounts.user
+    )
+    await sessions.TerminateSession(
+        session_service_pb2.TerminateSessionRequest(session=made.session.id), metadata=accounts.user
+    )
+    await stub.DeleteUser(pb.DeleteUserRequest(name="ada"), metadata=admin)
+    await stub.DeleteProject(pb.DeleteProjectRequest(name="default"), metadata=admin)
+    for validate_only in (True, False):
+        for kind, call in (
+            (
+                "user",
+                stub.CreateUser(
+                    pb.CreateUserRequest(user=pb.User(name="ada"), validate_only=validate_only), metadata=admin
+                ),
+            ),
+            (
+                "project",
+                stub.CreateProject(
+                    pb.CreateProjectRequest(project=pb.Project(name="default"), validate_only=validate_only),
+                    metadata=admin,
+                ),
+            ),
+        ):
+            refused = await failure(call)
+            assert (refused.code, refused.reason) == (Code.ALREADY_EXISTS, "NAME_RETIRED")
+            assert refused.metadata["kind"] == kind
+    # A user and a project may have the same name, and each is retired by itself.
+    await stub.CreateProject(pb.CreateProjectRequest(project=pb.Project(name="ada")), metadata=admin)
+    left = await failure(stub.GetCaller(pb.GetCallerRequest(), metadata=accounts.user))
+    assert left.reason == "TOKEN_INVALID"
+    await channel.close()
+
+
+async def test_a_name_is_not_taken_while_it_is_being_retired(accounts: Accounts) -> None:
+    """Who creates while another deletes waits for that, and sees it then."""
+    database = accounts.service.database
+    async with database.transaction() as deleting:
+        await store.delete_user(deleting, "ada")
+        await deleting.flush()
+        creating = asyncio.ensure_future(
+            failure(accounts.stub.CreateUser(pb.CreateUserRequest(user=pb.User(name="ada")), metadata=accounts.admin))
+        )
+        await blocked(database)
+    assert (await creating).reason == "NAME_RETIRED"
+
+
+async def blocked(database: Database) -> None:
+    """Returns when a statement waits for a lock."""
+    async with asyncio.timeout(20):
+        while True:
+            async with database.transaction() as tx:
+                waiting = await tx.execute(text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+                if waiting.scalar_one():
+                    return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_token_ends_with_the_one_it_was_made_with(accounts: Accounts) -> None:
+    stub = accounts.stub
+    hour = await stub.CreateToken(pb.CreateTokenRequest(ttl=Duration(seconds=3600)), metadata=accounts.user)
+    metadata = bearer(hour.secret)
+    longer = await failure(stub.CreateToken(pb.CreateTokenRequest(ttl=Duration(seconds=3700)), metadata=metadata))
+    assert (longer.code, longer.fields) == (Code.INVALID_ARGUMENT, ["ttl"])
+    unbounded = await stub.CreateToken(pb.CreateTokenRequest(), metadata=metadata)
+    assert unbounded.token.expire_time == hour.token.expire_time
+    assert unbounded.token.parent_id == hour.token.id
+    shorter = await stub.CreateToken(pb.CreateTokenRequest(ttl=Duration(seconds=60)), metadata=bearer(unbounded.secret))
+    assert shorter.token.expire_time.ToSeconds() < hour.token.expire_time.ToSeconds()
+    # What an administrator makes for somebody else stands by itself.
+    other = await stub.CreateToken(pb.CreateTokenRequest(user="ada"), metadata=accounts.admin)
+    assert (other.token.parent_id, other.token.HasField("expire_time")) == ("", False)
+    await stub.RevokeToken(pb.RevokeTokenRequest(token_id=hour.token.id), metadata=accounts.user)
+    for secret in (hour.secret, unbounded.secret, shorter.secret):
+        refused = await failure(stub.GetCaller(pb.GetCallerRequest(), metadata=bearer(secret)))
+        assert refused.reason == "TOKEN_INVALID"
+    for alive in (accounts.user, bearer(other.secret)):
+        assert (await stub.GetCaller(pb.GetCallerRequest(), metadata=alive)).user.name == "ada"
+
+
+async def test_no_token_is_made_with_one_that_is_being_revoked(accounts: Accounts) -> None:
+    stub, database = accounts.stub, accounts.service.database
+    made = await stub.CreateToken(pb.CreateTokenRequest(), metadata=accounts.user)
+    metadata = bearer(made.secret)
+    assert (await stub.GetCaller(pb.GetCallerRequest(), metadata=metadata)).user.name == "ada"
+    async with database.transaction() as tx:
+        await store.get_user(tx, "ada", lock=True)
+        await store.revoke_token(tx, uuid.UUID(made.token.id))
+        creating = asyncio.ensure_future(failure(stub.CreateToken(pb.CreateTokenRequest(), metadata=metadata)))
+        await blocked(database)
+    assert (await creating).reason == "TOKEN_INVALID"
+
+
+async def test_a_user_has_so_many_tokens(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts_api, "MAX_TOKENS", 3)
+    stub = accounts.stub
+    made = [await stub.CreateToken(pb.CreateTokenRequest(), metadata=accounts.user) for _ in range(2)]
+    many = await failure(stub.CreateToken(pb.CreateTokenRequest(), metadata=accounts.user))
+    assert (many.code, many.reason) == (Code.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
+    await stub.RevokeToken(pb.RevokeTokenRequest(token_id=made[0].token.id), metadata=accounts.user)
+    await stub.CreateToken(pb.CreateTokenRequest(), metadata=accounts.user)
 
 
 ADMIN_ONLY: list[tuple[str, Any]] = [

@@ -19,6 +19,7 @@ from sqlalchemy import text
 
 from manager.api import authentication, wrong_tokens
 from manager.api.authentication import Authenticator
+from manager.api.calls import Call
 from manager.api.errors import AgentRevoked, TokenInvalid
 from manager.api.ports import SERVICES
 from manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
@@ -132,10 +133,10 @@ async def test_a_certificate_of_another_authority(service: Service, tmp_path_fac
     assert caught.value.code() is Code.UNAVAILABLE
 
 
-async def enrolled(service: Service, agent_id: str) -> None:
+async def enrolled(service: Service, agent_id: str) -> int:
     secret = await service.join_token()
     async with service.database.transaction() as tx:
-        await agents.enrol(tx, hash_secret(secret), agent_id)
+        return await agents.enrol(tx, hash_secret(secret), agent_id)
 
 
 async def test_an_agent_calls_no_method_of_users(service: Service) -> None:
@@ -178,7 +179,7 @@ async def test_the_managers_own_certificate_is_nobodys(service: Service) -> None
         assert (refused.code, refused.reason) == (Code.UNAUTHENTICATED, "CREDENTIALS_MISSING")
 
 
-async def test_what_anyone_may_call(channel: grpc.aio.Channel) -> None:
+async def test_what_anyone_may_call(service: Service, channel: grpc.aio.Channel) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     for name in ("", *SERVICES):
         answer = await health.Check(health_pb2.HealthCheckRequest(service=name))
@@ -188,7 +189,12 @@ async def test_what_anyone_may_call(channel: grpc.aio.Channel) -> None:
     assert caught.value.code() is Code.NOT_FOUND
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
-    async for response in reflection.ServerReflectionInfo(iter([request])):
+    # What there is to call is said to those who may call something.
+    stranger = reflection.ServerReflectionInfo(iter([request]))
+    refused = await failure(anext(aiter(stranger)))
+    assert (refused.code, refused.reason) == (Code.UNAUTHENTICATED, "CREDENTIALS_MISSING")
+    token = bearer(await service.user("ada"))
+    async for response in reflection.ServerReflectionInfo(iter([request]), metadata=token):
         assert {service.name for service in response.list_services_response.service} == set(SERVICES)
 
 
@@ -230,28 +236,21 @@ async def test_a_stream_of_a_revoked_token_ends_within_5_seconds(
     watches[1].cancel()
 
 
-class Caller:
-    """As much of a call's context as authentication looks at."""
-
-    def __init__(self, token: str = "", agent_id: str = "") -> None:
-        self._token, self._agent_id = token, agent_id
-
-    def auth_context(self) -> dict[str, list[bytes]]:
-        uri = f"spiffe://retinue/agent/{self._agent_id}".encode()
-        return {"x509_subject_alternative_name": [uri]} if self._agent_id else {}
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return bearer(self._token)
+def call_of(token: str = "", agent_id: str = "", generation: int = 0) -> Call:
+    """As much of a call as authentication looks at."""
+    uri = f"spiffe://retinue/agent/{agent_id}/{generation}".encode()
+    identities = {"x509_subject_alternative_name": (uri,)} if agent_id else {}
+    return Call("/x.Y/Z", "ipv4:127.0.0.1:1", bearer(token), identities, None, "x")
 
 
 async def test_what_is_remembered_and_for_how_long(service: Service, database: Database) -> None:
     token = await service.user("ada")
-    await enrolled(service, "n1")
+    generation = await enrolled(service, "n1")
     clock = [0.0]
     wall = [dt.datetime.now(dt.UTC)]
     asking = Authenticator(service.database, monotonic=lambda: clock[0], clock=lambda: wall[0])
-    user: Any = Caller(token)
-    agent: Any = Caller(agent_id="n1")
+    user = call_of(token)
+    agent = call_of(agent_id="n1", generation=generation)
     await asking.authenticate(user)
     await asking.authenticate(agent)
     async with service.database.transaction() as tx:
@@ -279,7 +278,7 @@ async def test_an_outage_is_no_verdict(tmp_path: object) -> None:
     nowhere = Database(f"postgresql://x@/x?host={tmp_path}")
     try:
         asking = Authenticator(nowhere, monotonic=time.monotonic, clock=lambda: dt.datetime.now(dt.UTC))
-        caller: Any = Caller(new_secret(TOKEN_PREFIX))
+        caller = call_of(new_secret(TOKEN_PREFIX))
         with pytest.raises(StoreUnavailable):
             await asking.authenticate(caller)
     finally:

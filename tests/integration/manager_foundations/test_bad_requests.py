@@ -92,6 +92,9 @@ CASES: list[tuple[str, Any, list[str]]] = [
             ("ListResourceGroups", fl.ListResourceGroupsRequest),
         )
     ),
+    ("ListOrphans", fl.ListOrphansRequest(page_size=-1), ["page_size"]),
+    ("EndOrphans", fl.EndOrphansRequest(agent_id="n1", attempt_ids=["x", "y.1"]), ["attempt_ids[0]", "attempt_ids[1]"]),
+    ("EndOrphans", fl.EndOrphansRequest(attempt_ids=["x"] * 501), ["attempt_ids"]),
     ("ListAgents", fl.ListAgentsRequest(filter='secret = "x"'), ["filter"]),
     ("ListAgents", fl.ListAgentsRequest(filter='id = "x" OR TRUE'), ["filter"]),
     ("ListAgents", fl.ListAgentsRequest(filter="x" * 10_000), ["filter"]),

@@ -91,7 +91,11 @@ async def test_a_request_for_other_names_gets_its_own(node: Node) -> None:
     certificate = x509.load_pem_x509_certificate(answer.certificate.encode())
     found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert found.get_values_for_type(x509.DNSName) == ["n1.agent.retinue"]
-    assert found.get_values_for_type(x509.UniformResourceIdentifier) == ["spiffe://retinue/agent/n1"]
+    async with node.service.database.transaction() as tx:
+        agent = await agents.get(tx, "n1")
+    assert agent is not None
+    uri = f"spiffe://retinue/agent/n1/{agent.generation}"
+    assert found.get_values_for_type(x509.UniformResourceIdentifier) == [uri]
 
 
 async def test_tokens_that_are_no_good(node: Node) -> None:
@@ -185,21 +189,74 @@ async def test_bad_announcements(node: Node) -> None:
         assert (failed.code, failed.fields) == (Code.INVALID_ARGUMENT, ["address", "version", "instance"])
 
 
-async def test_two_copies_of_one_agent(node: Node) -> None:
-    await node.enrol(await node.service.join_token(), "n1")
-    async with node.service.as_agent("n1") as channel:
+@pytest.mark.parametrize("state", ["JOINING", "ALIVE", "SUSPECT", "LOST"])
+async def test_a_copy_is_refused_whatever_became_of_the_first(node: Node, state: str) -> None:
+    service = node.service
+    await node.enrol(await service.join_token(), "n1")
+    async with service.as_agent("n1") as channel:
         stub = as_agent(channel)
         await stub.Announce(announcement("n1"))
-        async with node.service.database.transaction() as tx:
-            await tx.execute(text("UPDATE agent SET state = 'ALIVE'"))
-        copy = await failure(stub.Announce(announcement("n1", "10.0.0.2:7442", "second")))
-        assert (copy.code, copy.reason) == (Code.ALREADY_EXISTS, "AGENT_ID_IN_USE")
-        # The same process may move, a new one may start in the same place, and a silent one may be replaced.
+        async with service.database.transaction() as tx:
+            await tx.execute(text("UPDATE agent SET state = :state"), {"state": state})
+        for address in ("10.0.0.2:7442", "10.0.0.1:7442"):
+            copy = await failure(stub.Announce(announcement("n1", address, "second")))
+            assert (copy.code, copy.reason) == (Code.ALREADY_EXISTS, "AGENT_ID_IN_USE")
+            assert "a copy is refused" in copy.text
+        # The same one may move.
         await stub.Announce(announcement("n1", "10.0.0.3:7442", "first"))
-        await stub.Announce(announcement("n1", "10.0.0.3:7442", "second"))
-        async with node.service.database.transaction() as tx:
-            await tx.execute(text("UPDATE agent SET state = 'SUSPECT'"))
-        await stub.Announce(announcement("n1", "10.0.0.4:7442", "third"))
+        async with service.database.transaction() as tx:
+            agent = await agents.get(tx, "n1")
+            assert agent is not None
+            assert (agent.address, agent.instance) == ("10.0.0.3:7442", "first")
+            await tx.execute(text("UPDATE agent SET state = 'LOST'"))
+    # Whoever enrols again comes in its place.
+    answer = await node.enrol(await service.join_token(agent_id="n1"), "n1")
+    async with service.channel(key=node.key, certificate=answer.certificate.encode()) as channel:
+        await as_agent(channel).Announce(announcement("n1", "10.0.0.2:7442", "second"))
+
+
+async def test_a_certificate_of_a_former_generation_stays_worthless(node: Node) -> None:
+    service = node.service
+    stolen = await node.enrol(await service.join_token(), "n1")
+    async with service.database.transaction() as tx:
+        assert await agents.revoke(tx, "n1")
+    again, request = key_and_request()
+    good = await node.enrol(await service.join_token(agent_id="n1"), "n1", request)
+    async with (
+        service.channel(key=node.key, certificate=stolen.certificate.encode()) as thief,
+        service.channel(key=again, certificate=good.certificate.encode()) as owner,
+    ):
+        for round_ in range(2):
+            for call in (
+                as_agent(thief).Announce(announcement("n1", instance="thief")),
+                as_agent(thief).RenewCertificate(
+                    pb.RenewCertificateRequest(agent_id="n1", certificate_request=node.request)
+                ),
+            ):
+                refused = await failure(call)
+                assert (refused.code, refused.reason) == (Code.UNAUTHENTICATED, "AGENT_REVOKED"), round_
+            await as_agent(owner).Announce(announcement("n1"))
+            await as_agent(owner).RenewCertificate(
+                pb.RenewCertificateRequest(agent_id="n1", certificate_request=request)
+            )
+
+
+async def test_two_who_renew_one_certificate_are_told_of(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    service = node.service
+    answer = await node.enrol(await service.join_token(), "n1")
+
+    async def renew(key: bytes, certificate: str) -> tuple[bytes, str]:
+        new, request = key_and_request()
+        async with service.channel(key=key, certificate=certificate.encode()) as channel:
+            renewal = pb.RenewCertificateRequest(agent_id="n1", certificate_request=request)
+            return new, (await as_agent(channel).RenewCertificate(renewal)).certificate
+
+    with caplog.at_level("WARNING"):
+        first = await renew(node.key, answer.certificate)
+        await renew(*first)
+        assert "renewed a certificate that is not its newest" not in caplog.text
+        await renew(node.key, answer.certificate)
+    assert "agent n1 renewed a certificate that is not its newest" in caplog.text
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["revoked", "never enrolled"])

@@ -17,7 +17,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
-from manager.store import shares
+from manager.store import orphans, shares
+from manager.store.orphans import Found
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
 from tests.integration.manager_foundations.rig import Service, bearer, failure
@@ -157,21 +158,37 @@ async def test_weights_reach_the_shares_in_the_same_commit(fleet: Fleet) -> None
         groups, before = await tx.together(*shares.reading([("default", "ada"), ("default", "bob")]))
         await tx.together(shares.writing(held, groups, before))
     await update(fleet, pb.ResourceGroup(name="default", owner_weights={"ada": 3}))
-    listed = (await fleet.stub.ListShares(pb.ListSharesRequest(), metadata=fleet.user)).shares
+    listed = (await fleet.stub.ListShares(pb.ListSharesRequest(), metadata=fleet.admin)).shares
+    own = await fleet.stub.ListShares(pb.ListSharesRequest(), metadata=fleet.user)
+    assert ([share.owner for share in own.shares], dict(own.held_by_others)) == (["ada"], {"mem": "512m"})
+    for metadata, weights in ((fleet.admin, {"ada": 3, "eve": 5}), (fleet.user, {"ada": 3})):
+        await update(fleet, pb.ResourceGroup(name="default", owner_weights={"ada": 3, "eve": 5}))
+        group = await fleet.stub.GetResourceGroup(pb.GetResourceGroupRequest(name="default"), metadata=metadata)
+        groups_seen = await fleet.stub.ListResourceGroups(pb.ListResourceGroupsRequest(), metadata=metadata)
+        assert dict(group.resource_group.owner_weights) == weights
+        assert dict(groups_seen.resource_groups[0].owner_weights) == weights
     assert [(s.owner, s.weight, s.dominant_slot, s.numerator, s.denominator, dict(s.held)) for s in listed] == [
         ("bob", 1, "mem", 536870912, 1073741824, {"mem": "512m"}),
         ("ada", 3, "cpu", 3000, 4000, {"cpu": "3"}),
     ]
     missing = await failure(fleet.stub.ListShares(pb.ListSharesRequest(resource_group="nowhere"), metadata=fleet.user))
     assert missing.code is Code.NOT_FOUND
-    agent = (await fleet.stub.GetAgent(pb.GetAgentRequest(agent_id="n1"), metadata=fleet.user)).agent
+    agent = (await fleet.stub.GetAgent(pb.GetAgentRequest(agent_id="n1"), metadata=fleet.admin)).agent
     assert (dict(agent.capacity), dict(agent.occupied)) == ({"cpu": "4", "mem": "1g"}, {"cpu": "3", "mem": "512m"})
 
 
 async def test_agents(fleet: Fleet) -> None:
     stub = fleet.stub
     await fleet.agents("n1", "n2", "n3")
-    agent = (await stub.GetAgent(pb.GetAgentRequest(agent_id="n2"), metadata=fleet.user)).agent
+    agent = (await stub.GetAgent(pb.GetAgentRequest(agent_id="n2"), metadata=fleet.admin)).agent
+    assert agent.HasField("kernels")
+    seen = (await stub.GetAgent(pb.GetAgentRequest(agent_id="n2"), metadata=fleet.user)).agent
+    in_list = (await stub.ListAgents(pb.ListAgentsRequest(), metadata=fleet.user)).agents
+    for one in (seen, *in_list):
+        assert (one.state, dict(one.capacity)) == (agent.state, dict(agent.capacity))
+        assert not (
+            {field.name for field, _ in one.ListFields()} & {"address", "occupied", "kernels", "version", "create_time"}
+        )
     assert (agent.state, agent.drained, list(agent.backends)) == (pb.AGENT_STATE_ALIVE, False, ["process"])
     stale = await failure(stub.DrainAgent(pb.DrainAgentRequest(agent_id="n2", etag="old"), metadata=fleet.admin))
     assert (stale.code, stale.metadata) == (Code.ABORTED, {"etag": agent.etag})
@@ -193,6 +210,21 @@ async def test_agents(fleet: Fleet) -> None:
         assert [agent.id for agent in found.agents] == expected
     back = (await stub.UndrainAgent(pb.UndrainAgentRequest(agent_id="n2"), metadata=fleet.admin)).agent
     assert not back.drained
+    async with fleet.service.database.transaction() as tx:
+        found_now = """[{"type": "QUARANTINED", "reason": "X", "message": "m", "since": "2026-01-02T00:00:00+00:00", "blocks": true}]"""
+        await tx.execute(
+            text("UPDATE agent SET found_conditions = CAST(:found AS jsonb) WHERE id = 'n2'"), {"found": found_now}
+        )
+    ill = (await stub.GetAgent(pb.GetAgentRequest(agent_id="n2"), metadata=fleet.admin)).agent
+    assert ill.etag == back.etag
+    (condition,) = ill.conditions
+    assert (condition.type, condition.reason, condition.message, condition.blocks_placement) == (
+        pb.AGENT_CONDITION_TYPE_QUARANTINED,
+        "X",
+        "m",
+        True,
+    )
+    assert condition.since_time.ToJsonString() == "2026-01-02T00:00:00Z"
     first = await stub.ListAgents(pb.ListAgentsRequest(page_size=2), metadata=fleet.user)
     other_query = pb.ListAgentsRequest(page_token=first.next_page_token, filter='drained = "true"')
     assert (await failure(stub.ListAgents(other_query, metadata=fleet.user))).fields == ["page_token"]
@@ -275,6 +307,39 @@ async def test_the_ledger_is_verified(fleet: Fleet) -> None:
     assert (missing.code, missing.metadata["kind"]) == (Code.NOT_FOUND, "resource_group")
 
 
+async def test_orphans_are_listed_and_ended(fleet: Fleet) -> None:
+    await fleet.agents("n1")
+    kernels = [uuid.UUID(int=number) for number in (1, 2, 3)]
+    async with fleet.service.database.transaction() as tx:
+        found = [Found(kernel, 1, None, "RUNNING") for kernel in kernels]
+        assert await orphans.replace(tx, "n1", found) == set()
+    stub = fleet.stub
+    listed: list[pb.Orphan] = []
+    request = pb.ListOrphansRequest(page_size=2)
+    while True:
+        page = await stub.ListOrphans(request, metadata=fleet.admin)
+        listed += page.orphans
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert [(orphan.agent_id, orphan.attempt_id, orphan.end_requested) for orphan in listed] == [
+        ("n1", f"{kernel}.1", False) for kernel in kernels
+    ]
+    ids = [f"{kernels[0]}.1"]
+    for _ in range(2):
+        ended = await stub.EndOrphans(pb.EndOrphansRequest(agent_id="n1", attempt_ids=ids), metadata=fleet.admin)
+        assert list(ended.attempt_ids) == ids
+    page = await stub.ListOrphans(pb.ListOrphansRequest(agent_id="n1"), metadata=fleet.admin)
+    assert [orphan.end_requested for orphan in page.orphans] == [True, False, False]
+    for unknown in (
+        pb.EndOrphansRequest(agent_id="none"),
+        pb.EndOrphansRequest(agent_id="n1", attempt_ids=[*ids, f"{kernels[0]}.2"]),
+    ):
+        assert (await failure(stub.EndOrphans(unknown, metadata=fleet.admin))).code is Code.NOT_FOUND
+    ended = await stub.EndOrphans(pb.EndOrphansRequest(agent_id="n1"), metadata=fleet.admin)
+    assert len(ended.attempt_ids) == 3
+
+
 ADMIN_ONLY: list[tuple[str, Any]] = [
     ("DrainAgent", pb.DrainAgentRequest(agent_id="n1")),
     ("UndrainAgent", pb.UndrainAgentRequest(agent_id="n1")),
@@ -283,6 +348,8 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
     ("DeleteResourceGroup", pb.DeleteResourceGroupRequest(name="default")),
     ("CreateJoinToken", pb.CreateJoinTokenRequest()),
     ("VerifyLedger", pb.VerifyLedgerRequest()),
+    ("ListOrphans", pb.ListOrphansRequest()),
+    ("EndOrphans", pb.EndOrphansRequest(agent_id="n1")),
 ]
 
 

@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from sqlalchemy import text
 
-from manager.store import journal
+from manager.store import cluster, journal
 from manager.store.database import Database, StoreUnavailable
-from manager.store.journal import Entry, Event, JournalTail, ReaderTooSlow, RevisionCompacted, RevisionInFuture
+from manager.store.journal import Entry, Event, ReaderTooSlow, RevisionCompacted, RevisionInFuture, RevisionLost
+from manager.store.journal_tail import PORTION, JournalTail
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -44,7 +45,7 @@ async def take(tail: JournalTail, after: int, number: int, seconds: float = 20.0
     events: list[Event] = []
     async with asyncio.timeout(seconds), contextlib.aclosing(tail.follow(after)) as following:
         async for portion in following:
-            assert 1 <= len(portion) <= journal.PORTION
+            assert 1 <= len(portion) <= PORTION
             events += portion
             if len(events) >= number:
                 break
@@ -176,7 +177,7 @@ async def test_revisions_that_are_not_there(database: Database) -> None:
             assert await journal.compact(tx, 4) == 4
             assert await journal.compact(tx, 4) == 0
             assert await journal.compact(tx, 3) == 0
-            assert await journal.head(tx) == (10, 4)
+            assert (await journal.head(tx))[:2] == (10, 4)
         async with database.transaction() as tx:
             with pytest.raises(RevisionCompacted) as compacted:
                 await journal.read(tx, 3, 10)
@@ -187,11 +188,36 @@ async def test_revisions_that_are_not_there(database: Database) -> None:
         assert revisions(await take(tail, 4, 6)) == [5, 6, 7, 8, 9, 10]
 
 
+async def test_a_restored_database_is_another_history(database: Database) -> None:
+    await write(database, *(entry(number) for number in range(10)))
+    async with running(JournalTail(database, poll_seconds=0.05)) as tail:
+        assert revisions(await take(tail, 8, 2)) == [9, 10]
+        lost = tail.incarnation
+        following = asyncio.create_task(take(tail, 10, 1))
+        waiting = asyncio.create_task(take(tail, 0, 11))
+        async with database.transaction() as tx:
+            await tx.execute(text("DELETE FROM journal WHERE revision > 3"))
+            await tx.execute(text("UPDATE journal_head SET revision = 3"))
+            incarnation = str(await cluster.begin_incarnation(tx))
+        await write(database, *(entry(number) for number in range(20)))
+        # Their revisions are there again, and are others.
+        for task in (following, waiting):
+            with pytest.raises(RevisionLost) as raised:
+                await task
+            assert raised.value.incarnation == incarnation
+        assert revisions(await take(tail, 10, 2))[:2] == [11, 12]
+        async with database.transaction() as tx:
+            with pytest.raises(RevisionLost):
+                await journal.read(tx, 10, 1, incarnation=lost)
+            assert (await journal.read(tx, 10, 1, incarnation=incarnation)).incarnation == incarnation
+            assert revisions((await journal.read(tx, 10, 1)).events) == [11]
+
+
 async def test_everything_can_be_compacted_and_numbers_go_on(database: Database) -> None:
     await write(database, entry(), entry())
     async with database.transaction() as tx:
         assert await journal.compact(tx, 10**9) == 2
-        assert await journal.head(tx) == (2, 2)
+        assert (await journal.head(tx))[:2] == (2, 2)
     async with running(JournalTail(database, poll_seconds=0.05)) as tail:
         following = asyncio.create_task(take(tail, 2, 1))
         assert await write(database, entry()) == 3

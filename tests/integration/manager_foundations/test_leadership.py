@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from manager.store import leadership
 from manager.store.database import Database, StoreUnavailable
-from manager.store.leadership import NotLeader
+from manager.store.leadership import Lease, NotLeader
 from tests.integration.manager_foundations.rig import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -24,8 +24,8 @@ class Body:
         self.terms: list[int] = []
         self.leading = False
 
-    async def __call__(self, term: int) -> None:
-        self.terms.append(term)
+    async def __call__(self, lease: Lease) -> None:
+        self.terms.append(lease.term)
         self.leading = True
         try:
             await asyncio.Event().wait()
@@ -81,7 +81,7 @@ async def test_a_leader_whose_connection_is_cut_stops_at_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It does not have to ask.
-    monkeypatch.setattr(leadership, "_PROBE_SECONDS", 3600.0)
+    monkeypatch.setattr(leadership, "RENEWAL_SECONDS", 3600.0)
     body = Body()
     lead = asyncio.create_task(leadership.lead(database, "x", body))
     await until(holds(lambda: body.leading))
@@ -123,7 +123,10 @@ async def test_a_stale_term_writes_nothing(database: Database) -> None:
     assert names == ["default", "in-time"]
 
 
-async def test_no_term_begins_while_a_write_of_the_one_before_is_under_way(database: Database) -> None:
+async def test_no_term_begins_while_a_write_of_the_one_before_is_under_way(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leadership, "_PATIENCE_SECONDS", 60.0)
     first, second = Body(), Body()
     async with campaigning(database, first) as tasks:
         await until(holds(lambda: first.leading))
@@ -152,9 +155,9 @@ async def test_a_body_that_fails_gives_up_its_term(database: Database) -> None:
     terms: list[int] = []
     failing = asyncio.Event()
 
-    async def body(term: int) -> None:
-        terms.append(term)
-        if term == 1:
+    async def body(lease: Lease) -> None:
+        terms.append(lease.term)
+        if lease.term == 1:
             raise ZeroDivisionError
         failing.set()
         await asyncio.Event().wait()
@@ -170,10 +173,10 @@ async def test_a_body_that_fails_gives_up_its_term(database: Database) -> None:
 
 
 async def test_errors_of_a_body_are_told_apart(database: Database) -> None:
-    async def broken(term: int) -> None:
+    async def broken(lease: Lease) -> None:
         raise ZeroDivisionError
 
-    async def deposed(term: int) -> None:
+    async def deposed(lease: Lease) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(raising(NotLeader("over")))
             group.create_task(raising(StoreUnavailable("gone")))

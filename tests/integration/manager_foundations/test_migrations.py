@@ -15,7 +15,8 @@ from alembic.runtime.migration import MigrationContext
 from sqlmodel import SQLModel
 
 from manager.store import tables
-from manager.store.database import Database, StoreUnavailable, parse_url
+from manager.store.connections import parse_url
+from manager.store.database import Database, StoreUnavailable
 from manager.store.migrations import SchemaTooNewError, WrongEncodingError, configuration, migrate
 from tests.integration.databases import Postgres
 

@@ -224,21 +224,27 @@ async def test_the_loss_of_the_database_is_survived(directory: Path) -> None:
 async def test_two_replicas_on_one_server_of_ones_own(postgres: Postgres, directory: Path) -> None:
     async with fresh_database(postgres) as url:
         with passable_directory() as other:
-            async with (
-                manager(directory, "--dev", RETINUE_DATABASE_URL=url) as first,
-                manager(other / "m", "--dev", "--log-json", RETINUE_DATABASE_URL=url) as second,
-            ):
-                assert not (directory / "postgres").exists()
-                async with first.channel() as there, second.channel() as here:
-                    request = account_service_pb2.CreateProjectRequest(project=account_service_pb2.Project(name="p"))
-                    await account_service_pb2_grpc.AccountServiceStub(there).CreateProject(
-                        request, metadata=first.metadata
-                    )
-                    # The second one's file was written by itself, over accounts that were there already.
-                    listed = await account_service_pb2_grpc.AccountServiceStub(here).ListProjects(
-                        account_service_pb2.ListProjectsRequest(), metadata=second.metadata
-                    )
-                    assert [project.name for project in listed.projects] == ["default", "p"]
+            key = other / "seal"
+            key.write_text("0" * 64)
+            shared = {"RETINUE_DATABASE_URL": url, "RETINUE_CA_SEAL_KEY_FILE": str(key)}
+            async with manager(directory, "--dev", ready=True, **shared) as first:
+                async with manager(other / "without", RETINUE_DATABASE_URL=url, ready=False) as refused:
+                    assert await refused.ended(15) == 1
+                await with_a_second(other / "m", directory, first, shared)
+
+
+async def with_a_second(place: Path, directory: Path, first: Manager, shared: dict[str, str]) -> None:
+    async with manager(place, "--dev", "--log-json", ready=True, **shared) as second:
+        assert second.said["ca_fingerprint"] == first.said["ca_fingerprint"]
+        assert not (directory / "postgres").exists()
+        async with first.channel() as there, second.channel() as here:
+            request = account_service_pb2.CreateProjectRequest(project=account_service_pb2.Project(name="p"))
+            await account_service_pb2_grpc.AccountServiceStub(there).CreateProject(request, metadata=first.metadata)
+            # The second one's file was written by itself, over accounts that were there already.
+            listed = await account_service_pb2_grpc.AccountServiceStub(here).ListProjects(
+                account_service_pb2.ListProjectsRequest(), metadata=second.metadata
+            )
+            assert [project.name for project in listed.projects] == ["default", "p"]
 
 
 async def command(*arguments: str) -> tuple[int, str, str]:
@@ -252,7 +258,9 @@ async def command(*arguments: str) -> tuple[int, str, str]:
 
 
 async def test_administrators_are_made_on_the_machine(directory: Path) -> None:
-    # Without a manager first: the database is there for as long as the command.
+    async with manager(directory):
+        pass
+    # Without a manager: the database is there for as long as the command.
     code, output, complaints = await command("create-admin", "root", "--data-dir", str(directory))
     assert code == 0, complaints
     assert running_server(directory / "postgres") is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,7 +24,7 @@ from retinue.manager.v1 import (
     session_service_pb2,
     session_service_pb2_grpc,
 )
-from tests.integration.manager_foundations.rig import Service, bearer, failure
+from tests.integration.manager_foundations.rig import Service, bearer, failure, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -238,3 +239,30 @@ async def test_what_is_wrong_with_a_question(callers: Callers) -> None:
     ):
         refused = await failure(callers.accounts.GetQuotas(request, metadata=callers.metadata["ada"]))
         assert (refused.code, refused.fields) == (Code.INVALID_ARGUMENT, fields)
+
+
+async def test_what_waits_is_bounded_without_a_quota(database_url: str, tmp_path: Path) -> None:
+    async with served(database_url, tmp_path, max_pending_sessions=3) as service, service.channel() as channel:
+        tokens = {
+            name: await service.user(name, role=role)
+            for name, role in (("root", "ADMIN"), ("ada", "USER"), ("ben", "USER"))
+        }
+        callers = Callers(channel, service, tokens)
+        await callers.create("ada")
+        many = session_service_pb2.CreateSessionsRequest(specs=[spec()] * 4)
+        made = await callers.sessions.CreateSessions(many, metadata=callers.metadata["ada"])
+        assert [item.HasField("accepted") for item in made.results] == [True, True, False, False]
+        expected = [("users/ada", "3 of at most 3 sessions of user ada wait already")]
+        assert [(item.subject, item.description) for item in made.results[3].refused.violations] == expected
+        assert await violations(callers.create("ada")) == expected
+        await callers.create("ben")
+        # What no longer waits makes room, and a quota takes the place of the bound.
+        await callers.sessions.TerminateSession(
+            session_service_pb2.TerminateSessionRequest(session=made.results[0].accepted.id),
+            metadata=callers.metadata["ada"],
+        )
+        await callers.create("ada")
+        assert await violations(callers.create("ada")) == expected
+        await callers.set(USER, "ada", max_pending_sessions=4)
+        await callers.create("ada")
+        assert [subject for subject, _ in await violations(callers.create("ada"))] == ["users/ada"]

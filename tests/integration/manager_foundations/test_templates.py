@@ -353,7 +353,7 @@ async def test_bad_references_and_masks(rig: Rig) -> None:
             assert (refused.code, refused.fields) == (Code.INVALID_ARGUMENT, fields)
     assert (await failure(rig.render(spb.SessionSpec()))).fields == ["spec.template"]
     assert (await failure(rig.session(of("t"), request_id="7"))).fields == ["request_id"]
-    assert (await failure(rig.get("a\0b"))).reason == "NOT_FOUND"
+    assert (await failure(rig.get("a\0b"))).reason == "INVALID_FIELD"
     assert (await failure(rig.get("t", version=-1))).fields == ["version"]
     assert (await failure(rig.names(page_size=-1))).fields == ["page_size"]
     for path in ("name", "spec.", "spec.nothing", "spec.template", "version"):

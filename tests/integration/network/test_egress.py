@@ -10,6 +10,7 @@ import pytest
 from tests.integration.network.nodes import (
     PATIENCE,
     Cluster,
+    Node,
     Tap,
     WorkerError,
     inside,
@@ -18,6 +19,7 @@ from tests.integration.network.nodes import (
     namespace,
     plain_frame,
     run,
+    switched_nodes,
     two_nodes,
     worker,
 )
@@ -235,6 +237,24 @@ async def test_vxlan_is_taken_from_the_sessions_own_nodes_only() -> None:
             forge("192.0.2.99", "192.0.2.77", b"forged")
             forge(two.address, one.address, END)
             assert not [frame for frame in await tap.until(END) if b"forged" in frame]
+
+
+async def test_a_node_of_one_session_is_no_node_of_another() -> None:
+    async with switched_nodes(3) as (_, (one, two, three)):
+        shared, other = Cluster([one, two], vni=4100), Cluster([one, three], vni=4200, subnet="10.128.0.16/28")
+        async with shared.up(), other.up():
+            main, remote = other.kernels
+
+            def send(node: Node, text: bytes) -> None:
+                with inside(node.name, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender:
+                    sender.bind((node.address, 0))
+                    frame = plain_frame(main.member.mac, remote.member.mac, text)
+                    sender.sendto(vxlan(4200, frame), (one.address, 4789))
+
+            with Tap(main.namespace, "eth0") as tap:
+                send(two, b"forged")
+                send(three, END)
+                assert not [frame for frame in await tap.until(END) if b"forged" in frame]
 
 
 def tap_mac(name: str) -> bytes:

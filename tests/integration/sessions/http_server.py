@@ -18,7 +18,9 @@ class Headers(tornado.web.RequestHandler):
     """Says what came."""
 
     def get(self) -> None:
-        self.set_header("Set-Cookie", "own=1; Domain=localhost; Path=/; HttpOnly")
+        # As browsers read it, and as attackers write it.
+        spelling = "Domain =" if "spaced" in self.request.uri else "Domain="
+        self.set_header("Set-Cookie", f"own=1; {spelling}localhost; Path=/; HttpOnly")
         self.write(json.dumps({"path": self.request.uri, "headers": list(self.request.headers.get_all())}))
 
     async def post(self) -> None:

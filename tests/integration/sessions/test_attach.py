@@ -159,7 +159,7 @@ def _memory(cluster: Cluster) -> int:
     ("values", "field"),
     [
         ({"hostname": "sub9"}, "hostname"),
-        ({"command": ["a\0b"]}, "start.command"),
+        ({"command": ["a\0b"]}, "start.command[0]"),
         ({"command": [""]}, "start.command[0]"),
         ({"command": ["x"] * 1025}, "start.command"),
         ({"command": ["x"], "environment": {"A=B": ""}}, "start.environment['A=B']"),

@@ -178,7 +178,7 @@ async def test_create(
         ("GetSession", pb.GetSessionRequest(), "NOT_FOUND", "NOT_FOUND", []),
         ("GetSession", pb.GetSessionRequest(session="'; DROP TABLE session; --"), "NOT_FOUND", "NOT_FOUND", []),
         ("GetSession", pb.GetSessionRequest(session="0" * 36), "NOT_FOUND", "NOT_FOUND", []),
-        ("GetSession", pb.GetSessionRequest(session="x\0y"), "NOT_FOUND", "NOT_FOUND", []),
+        ("GetSession", pb.GetSessionRequest(session="x\0y"), "INVALID_ARGUMENT", "INVALID_FIELD", ["session"]),
         ("GetSessionGraph", pb.GetSessionGraphRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
         ("TerminateSession", pb.TerminateSessionRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
         ("ExplainSession", pb.ExplainSessionRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),

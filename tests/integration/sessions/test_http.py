@@ -111,6 +111,8 @@ async def test_the_program_sees_its_own_cookies_only(session: Session) -> None:
             came = dict(json.loads(await answer.read())["headers"])
             # No cookie of a program's is for other hosts of the domain.
             assert answer.headers["Set-Cookie"] == "own=1; Path=/; HttpOnly"
+        async with web.get(origin + "spaced") as answer:
+            assert answer.headers["Set-Cookie"] == "own=1; Path=/; HttpOnly"
         assert came["Cookie"] == "own=1"
         assert [name for name in came if name.lower().startswith("x-retinue")] == []
         host = origin.removeprefix("http://").strip("/")
@@ -159,6 +161,14 @@ async def test_requests_that_are_none(session: Session, client: Client) -> None:
         assert (await raw(origin, f"GET / HTTP/1.1\nHost: HOST\n{good}\n")).endswith("200 OK")
         for request, answer in (
             ("GET / HTTP/1.1\nHost: HOST\n\n", "401"),
+            # What says where a request comes from counts, also when it is to be taken away on the way.
+            (f"GET / HTTP/1.1\nHost: HOST\n{good}Origin: https://evil.example\n\n", "403"),
+            (f"GET / HTTP/1.1\nHost: HOST\n{good}Connection: Origin\nOrigin: https://evil.example\n\n", "403"),
+            (
+                f"GET / HTTP/1.1\nHost: HOST\n{good}Connection: Sec-Fetch-Site, X-Retinue-Sec-Fetch-Site\n"
+                "Sec-Fetch-Site: same-site\n\n",
+                "403",
+            ),
             (f"GET / HTTP/1.1\nHost: 127.0.0.1\n{good}\n", "421"),
             (f"GET / HTTP/1.1\nHost: {foreign}\n{good}\n", "401"),
             # The host of an absolute address counts, and not that beside it.

@@ -188,6 +188,18 @@ async def test_termination_checks_the_etag(client: Client) -> None:
     await client.sessions.terminate(session.id)
 
 
+async def test_force_cuts_the_grace_of_a_session_that_is_ending(client: Client) -> None:
+    stubborn = "trap 'echo asked' TERM; while true; do sleep 0.3; echo on; done"
+    session = await client.sessions.create(type="interactive", command=["sh", "-c", stubborn], termination_grace=300)
+    await session.wait("RUNNING", timeout=30)
+    await session.terminate()
+    # By then the agent has reported that it stops the kernel, and has nothing more to report before the end of the grace.
+    while "on\n" * 5 not in (await output(client, session.id)).partition("asked\n")[2]:
+        await asyncio.sleep(0.2)
+    await session.terminate(force=True)
+    await session.wait_ended(timeout=60)
+
+
 async def test_lists_page_by_page_and_by_filter(client: Client) -> None:
     made = [
         await client.sessions.create(

@@ -160,7 +160,7 @@ async def test_what_takes_long(session: Session) -> None:
         (["--debug", "x"], {}, ["arguments[1]"]),
         ([], {"LD_PRELOAD": "x"}, ["environment['LD_PRELOAD']"]),
         ([], {"RETINUE_X": "x"}, ["environment['RETINUE_X']"]),
-        (["a\0b"], {}, ["arguments"]),
+        (["a\0b"], {}, ["arguments[0]"]),
         (["--more"], {"MORE": ""}, ["arguments[0]", "environment['MORE']"]),
     ],
 )

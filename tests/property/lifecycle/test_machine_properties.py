@@ -44,8 +44,7 @@ steps = st.lists(
         st.just(("exceed_time_limit",)),
         st.just(("give_up_waiting",)),
         st.tuples(st.just("preempt"), st.booleans()),
-        st.tuples(st.just("lose"), st.integers(0, 3)),
-        st.tuples(st.just("lose_running"), st.integers(0, 3)),
+        st.tuples(st.just("strand"), st.integers(0, 3), st.booleans()),
         st.just(("place",)),
     ),
     max_size=25,
@@ -70,13 +69,11 @@ def apply(machine: SessionMachine, step: tuple[object, ...]) -> None:
         case ("observe", int(rank), int(epoch), Observation() as observation):
             kernel = machine.session.kernels[rank % len(machine.session.kernels)]
             machine.observe(kernel.id, epoch, observation)
-        case ("lose", int(rank)):
+        case ("strand", int(rank), bool(revoked)):
             kernel = machine.session.kernels[rank % len(machine.session.kernels)]
-            if kernel.goal is Goal.STOPPED:
-                machine.lose(kernel.id, kernel.epoch)
-        case ("lose_running", int(rank)):
-            kernel = machine.session.kernels[rank % len(machine.session.kernels)]
-            machine.lose_running(kernel.id, kernel.epoch)
+            machine.strand(kernel.id, kernel.epoch, "n", revoked=revoked)
+            kept = machine.session.state is SessionState.RUNNING and not revoked and kernel.goal is not Goal.STOPPED
+            assert kernel.attempt_ended or kept
         case ("place",):
             place(machine)
         case ("terminate",):

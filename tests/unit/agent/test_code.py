@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.backends.backend import BackendError
 from agent.code import batch, messages
+from agent.code.inside import LARGEST_ANSWER, parse_answer
 from agent.code.runs import MOST_BYTES, OffsetPastEndError, Run
 from retinue.manager.v1 import code_pb2 as pb
 
@@ -29,6 +31,12 @@ def test_whatever_a_kernel_says_becomes_events_that_can_be_sent(kind: str, conte
     for event in found:
         assert pb.CodeEvent.FromString(event.SerializeToString()) == event
     assert messages.completions(1, content).query_id == 1
+
+
+@pytest.mark.parametrize("answer", [b"", b"\xff", b"[]", b"7", b'{"a"', b"[" * LARGEST_ANSWER, b'{"a":' * 9_000])
+def test_an_answer_of_the_launcher_that_makes_no_sense(answer: bytes) -> None:
+    with pytest.raises(BackendError, match="makes no sense"):
+        parse_answer(answer)
 
 
 def test_streams_and_media() -> None:
@@ -105,3 +113,13 @@ def test_usual_commands() -> None:
     assert "cc" in found[1][1]
     assert "./main" in found[2][1]
     assert batch.steps(pb.CodeBatch(exec="x"), "python") == [(pb.CODE_PHASE_EXEC, "x")]
+
+
+def test_characters_in_pieces_and_half_of_one_at_the_end() -> None:
+    printer = batch.Printer()
+    first, second = "é".encode()
+    assert printer.events(bytes([65, first]), errors=False) == [pb.CodeEvent(stdout="A")]
+    assert printer.events(b"x", errors=True) == [pb.CodeEvent(stderr="x")]
+    assert printer.events(bytes([second]), errors=False) == [pb.CodeEvent(stdout="é")]
+    assert printer.events(bytes([first]), errors=True) == []
+    assert printer.rest() == [pb.CodeEvent(stderr="�")]

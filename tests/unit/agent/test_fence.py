@@ -88,3 +88,31 @@ def test_a_warden_gives_the_agent_a_little_time(now: float, overdue: set[str]) -
     known = warden.Guarded("boot", 100.0, {"a.1": 10.0, "b.1": 30.0, "d.1": 1.0}, processes)
     assert known.overdue(now).keys() == overdue
     assert known.pause() == 1.0 / warden.LOOKS
+
+
+async def test_contact_is_written_when_it_matters_to_a_warden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.reconcile.fence.RETRY", 0.01)
+    path = tmp_path / "fence.json"
+    fence = Fence(tmp_path, "boot", lambda: 100.0)
+    keeping = asyncio.create_task(fence.keep_written())
+
+    async def contact(expected: float) -> None:
+        async with asyncio.timeout(10):
+            while (known := warden.read(path, "boot")) is None or known.contact != expected:
+                await asyncio.sleep(0.005)
+
+    fence.guard([guarded("a", 10.0)])
+    await contact(100.0)
+    # A heartbeat later the warden needs no news.
+    fence.confirm(100.1)
+    assert not fence.matters()
+    fence.confirm(100.3)
+    await contact(100.3)
+    # A disk that refuses ends nothing, and is tried again.
+    path.unlink()
+    path.mkdir()
+    fence.confirm(103.0)
+    await asyncio.sleep(0)
+    path.rmdir()
+    await contact(103.0)
+    keeping.cancel()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.attempts import AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
+from agent.conditions import ConditionType
 from agent.network.errors import NetworkError
 from agent.reconcile.loop import PARALLEL_CREATES, Reconciler
 
@@ -69,6 +70,9 @@ class MemoryBackend:
         attempt = ObservedAttempt(spec.id, spec.session_id, spec.kernel_id, spec.networked, phase)
         self._set(replace(attempt, reason=reason, message=message))
 
+    async def identify(self, spec: AttemptSpec) -> None:
+        self._set(replace(self.attempts[spec.id], session_id=spec.session_id, networked=spec.networked))
+
     def namespace_path(self, attempt_id: str) -> str:
         return f"/proc/{attempt_id}/ns/net"
 
@@ -101,15 +105,18 @@ class MemoryLinks:
         self.there: set[str] = set()
         self.attached: list[tuple[str, str]] = []
 
-    async def ensure(self, network: Net) -> None:
+    async def ensure(self, network: Net) -> int:
+        steps = int(network.session_id not in self.there)
         self.there.add(network.session_id)
         if self.failures > 0:
             self.failures -= 1
             raise NetworkError("the cable is out")
+        return steps
 
-    async def attach(self, network: Net, kernel_id: str, netns_path: str) -> None:
+    async def attach(self, network: Net, kernel_id: str, netns_path: str) -> int:
         assert network.session_id in self.there
         self.attached.append((kernel_id, netns_path))
+        return 1
 
     async def remove(self, session_id: str) -> None:
         self.there.discard(session_id)
@@ -164,6 +171,7 @@ async def bench() -> AsyncIterator[Bench]:
         lambda network: f"hosts of {network.session_id}",
         clock=time.monotonic,
         random_numbers=random.SystemRandom(),
+        inspection_interval=0.05,
     )
     await backend.open(loop.changed)
     stopping = asyncio.Event()
@@ -248,3 +256,53 @@ async def test_stopped_before_it_was_created(bench: Bench) -> None:
     await bench.until(lambda: bench.phase("a.1") is Phase.EXITED)
     assert bench.backend.attempts["a.1"].reason == "STOPPED"
     assert bench.backend.hosts == {}
+
+
+async def test_only_what_is_named_is_removed_when_absence_does_not(bench: Bench) -> None:
+    attempts = [wanted("a", goal=Goal.RUNNING), wanted("b", goal=Goal.RUNNING)]
+    bench.loop.set_desired(attempts, [])
+    await bench.until(lambda: bench.phase("a.1") is bench.phase("b.1") is Phase.RUNNING)
+    bench.loop.set_desired([], [], ["a.1"], absence_removes=False)
+    await bench.until(lambda: bench.phase("a.1") is Phase.STOPPING)
+    assert bench.phase("b.1") is Phase.RUNNING
+    bench.loop.change_desired([], ["b.1"], [], [])
+    await bench.until(lambda: bench.phase("b.1") is Phase.STOPPING)
+
+
+async def test_a_rebuilt_attempt_outlives_its_absence_and_is_identified_by_name(bench: Bench) -> None:
+    lost = ObservedAttempt("a.1", "", "a", False, Phase.RUNNING, start_time=1.0, rebuilt=True)
+    bench.backend.attempts["a.1"] = lost
+    bench.loop.set_desired([wanted("b", goal=Goal.RUNNING)], [])
+    await bench.until(lambda: bench.phase("b.1") is Phase.RUNNING)
+    assert bench.phase("a.1") is Phase.RUNNING
+    bench.loop.change_desired([wanted("a", goal=Goal.RUNNING)], [], [], [])
+    await bench.until(lambda: bench.backend.attempts["a.1"].session_id != "")
+    bench.loop.change_desired([], ["a.1"], [], [])
+    await bench.until(lambda: bench.phase("a.1") is Phase.STOPPING)
+
+
+async def test_a_network_that_others_removed_is_made_again(bench: Bench) -> None:
+    bench.loop.set_desired([wanted("a", networked=True)], [Net("s")])
+    await bench.until(lambda: bench.phase("a.1") is Phase.RUNNING)
+    attached = len(bench.links.attached)
+    bench.links.there.clear()
+    await bench.until(lambda: bench.links.there == {"s"} and len(bench.links.attached) > attached)
+    assert bench.loop.conditions.all() == ()
+
+
+async def test_a_network_that_cannot_be_repaired_is_reported_until_it_is(bench: Bench) -> None:
+    bench.loop.set_desired([wanted("a", networked=True)], [Net("s")])
+    await bench.until(lambda: bench.phase("a.1") is Phase.RUNNING)
+    bench.links.failures = 2
+    await bench.until(lambda: bench.loop.trouble("a.1") == "the cable is out")
+    assert [each.type for each in bench.loop.conditions.all()] == [ConditionType.NETWORK_DEGRADED]
+    assert bench.phase("a.1") is Phase.RUNNING
+    await bench.until(lambda: bench.loop.conditions.all() == ())
+    # What is removed is not degraded any more.
+    bench.links.failures = 1000
+    await bench.until(lambda: bench.loop.conditions.all() != ())
+    bench.loop.change_desired([], ["a.1"], [], ["s"])
+    await bench.until(lambda: bench.phase("a.1") is Phase.STOPPING)
+    bench.backend.attempts.clear()
+    bench.loop.changed()
+    await bench.until(lambda: bench.loop.conditions.all() == ())

@@ -15,6 +15,7 @@ from agent.reconcile.plan import (
     Decline,
     Desired,
     EnsureNetwork,
+    Identify,
     Kill,
     Observed,
     Release,
@@ -137,3 +138,39 @@ def test_let_go_with_its_mates_only(mate: ObservedAttempt | None, released: bool
     elsewhere = replace(other, spec=replace(other.spec, session_id="t"))
     desired = Desired({"k.1": RUN, "m.1": elsewhere}, frozenset(), complete=True)
     assert Release("k.1") in plan(desired, Observed(attempts, set(), set(), set()), 0.0)
+
+
+REBUILT = replace(RUNNING, session_id="", rebuilt=True)
+
+
+@pytest.mark.parametrize("there", [CREATED, RUNNING, WIRED_CREATED, REBUILT])
+def test_absence_ends_only_what_it_may(there: ObservedAttempt) -> None:
+    def steps(**desired: object) -> list[Action]:
+        wanted = Desired({}, set(), complete=True, **desired)  # type: ignore[arg-type]
+        return plan(wanted, Observed({"k.1": there}, {"other"}, {"other"}, set()), 50.0)
+
+    absent = steps()
+    if there.rebuilt:
+        # Its network may be any of them.
+        assert absent == []
+    else:
+        assert absent == [Stop("k.1", DEFAULT_GRACE), RemoveNetwork("other")]
+    assert steps(absence_removes=False) == []
+    assert steps(absence_removes=False, removed={"k.1"}) == [Stop("k.1", DEFAULT_GRACE)]
+    assert steps(absence_removes=False, removed_networks={"other"}) == [RemoveNetwork("other")]
+    assert steps(removed={"k.1"})[0] == Stop("k.1", DEFAULT_GRACE)
+
+
+def test_an_ended_attempt_is_forgotten_whatever_absence_means() -> None:
+    desired = Desired({}, set(), complete=True, absence_removes=False)
+    assert plan(desired, Observed({"k.1": EXITED}, set(), set(), {"k.1"}), 50.0) == [Remove("k.1")]
+
+
+def test_a_rebuilt_attempt_is_identified_before_anything_else_but_its_end() -> None:
+    def steps(wanted: DesiredAttempt, there: ObservedAttempt) -> list[Action]:
+        return plan(Desired({"k.1": wanted}, set(), complete=True), Observed({"k.1": there}, set(), set(), set()), 50.0)
+
+    for there in (REBUILT, replace(REBUILT, phase=Phase.CREATED, start_time=None)):
+        assert steps(RUN, there) == steps(HOLD, there) == [Identify("k.1")]
+        assert steps(STOP, there) == [Stop("k.1", 5.0)]
+    assert steps(RUN, replace(REBUILT, session_id="s")) == []

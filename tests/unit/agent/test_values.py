@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agent import checked
 from agent.amounts import parse_slots
 from agent.attempts import AttemptSpec, Phase
 from agent.backends.backend import UnknownAttemptError
 from agent.backends.book import Book
 from agent.backends.cgroups import Limits, cpu_settings, memory_settings, quota
 from agent.backends.processes import Process, identify, parse_stat
-from agent.backends.records import Record, Records, decode, encode, ended
+from agent.backends.records import Loaded, Record, Records, decode, encode, ended
 from agent.backends.sandbox import Sandbox, Settings, environment_of, gate_script, hidden_paths, inner_arguments
 from agent.backends.status import Status, parse_status
 from agent.backends.verdict import verdict
-from agent.enrollment import endpoint, normal_fingerprint, split_address
+from agent.enrollment import normal_fingerprint
+from agent.managers import agent_endpoints, parse_managers, split_address
 from agent.resources.discovery import Node, capacity, discover, parallel_starts
 
 RECORD = Record("k.1", "s", "k", "boot", networked=True, monitor=Process(5, 77), init=Process(6, 78))
@@ -57,11 +59,11 @@ def test_record_round_trip() -> None:
         replace(RECORD, phase=Phase.EXITED, exit_code=3, log_size=9),
     ):
         assert decode(encode(record)) == record
-    values = json.loads(encode(RECORD))
+    values = checked.load(encode(RECORD))
     # A field of a later version is no reason to lose an attempt, nor is one that this version added.
-    assert decode(json.dumps(values | {"later": 1}).encode()) == RECORD
+    assert decode(checked.dump(values | {"later": 1})) == RECORD
     del values["log_size"]
-    assert decode(json.dumps(values).encode()) == RECORD
+    assert decode(checked.dump(values)) == RECORD
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"id": "k.1"}', '{"phase": "no"}', "null"])
@@ -70,24 +72,34 @@ def test_damaged_record(text: str) -> None:
         decode(text.encode())
 
 
+def test_no_flipped_bit_is_taken_for_another_record() -> None:
+    content = encode(RUNNING)
+    for position in range(len(content)):
+        for bit in range(8):
+            flipped = content[:position] + bytes([content[position] ^ 1 << bit]) + content[position + 1 :]
+            # White space may change.
+            with contextlib.suppress(ValueError):
+                assert decode(flipped) == RUNNING
+
+
 def test_records_on_disk(tmp_path: Path) -> None:
     records = Records(tmp_path / "attempts")
-    assert records.load() == ({}, set())
+    assert records.load() == Loaded()
     assert records.add(RECORD)
     assert not records.add(replace(RECORD, session_id="other"))
-    assert Records(tmp_path / "attempts").load() == ({"k.1": RECORD}, set())
+    assert Records(tmp_path / "attempts").load() == Loaded({"k.1": RECORD})
     # Half made, half removed, damaged, and not ours.
     for name in (".new-a.1", ".old-b.1", "damaged.1", "something"):
         (tmp_path / "attempts" / name).mkdir()
     (tmp_path / "attempts" / "damaged.1" / "record.json").write_bytes(encode(RECORD))
-    loaded, unreadable = Records(tmp_path / "attempts").load()
-    assert (loaded, unreadable) == ({"k.1": RECORD}, {"damaged.1"})
+    loaded = Records(tmp_path / "attempts").load()
+    assert loaded == Loaded({"k.1": RECORD}, {"damaged.1": None})
     assert not (tmp_path / "attempts" / ".new-a.1").exists()
     assert not (tmp_path / "attempts" / ".old-b.1").exists()
     records.remove("k.1")
     assert records.was_removed("k.1")
     again = Records(tmp_path / "attempts")
-    assert again.load()[0] == {}
+    assert again.load().records == {}
     assert again.was_removed("k.1")
     assert not again.was_removed("k.2")
 
@@ -195,8 +207,8 @@ def test_limits() -> None:
 
 
 def test_arguments_never_name_what_the_user_set() -> None:
-    kernel = Sandbox("h", ("run", "$(x)"), {"SECRET": "hush", "LD_PRELOAD": "/evil.so"}, {}, {}, Path("/w"))
-    arguments = inner_arguments(kernel, Settings(Path("/m"), 7, 8, ()))
+    kernel = Sandbox("h", ("run", "$(x)"), {"SECRET": "hush", "LD_PRELOAD": "/evil.so"}, {}, {}, Path("/w"), 7)
+    arguments = inner_arguments(kernel, Settings(Path("/m"), 8, (), b""))
     assert not [argument for argument in arguments if "hush" in argument or "LD_PRELOAD" in argument]
     assert arguments[-3:] == ["sh", "run", "$(x)"]
     assert "--reuid=7" in arguments
@@ -205,7 +217,7 @@ def test_arguments_never_name_what_the_user_set() -> None:
     assert "SECRET=hush" in values
     assert f'"$e{len(values) - 1}"' in gate_script(len(values))
     assert f'"$e{len(values)}"' not in gate_script(len(values))
-    assert inner_arguments(replace(kernel, command=()), Settings(Path("/m"), 7, 8, ()))[-2:] == ["sleep", "infinity"]
+    assert inner_arguments(replace(kernel, command=()), Settings(Path("/m"), 8, (), b""))[-2:] == ["sleep", "infinity"]
 
 
 def test_hidden_paths_leave_out_what_is_masked_anyhow(tmp_path: Path) -> None:
@@ -274,9 +286,13 @@ def test_addresses() -> None:
     for text in ("", "a", "a:", "a:b", "a:99999"):
         with pytest.raises(ValueError, match="host:port"):
             split_address(text)
-    assert endpoint(":7001", "10.0.0.1:7000") == "10.0.0.1:7001"
-    assert endpoint(":7001", "[::1]:7000") == "[::1]:7001"
-    assert endpoint("other:7001", "10.0.0.1:7000") == "other:7001"
+    managers = parse_managers("10.0.0.1:7000, [::1]:7000,10.0.0.1:7000")
+    assert managers == ("10.0.0.1:7000", "[::1]:7000")
+    for text in ("", "a:1,", "a:1,b", ":1", ",".join(f"m{number}:1" for number in range(17))):
+        with pytest.raises(ValueError, match=r"host:port|managers"):
+            parse_managers(text)
+    assert agent_endpoints(":7001", managers) == ("10.0.0.1:7001", "[::1]:7001")
+    assert agent_endpoints("other:7001", managers) == ("other:7001", "10.0.0.1:7001", "[::1]:7001")
     assert normal_fingerprint("AB:" * 31 + "AB") == "ab" * 32
 
 

@@ -115,6 +115,7 @@ class JournalServicer(service_grpc.SessionServiceServicer):
         self.output = output or {}
         self.piece = 7
         self.oldest = 0
+        self.incarnation = "first"
         self.watches: list[int | None] = []
         self.log_offsets: list[int] = []
         self.state = session()
@@ -125,7 +126,9 @@ class JournalServicer(service_grpc.SessionServiceServicer):
     ) -> service_pb.GetSessionResponse:
         if request.session not in (self.state.id, self.state.spec.name):
             await refuse(context, grpc.StatusCode.NOT_FOUND, "NOT_FOUND", kind="session", id=request.session)
-        return service_pb.GetSessionResponse(session=self.state, revision=self.state_revision)
+        return service_pb.GetSessionResponse(
+            session=self.state, revision=self.state_revision, incarnation=self.incarnation
+        )
 
     async def WatchSessions(
         self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -134,16 +137,20 @@ class JournalServicer(service_grpc.SessionServiceServicer):
         self.watches.append(after)
         if after is not None and after < self.oldest:
             await refuse(context, grpc.StatusCode.OUT_OF_RANGE, "REVISION_COMPACTED", oldest=str(self.oldest))
+        if request.incarnation not in {"", self.incarnation}:
+            await refuse(context, grpc.StatusCode.OUT_OF_RANGE, "REVISION_LOST", incarnation=self.incarnation)
         newest = self.journal.events[-1].revision if self.journal.events else 0
         position = newest if after is None else after
-        yield service_pb.WatchSessionsResponse(revision=position)
+        yield service_pb.WatchSessionsResponse(revision=position, incarnation=self.incarnation)
         sent = 0
         for event in self.journal.events:
             if event.revision <= position or (request.session_id and event.session_id != request.session_id):
                 continue
             if self.break_after and sent == self.break_after:
                 await refuse(context, grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
-            yield service_pb.WatchSessionsResponse(revision=event.revision, events=[event])
+            yield service_pb.WatchSessionsResponse(
+                revision=event.revision, incarnation=self.incarnation, events=[event]
+            )
             sent += 1
         if not request.until_ended:
             await refuse(context, grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")

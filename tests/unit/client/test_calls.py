@@ -47,6 +47,26 @@ def _register(servicer: service_grpc.SessionServiceServicer) -> Callable[[grpc.a
     return lambda server: service_grpc.add_SessionServiceServicer_to_server(servicer, server)
 
 
+class Crowded(Creating):
+    """Says that the caller makes too many calls, as often as told."""
+
+    async def GetSession(
+        self, request: service_pb.GetSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> service_pb.GetSessionResponse:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            retry = error_details_pb2.RetryInfo(retry_delay=Duration(nanos=5_000_000))
+            await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS", retry)
+        return service_pb.GetSessionResponse(session=session(), revision=7)
+
+
+async def test_a_call_that_was_one_too_many_is_repeated_after_the_delay(connect: Connect) -> None:
+    servicer = Crowded(refusals=5)
+    client = await connect(_register(servicer))
+    assert (await client.sessions.get("x")).revision == 7
+    assert servicer.refusals == -1
+
+
 async def test_a_create_is_tried_again_with_the_same_request_id(connect: Connect) -> None:
     servicer = Creating(refusals=2)
     client = await connect(_register(servicer))
@@ -161,6 +181,7 @@ def test_only_calls_that_may_be_repeated_are() -> None:
         "StopService",
         "DrainAgent",
         "UndrainAgent",
+        "EndOrphans",
         "SetMembership",
         "RevokeToken",
     }

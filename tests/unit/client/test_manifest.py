@@ -83,3 +83,15 @@ def test_aliases_do_not_make_much_of_little() -> None:
     first = "- {type: batch, dependsOn: &a [" + "x, " * 1000 + "x]}\n"
     with pytest.raises(UsageError, match="there is too much in it"):
         read_specs(first + "- {type: batch, dependsOn: *a}\n" * 1100, "f")
+
+
+def test_lists_of_aliases_end() -> None:
+    inner = "\n".join(f"- &a{n} [{', '.join([f'*a{n - 1}'] * 10) if n else 'null, null'}]" for n in range(12))
+    with pytest.raises(UsageError, match="there is too much in it"):
+        read_specs(inner, "bombs.yaml")
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "- " * 5000 + "x", "{a: " * 5000, "[" * 40 + "]" * 40])
+def test_what_is_nested_too_deeply_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError):
+        read_specs(text, "deep.yaml")

@@ -109,6 +109,7 @@ def test_amounts_and_shares() -> None:
         (lambda: errors.WaitTimeout("x"), 5),
         (lambda: errors.ResourceExhausted("x"), 6),
         (lambda: errors.ResourceExhausted("x", reason="TOO_MANY_WRONG_TOKENS"), 4),
+        (lambda: errors.ResourceExhausted("x", reason="TOO_MANY_CALLS"), 7),
         (lambda: errors.Unavailable("x"), 7),
         (lambda: errors.InvalidRequest("x"), 1),
         (lambda: errors.ServerFault("x", code=grpc.StatusCode.INTERNAL), 1),

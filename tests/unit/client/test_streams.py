@@ -109,6 +109,38 @@ async def test_what_does_not_pass_is_raised_at_once(connect: Connect) -> None:
     assert len(servicer.watches) == 1
 
 
+async def test_a_watch_ends_when_the_database_was_restored(connect: Connect) -> None:
+    journal = Journal()
+    journal.whole_life()
+
+    class Restored(JournalServicer):
+        async def WatchSessions(
+            self, request: service_pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
+        ) -> AsyncIterator[service_pb.WatchSessionsResponse]:
+            if self.watches:
+                # The numbers of the other history go as far.
+                self.incarnation = "second"
+            async for response in super().WatchSessions(request, context):
+                yield response
+
+    client = await connect(_register(Restored(journal, break_after=3)))
+    with pytest.raises(OutOfRange) as caught:
+        await _revisions(client, 10, 0)
+    assert (caught.value.reason, caught.value.metadata) == ("REVISION_LOST", {"incarnation": "second"})
+
+
+async def test_waiting_for_a_session_survives_a_restored_database(connect: Connect) -> None:
+    journal = Journal()
+    journal.whole_life()
+    servicer = JournalServicer(journal)
+    client = await connect(_register(servicer))
+    handle = await client.sessions.get(servicer.state.id)
+    servicer.incarnation = "second"
+    servicer.state_revision = 4
+    await handle.wait("TERMINATED")
+    assert (handle.incarnation, servicer.watches) == ("second", [1, 4])
+
+
 async def test_a_quota_is_not_taken_for_a_slow_reader(connect: Connect) -> None:
     class Full(service_grpc.SessionServiceServicer):
         async def WatchSessions(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from manager.fleet.desired import Desired, DesiredAttempt, DesiredNetwork, difference
-from manager.fleet.supervisor import Timers, verdict
+from manager.fleet.liveness import Timers, verdict
 
 ATTEMPT = DesiredAttempt(
     "k.1", "s", "k", 1, "HELD", 10.0, "main1", "", (), {}, {"cpu": 1000}, networked=True, egress=False

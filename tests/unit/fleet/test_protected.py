@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
+from collections.abc import Iterable
 
 from manager.fleet.desired import Desired, Told
-from manager.fleet.protected import control_plane_hosts, node_addresses, resolve
+from manager.fleet.protected import ControlPlane, control_plane_hosts, node_addresses, resolve
 
 
 def test_hosts_of_settings() -> None:
@@ -21,6 +24,34 @@ def test_hosts_of_settings() -> None:
 
 def test_what_means_every_node_itself_is_left_out() -> None:
     assert resolve(["127.0.0.1", "0.0.0.0", "169.254.1.2", "203.0.113.9", "no.such.host.invalid"]) == {"203.0.113.9"}  # noqa: S104
+
+
+async def test_a_name_service_that_hangs_keeps_nobody_waiting() -> None:
+    hung, answers = threading.Event(), {"fast.example": frozenset({"203.0.113.7"})}
+
+    def look_up(names: Iterable[str]) -> frozenset[str]:
+        (name,) = names
+        if name not in answers:
+            hung.wait(30)
+        return answers.get(name, frozenset())
+
+    control_plane = ControlPlane(["203.0.113.9", "127.0.0.1", "fast.example", "slow.example"], look_up)
+    running = asyncio.create_task(control_plane.run())
+    try:
+        assert control_plane.addresses() == {"203.0.113.9"}
+        await control_plane.wait_answered(0.0)
+        async with asyncio.timeout(10):
+            while control_plane.addresses() != {"203.0.113.9", "203.0.113.7"}:
+                await asyncio.sleep(0.01)
+        answers["slow.example"] = frozenset({"203.0.113.8"})
+        hung.set()
+        async with asyncio.timeout(10):
+            await control_plane.wait_answered(10)
+        assert "203.0.113.8" in control_plane.addresses()
+    finally:
+        hung.set()
+        running.cancel()
+        await asyncio.wait((running,))
 
 
 def test_addresses_of_nodes() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+
+import pytest
 
 from manager.gateway import pages
-from manager.gateway.configuration import configuration
+from manager.gateway.configuration import DOMAIN_OF_COOKIE, configuration
 
 
 def test_there_is_no_port_for_administration_and_nothing_is_kept() -> None:
@@ -24,6 +27,21 @@ def test_logs_hold_no_addresses_and_headers() -> None:
     log = made["logging"]["logs"]["default"]
     assert {"request>uri", "request>headers"} <= set(log["encoder"]["fields"])
     assert "tls" not in made["apps"]
+
+
+@pytest.mark.parametrize(
+    ("cookie", "passed_on"),
+    [
+        ("a=1; Domain=x.example; Path=/", "a=1; Path=/"),
+        ("a=1;domain=x.example", "a=1"),
+        ("a=1; Domain =x", "a=1"),
+        ("a=1;\tDOMAIN \t= x ;Secure", "a=1;Secure"),
+        ("domain=1; Path=/domain=2", "domain=1; Path=/domain=2"),
+        ("a=1; Path=/", "a=1; Path=/"),
+    ],
+)
+def test_cookies_for_the_whole_domain_become_those_of_their_origin(cookie: str, passed_on: str) -> None:
+    assert re.sub(DOMAIN_OF_COOKIE, "", cookie) == passed_on
 
 
 def test_a_page_says_what_to_do_and_nothing_that_a_stranger_gave() -> None:

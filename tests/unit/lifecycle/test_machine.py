@@ -179,9 +179,32 @@ def test_lost_agent_lets_a_terminating_session_end() -> None:
     machine = running()
     machine.terminate("TERMINATED_BY_USER")
     for kernel in machine.session.kernels:
-        machine.lose(kernel.id, kernel.epoch)
+        machine.strand(kernel.id, kernel.epoch, "n0", revoked=False)
     assert machine.session.state is SessionState.TERMINATED
     assert machine.session.kernels[0].reason == "AGENT_LOST"
+
+
+def test_a_running_session_waits_for_a_lost_agent_and_not_for_a_revoked_one() -> None:
+    machine = running(2)
+    kernel = machine.session.kernels[1]
+    machine.strand(kernel.id, kernel.epoch, "n0", revoked=False)
+    assert machine.session.state is SessionState.RUNNING
+    assert not kernel.attempt_ended
+    machine.strand(kernel.id, kernel.epoch, "n0", revoked=True)
+    assert machine.session.state is SessionState.TERMINATING
+    assert (kernel.state, kernel.reason, kernel.attempt_ended) == (KernelState.TERMINATED, "AGENT_REVOKED", True)
+    assert machine.session.kernels[0].goal is Goal.STOPPED
+    assert "AGENT_REVOKED" in machine.session.message
+
+
+def test_a_revoked_agent_takes_a_batch_with_it() -> None:
+    machine = running(1)
+    machine.strand(machine.session.kernels[0].id, 1, "n0", revoked=True)
+    assert (machine.session.state, machine.session.result, machine.session.reason) == (
+        SessionState.TERMINATED,
+        Result.FAILURE,
+        "AGENT_REVOKED",
+    )
 
 
 def test_reboot_of_a_node_fails_a_batch() -> None:
@@ -309,7 +332,7 @@ def test_a_lost_try_is_followed_by_another_as_a_whole() -> None:
     machine = repeated(3)
     tell(machine, 1, Observed.EXITED, 0, "EXITED")
     assert machine.session.kernels[1].state is KernelState.TERMINATING
-    machine.lose_running(machine.session.kernels[2].id, 1)
+    machine.strand(machine.session.kernels[2].id, 1, "n0", revoked=False)
     session = machine.session
     assert (session.state, session.result, session.retries, session.pause) == (
         SessionState.PENDING,

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 
+import orjson
 import pytest
 
-from manager.lifecycle.spec import KernelSpec, SessionSpec, cluster_environment, kernel_plans, role_counts
+from manager.lifecycle.spec import (
+    KernelSpec,
+    SessionSpec,
+    UnreadableSpecError,
+    cluster_environment,
+    kernel_plans,
+    role_counts,
+)
 from manager.lifecycle.states import SessionType
+from manager.store import spec_fields
 
 SESSION = uuid.UUID("00000000-0000-4000-8000-000000000001")
 
@@ -105,3 +114,32 @@ def test_the_stored_form_holds_every_field() -> None:
         labels={"x": "y"},
     )
     assert asked.to_json() == asdict(asked)
+
+
+def test_the_store_knows_all_members_of_a_stored_request() -> None:
+    assert set(spec_fields.KNOWN) == {field.name for field in fields(SessionSpec)} == set(spec(2).to_json())
+    assert set(spec_fields.REQUIRED) < set(spec_fields.KNOWN)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hibernates": True},
+        {"kernel": None},
+        {"kernel": {"image": "", "command": [1], "environment": {}, "slots": {}}},
+        {"roles": 7},
+        {"retry": {"max_attempts": 1, "jitter": 2}},
+        {"type": "SWARM"},
+        {"cluster_size": "two"},
+        {"mounts": [{"source": 1, "target": "x"}]},
+        {"preopen_ports": "x"},
+    ],
+)
+def test_what_another_version_wrote_is_unreadable(change: dict[str, object]) -> None:
+    stored = orjson.loads(orjson.dumps(spec(2).to_json()))
+    assert SessionSpec.from_json(stored) == spec(2)
+    with pytest.raises(UnreadableSpecError):
+        SessionSpec.from_json({**stored, **change})
+    for member in spec_fields.REQUIRED:
+        with pytest.raises(UnreadableSpecError):
+            SessionSpec.from_json({key: value for key, value in stored.items() if key != member})

@@ -47,6 +47,7 @@ def test_every_service_of_the_contract_is_registered() -> None:
     ("access", "allowed"),
     [
         (Access.ANYONE, {"ada", "root", "n1"}),
+        (Access.CALLER, {"ada", "root", "n1"}),
         (Access.USER, {"ada", "root"}),
         (Access.ADMIN, {"root"}),
         (Access.AGENT, {"n1"}),

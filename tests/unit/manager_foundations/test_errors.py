@@ -70,6 +70,7 @@ def test_details_that_apply() -> None:
         (leadership.NotLeader("x"), "UNAVAILABLE"),
         (journal.RevisionCompacted(3), "REVISION_COMPACTED"),
         (journal.RevisionInFuture(3), "REVISION_IN_FUTURE"),
+        (journal.RevisionLost("x"), "REVISION_LOST"),
         (journal.ReaderTooSlow(3), "READER_TOO_SLOW"),
         (requests.RequestIdReused("x"), "REQUEST_ID_REUSED"),
         (agents.JoinRefused("x"), "JOIN_TOKEN_INVALID"),

@@ -85,9 +85,9 @@ def test_an_agent_gets_its_own_names_whatever_it_asks_for(tmp_path: Path) -> Non
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]),
         name="manager.retinue",
     )
-    issued = authority(tmp_path).issue_agent("n1", greedy)
+    issued = authority(tmp_path).issue_agent("n1", 7, greedy)
     certificate = x509.load_pem_x509_certificate(issued.certificate)
-    assert names_of(certificate) == (["n1.agent.retinue"], ["spiffe://retinue/agent/n1"], [])
+    assert names_of(certificate) == (["n1.agent.retinue"], ["spiffe://retinue/agent/n1/7"], [])
     assert certificate.subject.rfc4514_string() == "CN=n1"
     assert certificate.public_key() == key.public_key()
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
@@ -114,7 +114,7 @@ def test_the_managers_certificates(tmp_path: Path) -> None:
 def test_good_keys(tmp_path: Path) -> None:
     made = authority(tmp_path)
     for key in (ec.generate_private_key(ec.SECP384R1()), rsa.generate_private_key(65537, 2048)):
-        assert made.issue_agent("n1", certificate_request(key)).certificate
+        assert made.issue_agent("n1", 7, certificate_request(key)).certificate
 
 
 def broken_signature() -> str:
@@ -141,7 +141,7 @@ def broken_signature() -> str:
 )
 def test_bad_certificate_requests(tmp_path: Path, request_text: str) -> None:
     with pytest.raises(BadCertificateRequest):
-        authority(tmp_path).issue_agent("n1", request_text)
+        authority(tmp_path).issue_agent("n1", 7, request_text)
 
 
 def test_secrets() -> None:
@@ -158,7 +158,9 @@ def test_secrets() -> None:
 def test_which_agent_a_certificate_names() -> None:
     key = "x509_subject_alternative_name"
     assert agent_of({}) is None
-    assert agent_of({key: [b"n1.agent.retinue", b"spiffe://retinue/agent/n1"]}) == "n1"
+    assert agent_of({key: [b"n1.agent.retinue", b"spiffe://retinue/agent/n1/12"]}) == ("n1", 12)
+    assert agent_of({key: [b"spiffe://retinue/agent/n1"]}) == ("n1", 0)
+    assert agent_of({key: [b"spiffe://retinue/agent/n1/-1", b"spiffe://retinue/agent/n1/1/2"]}) is None
     assert agent_of({key: [b"spiffe://retinue/manager", b"spiffe://elsewhere/agent/n1", b"\xff"]}) is None
 
 

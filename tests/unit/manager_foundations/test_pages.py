@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from manager.api import interceptors
 from manager.api.errors import InvalidPage, InvalidRequest
-from manager.api.pages import Sealer, open_page
+from manager.api.pages import MAX_PAGE_BYTES, Sealer, fitting, open_page
+from manager.api.session_watch import split
 from manager.identity.principal import Kind, Principal
+from retinue.manager.v1 import session_pb2 as pb
+from retinue.manager.v1 import session_service_pb2 as service_pb
 
 
 @contextlib.contextmanager
@@ -85,3 +88,47 @@ def test_bits_to_spare_in_the_last_letter_are_noticed(content: bytes) -> None:
     for other in alike:
         with pytest.raises(InvalidPage):
             sealer.open(b"", other)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "number"),
+    [
+        ([], 0),
+        ([10, 10], 2),
+        ([2 * MAX_PAGE_BYTES, 1], 1),
+        ([1, MAX_PAGE_BYTES], 1),
+        ([MAX_PAGE_BYTES // 2] * 5, 1),
+        ([MAX_PAGE_BYTES // 4] * 9, 3),
+    ],
+)
+def test_a_page_holds_what_its_bytes_allow_and_at_least_one(sizes: list[int], number: int) -> None:
+    assert fitting(sizes) == number
+
+
+@pytest.mark.parametrize(
+    ("size", "found", "bytes_each", "listed", "leads_on"),
+    [(5, 5, 10, 5, False), (5, 6, 10, 5, True), (5, 5, 400_000, 2, True), (1, 2, 4_000_000, 1, True)],
+)
+def test_a_page_that_is_cut_leads_to_the_rest(
+    size: int, found: int, bytes_each: int, listed: int, leads_on: bool
+) -> None:
+    items = [pb.Session(message="x" * bytes_each) for _ in range(min(size, found))]
+    with calling("ada"):
+        page = open_page(size, "", ["x"])
+        shown, token = page.close(items, found, lambda place: [str(place)])
+        assert (len(shown), bool(token)) == (listed, leads_on)
+        if token:
+            assert open_page(size, token, ["x"]).after == (str(listed - 1),)
+
+
+def test_large_portions_of_events_are_several_responses() -> None:
+    events = [pb.SessionEvent(revision=number, created=large(300_000)) for number in range(11, 18)]
+    responses = list(split(20, "i", events))
+    assert [event.revision for response in responses for event in response.events] == list(range(11, 18))
+    assert all(response.ByteSize() <= 1.1 * MAX_PAGE_BYTES for response in responses)
+    assert [response.revision for response in responses] == [13, 16, 20]
+    assert list(split(20, "i", [])) == [service_pb.WatchSessionsResponse(revision=20, incarnation="i")]
+
+
+def large(size: int) -> pb.Session:
+    return pb.Session(message="x" * size)

@@ -88,7 +88,7 @@ def test_an_interface_of_another_kind_is_left_alone() -> None:
         plan_way(WAY, Observed(), Observed({OUT_LINK: replace(INNER, kind="dummy")}))
 
 
-GUARDED = Guarded("retinue-n1", "rteaaaa", frozenset({7}), frozenset({"192.0.2.2", "2001:db8::2"}))
+GUARDED = Guarded("retinue-n1", "rteaaaa", frozenset({7}), frozenset({(7, "192.0.2.2"), (7, "2001:db8::2")}))
 
 
 def test_a_table_is_replaced_in_one_transaction_and_names_no_kernel() -> None:
@@ -96,18 +96,23 @@ def test_a_table_is_replaced_in_one_transaction_and_names_no_kernel() -> None:
     lines = text.split("\n")
     assert lines[1:3] == ["add table inet retinue-n1", "delete table inet retinue-n1"]
     assert 'iifname "rteaaaa*" drop' in text
-    assert "set peers4 { type ipv4_addr; elements = { 192.0.2.2 } }" in text
-    assert "set peers6 { type ipv6_addr; elements = { 2001:db8::2 } }" in text
+    assert "set peers4 { typeof ip saddr . @th,96,24; elements = { 192.0.2.2 . 7 } }" in text
+    assert "set peers6 { typeof ip6 saddr . @th,96,24; elements = { 2001:db8::2 . 7 } }" in text
     assert "set fleet { type ipv4_addr;  }" in text
 
 
 def test_changes_name_what_differs_only() -> None:
-    after = replace(GUARDED, vnis=frozenset({7, 8}), peers=frozenset({"192.0.2.3"}), fleet=frozenset({"192.0.2.9"}))
+    after = replace(
+        GUARDED,
+        vnis=frozenset({7, 8}),
+        peers=frozenset({(8, "192.0.2.2"), (8, "192.0.2.3")}),
+        fleet=frozenset({"192.0.2.9"}),
+    )
     assert set(changes(GUARDED, after).splitlines()) == {
         "add element inet retinue-n1 vnis { 8 }",
-        "add element inet retinue-n1 peers4 { 192.0.2.3 }",
-        "delete element inet retinue-n1 peers4 { 192.0.2.2 }",
-        "delete element inet retinue-n1 peers6 { 2001:db8::2 }",
+        "add element inet retinue-n1 peers4 { 192.0.2.2 . 8, 192.0.2.3 . 8 }",
+        "delete element inet retinue-n1 peers4 { 192.0.2.2 . 7 }",
+        "delete element inet retinue-n1 peers6 { 2001:db8::2 . 7 }",
         "add element inet retinue-n1 fleet { 192.0.2.9 }",
     }
     assert changes(GUARDED, GUARDED) == ""

@@ -142,6 +142,38 @@ def test_sessions_of_a_kind_share_one_reason() -> None:
     assert decisions.explain(0) is decisions.explain(1)
 
 
+def test_a_choice_that_is_too_small_is_not_the_whole_group() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 2000})
+    scene.add_agent("b", {"cpu": 8000})
+    scene.add_session("s", "A", [{"cpu": 4000}], designated=["a"], strict=True)
+    assert reason(scene) == Explanation(
+        Tier.CONFIGURATION,
+        "EXCEEDS_CHOSEN_AGENTS",
+        "larger than every agent that was chosen: the main kernel asks for cpu 4, agent a comes closest with 2 there, 2 short",
+        (Shortfall(0, "a", (Lack("cpu", 4000, 2000),)),),
+    )
+    together = Scene()
+    together.add_agent("a", {"cpu": 2000})
+    together.add_agent("b", {"cpu": 8000})
+    together.add_session("s", "A", [{"cpu": 2000}] * 2, designated=["a"], strict=True)
+    explanation = reason(together)
+    assert (explanation.code, explanation.message) == (
+        "EXCEEDS_CHOSEN_AGENTS",
+        "the chosen agents, empty, would hold 1 of the 2 kernels that ask for cpu 2",
+    )
+
+
+def test_what_no_agent_could_hold_is_not_the_fault_of_a_choice() -> None:
+    scene = Scene()
+    scene.add_agent("a", {"cpu": 2000})
+    scene.add_agent("b", {"cpu": 8000})
+    scene.add_session("s", "A", [{"cpu": 9000}], designated=["a"], strict=True)
+    explanation = reason(scene)
+    assert explanation.code == "EXCEEDS_LARGEST_AGENT"
+    assert "agent b comes closest with 8 there" in explanation.message
+
+
 def test_strictly_designated_agents_alone_are_judged() -> None:
     scene = Scene()
     scene.add_agent("a", {"cpu": 1000}, {"cpu": 1000})

@@ -40,6 +40,10 @@ from manager.webhooks.seal import seal, unseal
         "::ffff:10.0.0.1",
         "64:ff9b::7f00:1",
         "2002:7f00:1::",
+        "::127.0.0.1",
+        "::10.0.0.1",
+        "fec0::1",
+        "feff::1",
     ],
 )
 def test_inner_addresses_are_not_dialled(address: str) -> None:

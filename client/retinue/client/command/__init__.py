@@ -1,5 +1,10 @@
 """The command line `retinue`: `main` is the program, one module per group of commands."""
 
-from retinue.client.command.application import main
+import os
+
+# gRPC reads it when it is loaded, and prints to the terminal of commands, for instance when the server ends an idle connection.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+from retinue.client.command.application import main  # after what gRPC reads
 
 __all__ = ["main"]

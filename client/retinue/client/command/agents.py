@@ -43,7 +43,7 @@ def _columns(now: float) -> Sequence[Column[pb.Agent]]:
         Column("ID", lambda agent: safe(agent.id)),
         Column("STATE", _state),
         Column("GROUP", lambda agent: or_dash(agent.resource_group)),
-        Column("KERNELS", lambda agent: str(agent.kernels)),
+        Column("KERNELS", lambda agent: str(agent.kernels) if agent.HasField("kernels") else "-"),
         Column("CAPACITY", lambda agent: amounts(agent.capacity)),
         Column("OCCUPIED", lambda agent: amounts(agent.occupied)),
         Column("ADDRESS", lambda agent: or_dash(agent.address), wide=True),
@@ -57,7 +57,15 @@ def _columns(now: float) -> Sequence[Column[pb.Agent]]:
 
 def _state(agent: pb.Agent) -> str:
     state = words.word(words.AGENT_STATE, agent.state)
-    return f"{state} (drained)" if agent.drained else state
+    marks = [
+        *(["drained"] if agent.drained else []),
+        *sorted({_condition_word(condition) for condition in agent.conditions}),
+    ]
+    return f"{state} ({', '.join(marks)})" if marks else state
+
+
+def _condition_word(condition: pb.AgentCondition) -> str:
+    return words.word(words.AGENT_CONDITION, condition.type)
 
 
 @agents_command.command("get")
@@ -73,7 +81,17 @@ async def get_agent(connection: Connection, agent: str, output: str) -> None:
 
 
 def _facts(agent: pb.Agent) -> list[tuple[str, str]]:
-    return [(column.title.lower(), column.value(agent)) for column in _columns(time.time())]
+    now = time.time()
+    return [
+        *((column.title.lower(), column.value(agent)) for column in _columns(now)),
+        *(("condition", _condition(condition, now)) for condition in agent.conditions),
+    ]
+
+
+def _condition(condition: pb.AgentCondition, now: float) -> str:
+    title = " ".join(filter(None, (_condition_word(condition), safe(condition.reason))))
+    blocks = ", blocks placements" if condition.blocks_placement else ""
+    return f"{title} (for {since(condition, 'since_time', now)}{blocks}): {safe(condition.message)}"
 
 
 @agents_command.command("drain")
@@ -98,6 +116,42 @@ async def undrain_agent(connection: Connection, agent: str, output: str) -> None
     async with connection.client() as client:
         found = await client.agents.undrain(agent)
     print_one(output, found, _facts(found), found.id)
+
+
+@agents_command.command("orphans")
+@output_option
+@click.argument("agent", required=False, default="")
+@pass_connection
+@asynchronous
+async def list_orphans(connection: Connection, agent: str, output: str) -> None:
+    """Lists what nodes run unknown to the database, since it was restored from a backup."""
+    async with connection.client() as client:
+        found = [orphan async for orphan in client.agents.orphans(agent)]
+    message = pb.ListOrphansResponse(orphans=found)
+    print_list(output, message, found, _orphan_columns(time.time()), lambda orphan: orphan.attempt_id)
+
+
+def _orphan_columns(now: float) -> Sequence[Column[pb.Orphan]]:
+    return (
+        Column("AGENT", lambda orphan: safe(orphan.agent_id)),
+        Column("ATTEMPT", lambda orphan: safe(orphan.attempt_id)),
+        Column("SESSION", lambda orphan: or_dash(orphan.session_name or orphan.session_id)),
+        Column("OWNER", lambda orphan: or_dash(orphan.owner)),
+        Column("STATE", lambda orphan: "ENDING" if orphan.end_requested else or_dash(orphan.state)),
+        Column("FOUND", lambda orphan: since(orphan, "create_time", now)),
+    )
+
+
+@agents_command.command("end-orphans")
+@click.argument("agent")
+@click.argument("attempts", metavar="[ATTEMPT]...", nargs=-1)
+@pass_connection
+@asynchronous
+async def end_orphans(connection: Connection, agent: str, attempts: tuple[str, ...]) -> None:
+    """Has a node end attempts that the database does not know, by default all; their output is lost."""
+    async with connection.client() as client:
+        for attempt in await client.agents.end_orphans(agent, attempts):
+            click.echo(attempt)
 
 
 @agents_command.command("join-token")

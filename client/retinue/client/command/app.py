@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from retinue.client import words
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.terminal_text import Printer, raw_option
 from retinue.client.command.text import safe
 from retinue.manager.v1 import session_service_pb2 as pb
 
@@ -79,14 +78,16 @@ async def show_status(connection: Connection, *, session: str, name: str) -> int
 
 
 @app_command.command("logs")
+@raw_option
 @click.argument("session")
 @click.argument("name")
 @pass_connection
 @asynchronous
-async def show_logs(connection: Connection, *, session: str, name: str) -> int:
+async def show_logs(connection: Connection, *, session: str, name: str, raw: bool) -> int:
     """Prints the last of what NAME printed, up to 16 KiB."""
     async with connection.client() as client:
         status = await client.sessions.service(session, name)
-    sys.stdout.buffer.write(status.log)
-    sys.stdout.buffer.flush()
+    printer = Printer(raw=raw)
+    printer.write(status.log)
+    printer.finish()
     return ExitCode.OK

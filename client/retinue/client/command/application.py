@@ -80,7 +80,11 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--context", help="Use this context of contexts.yaml.  [env: RETINUE_CONTEXT]")
-@click.option("--endpoint", metavar="HOST:PORT", help="The manager.  [env: RETINUE_ENDPOINT]")
+@click.option(
+    "--endpoint",
+    metavar="HOST:PORT[,...]",
+    help="The manager, or several of which one is used.  [env: RETINUE_ENDPOINT]",
+)
 @click.option("--token", help="Bearer token; better in the environment or a context.  [env: RETINUE_TOKEN]")
 @click.option("--ca", metavar="FILE", help="PEM of the manager's CA.  [env: RETINUE_CA]")
 @click.option("--no-color", is_flag=True, help="Plain text; also with NO_COLOR in the environment.")

@@ -11,6 +11,7 @@ from retinue.client.command.code_output import Output
 from retinue.client.command.code_prompt import conversation, history, read_code
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
+from retinue.client.command.terminal_text import raw_option
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import code_pb2
 
@@ -62,14 +63,15 @@ def code_command() -> None:
 @code_command.command("talk")
 @_LANGUAGE
 @_SAVE
+@raw_option
 @click.argument("session")
 @pass_connection
-def talk_command(connection: Connection, *, language: str, save_dir: Path, session: str) -> int:
+def talk_command(connection: Connection, *, language: str, save_dir: Path, session: str, raw: bool) -> int:
     """Runs lines as they are typed: history with the arrow keys, names with tab, Ctrl-C interrupts, Ctrl-D ends.
 
     A line that leaves something open goes on, and a block goes on until an empty line.
     """
-    output = Output(save_dir)
+    output = Output(save_dir, raw=raw)
     with conversation(connection, session, language) as talk, history(talk):
         while (text := read_code()) is not None:
             if text.strip():
@@ -80,12 +82,20 @@ def talk_command(connection: Connection, *, language: str, save_dir: Path, sessi
 @code_command.command("run")
 @_LANGUAGE
 @_SAVE
+@raw_option
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds until it is interrupted.")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
 @click.argument("session")
 @pass_connection
 def run_command(
-    connection: Connection, *, language: str, save_dir: Path, timeout: float | None, file: Path, session: str
+    connection: Connection,
+    *,
+    language: str,
+    save_dir: Path,
+    timeout: float | None,
+    file: Path,
+    session: str,
+    raw: bool,
 ) -> int:
     """Runs FILE (`-`: standard input) in a running session, and ends with 0, or 1 when the code raised an error."""
     try:
@@ -94,7 +104,7 @@ def run_command(
         raise UsageError(f"cannot read {file}: {error}") from error
     language = language or LANGUAGES.get(file.suffix.lower(), "")
     with conversation(connection, session, language) as talk:
-        finished = talk.run(text, Output(save_dir), timeout=timeout)
+        finished = talk.run(text, Output(save_dir, raw=raw), timeout=timeout)
     return ExitCode.INTERRUPTED if finished.status == code_pb2.CODE_STATUS_INTERRUPTED else finished.exit_code
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from retinue.client.command.terminal_text import TerminalText
 from retinue.client.command.text import safe
 
 if TYPE_CHECKING:
@@ -31,17 +32,19 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 class Output:
     """Shows events of runs; files are numbered on from those that are there."""
 
-    def __init__(self, directory: Path) -> None:
-        """Nothing is made before something has to be saved."""
+    def __init__(self, directory: Path, *, raw: bool = False) -> None:
+        """Nothing is made before something has to be saved; with `raw`, terminals get all that code prints."""
         self._directory = directory
+        self._stdout = TerminalText() if sys.stdout.isatty() and not raw else None
+        self._stderr = TerminalText() if sys.stderr.isatty() and not raw else None
 
     def show(self, event: code_pb2.CodeEvent) -> None:
         """Shows one event. Blocks."""
         match event.WhichOneof("event"):
             case "stdout":
-                click.echo(event.stdout, nl=False)
+                click.echo(_printed(self._stdout, event.stdout), nl=False)
             case "stderr":
-                click.echo(event.stderr, nl=False, err=True)
+                click.echo(_printed(self._stderr, event.stderr), nl=False, err=True)
             case "media":
                 self._show_media(event.media)
             case "queued":
@@ -89,6 +92,10 @@ class Output:
                 continue
             return path
         raise AssertionError
+
+
+def _printed(terminal: TerminalText | None, text: str) -> str:
+    return text if terminal is None else terminal.take_text(text)
 
 
 def _lines(text: str) -> str:

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from retinue.client.local.cluster import Cluster
+    from retinue.client.local.process import ChildProcess
     from retinue.client.settings import Settings
 
 _CONTEXT = "dev"
+_LOOK_SECONDS = 0.2
 
 
 @click.command("dev")
@@ -81,13 +83,25 @@ async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir
 
 
 async def _supervise(cluster: Cluster, stopped: asyncio.Task[bool]) -> None:
-    """Says when a process ends by itself, until told to stop."""
+    """Says at once when a process ends by itself, and why, until told to stop."""
     known = {cluster.manager, *(agent.process for agent in cluster.agents)}
     while not stopped.done():
-        await asyncio.wait([stopped], timeout=1.0)
-        for child in [child for child in known if child.pid is None]:
+        await asyncio.wait([stopped], timeout=_LOOK_SECONDS)
+        # An interrupt is for us and not for them; what ends after it was stopped.
+        for child in [child for child in known if child.pid is None and not stopped.done()]:
             known.discard(child)
-            click.echo(f"{child.name} ended with {child.exit_status}; see {child.log}", err=True)
+            click.echo(exit_notice(child, manager=child is cluster.manager), err=True)
+
+
+def exit_notice(child: ChildProcess, *, manager: bool) -> str:
+    """Says how a process of a cluster ended, what that means, and what to do."""
+    meaning = (
+        "Nothing answers until the cluster is started again."
+        if manager
+        else "What runs there runs on, but nothing starts or stops there."
+    )
+    who = "The manager" if manager else f"Agent {child.name}"
+    return f"\n{who} {child.exit_report()}\n{meaning} Stop the cluster with Ctrl-C and start it again.\n"
 
 
 def _restore_context(path: Path, written: Settings, previous: str | None) -> None:
@@ -120,7 +134,7 @@ Try:
 
 Any gRPC tool, by reflection:
   buf curl --protocol grpc --cacert "$RETINUE_CA" --servername manager.retinue \\
-      -H "authorization: Bearer $RETINUE_TOKEN" --list-methods "https://$RETINUE_ENDPOINT"
+      -H "authorization: Bearer $RETINUE_TOKEN" --reflect-header '*' --list-methods "https://$RETINUE_ENDPOINT"
 
 Ctrl-C stops it and removes everything.
 """

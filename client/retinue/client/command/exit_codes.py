@@ -49,6 +49,8 @@ _BY_ERROR: tuple[tuple[type[RetinueError] | tuple[type[RetinueError], ...], Exit
 _LARGEST_CODE = 255
 # A wrong token, whatever the code that its answer has.
 _WRONG_TOKENS = "TOO_MANY_WRONG_TOKENS"
+# It may work in a moment, as nothing is short but patience.
+_TOO_MANY_CALLS = "TOO_MANY_CALLS"
 
 
 def of_error(error: RetinueError, environment: Mapping[str, str] = os.environ) -> int:
@@ -62,6 +64,8 @@ def of_error(error: RetinueError, environment: Mapping[str, str] = os.environ) -
     code = next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.FAILURE)
     if isinstance(error, CallError) and error.reason == _WRONG_TOKENS:
         code = ExitCode.DENIED
+    if isinstance(error, CallError) and error.reason == _TOO_MANY_CALLS:
+        code = ExitCode.UNAVAILABLE
     instead = environment.get("RETINUE_EXIT_ERROR", "")
     if code != ExitCode.USAGE and instead.isascii() and instead.isdigit() and 0 < int(instead) <= _LARGEST_CODE:
         return int(instead)

@@ -43,7 +43,10 @@ async def watch_command(connection: Connection, session: str | None, output: str
         handle = await client.sessions.get(session)
         if output == "json":
             events = client.sessions.watch(
-                after_revision=handle.revision if after is None else after, session_id=handle.id, until_ended=True
+                after_revision=handle.revision if after is None else after,
+                incarnation=handle.incarnation if after is None else "",
+                session_id=handle.id,
+                until_ended=True,
             )
             async with aclosing(events):
                 async for event in events:

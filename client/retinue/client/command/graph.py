@@ -67,7 +67,9 @@ async def _follow(
         live.update(Text("\n").join(lines(graph)))
     reference = graph.session_id or session
     try:
-        async with aclosing(client.sessions.watch(after_revision=graph.revision)) as events:
+        async with aclosing(
+            client.sessions.watch(after_revision=graph.revision, incarnation=graph.incarnation)
+        ) as events:
             async for event in events:
                 mine = {node.id for node in graph.nodes}
                 made = event.HasField("created") and mine.intersection(event.created.spec.depends_on)

@@ -54,6 +54,12 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="What sessions may mount; all of them at once.",
             ),
             click.option(
+                "--image-registry",
+                multiple=True,
+                metavar="HOST[:PORT]",
+                help="Where images may come from, all of them at once, as *.example.org; an empty one: docker.io only.",
+            ),
+            click.option(
                 "--idle",
                 multiple=True,
                 callback=idle.policy,
@@ -84,6 +90,8 @@ def _policy(given: dict[str, Any]) -> GroupPolicy:
         policy["egress"] = given["egress"]
     if given["mount_root"]:
         policy["mount_roots"] = given["mount_root"]
+    if given["image_registry"]:
+        policy["image_registries"] = [pattern for pattern in given["image_registry"] if pattern]
     if given["idle"] is not None:
         policy["idle_policy"] = idle.exempt_refused("--idle", given["idle"])
     if given["start_timeout"] is not None:
@@ -100,6 +108,7 @@ def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
         Column("WEIGHTS", _weights, wide=True),
         Column("EGRESS", _egress, wide=True),
         Column("MOUNT ROOTS", lambda group: or_dash(" ".join(map(_mount_root, group.mount_roots))), wide=True),
+        Column("REGISTRIES", lambda group: or_dash(safe(" ".join(group.image_registries))), wide=True),
         Column("IDLE", lambda group: idle.policy_text(group.idle_policy), wide=True),
         Column("START TIMEOUT", lambda group: span(group.start_timeout.seconds), wide=True),
         Column("AGE", lambda group: since(group, "create_time", now)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
+from retinue.client.command.terminal_text import Printer, raw_option
 from retinue.client.command.text import safe
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--try", "epoch", type=click.IntRange(1), default=None, metavar="N", help="Which try.  [default: the newest]"
 )
+@raw_option
 @click.argument("session")
 @pass_connection
 @asynchronous
@@ -45,11 +46,12 @@ async def logs_command(
     since: dt.datetime | None,
     tail: int,
     epoch: int | None,
+    raw: bool,
 ) -> None:
     """Prints the output of a session's kernels, standard output and error as they came."""
     if all_kernels and (kernel or since_offset or epoch):
         raise click.UsageError("--all goes with none of --kernel, --since-offset and --try")
-    lines = HostLines()
+    lines, printer = HostLines(), Printer(raw=raw)
     async with connection.client() as client:
         chunks = client.sessions.logs(
             session,
@@ -66,8 +68,9 @@ async def logs_command(
                 if chunk.dropped:
                     dropped = f"retinue: {chunk.dropped} bytes of {safe(chunk.hostname)} fell to the size limit"
                     click.echo(dropped, err=True)
-                await asyncio.to_thread(_write, lines.take(chunk) if all_kernels else chunk.data)
-        await asyncio.to_thread(_write, lines.rest())
+                await asyncio.to_thread(printer.write, lines.take(chunk) if all_kernels else chunk.data)
+        await asyncio.to_thread(printer.write, lines.rest())
+        await asyncio.to_thread(printer.finish)
 
 
 class HostLines:
@@ -92,8 +95,3 @@ class HostLines:
 
 def _line(hostname: str, line: bytes) -> bytes:
     return safe(hostname).ljust(6).encode() + b" | " + line + b"\n"
-
-
-def _write(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()

@@ -86,7 +86,8 @@ def safe_yaml(message: Message) -> str:
 async def list_templates(connection: Connection, project: str, versions_of: str, output: str) -> None:
     """Lists templates by name."""
     async with connection.client() as client:
-        templates = [item async for item in client.templates.list(project=project, versions_of=versions_of)]
+        found = client.templates.list(project=project, versions_of=versions_of, full=output in {"json", "yaml"})
+        templates = [item async for item in found]
     message = pb.ListTemplatesResponse(templates=templates)
     print_list(output, message, templates, _columns(time.time()), lambda template: template.name)
 

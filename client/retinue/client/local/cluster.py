@@ -352,9 +352,9 @@ class Cluster:
 
     def _check(self, child: ChildProcess, deadline: float, complaint: str) -> None:
         if child.pid is None:
-            raise ClusterError(f"{complaint}: it ended with {child.exit_status}\n{child.tail()}")
+            raise ClusterError(f"{complaint}: it {child.exit_report()}")
         if time.monotonic() >= deadline:
-            raise ClusterError(f"{complaint} in time\n{child.tail()}")
+            raise ClusterError("\n  ".join([f"{complaint} in time", *child.last_lines()]))
 
     def _manager_command(self, data: Path) -> list[str]:
         hosts = ["127.0.0.1", "localhost", socket.gethostname()]

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _POLL_SECONDS = 0.02
-_TAIL_BYTES = 8192
+_TAIL_BYTES = 65_536
+_TAIL_LINES = 12
+_FATAL = "Fatal Python error"
 
 
 class ChildProcess:
@@ -32,6 +34,8 @@ class ChildProcess:
         self._command = tuple(command)
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
+        # Where in the log the last run begins.
+        self._begin = 0
 
     @property
     def pid(self) -> int | None:
@@ -50,6 +54,7 @@ class ChildProcess:
 
     def _spawn(self) -> None:
         with self.log.open("ab") as log:
+            self._begin = log.tell()
             # A session of its own: what is typed at our terminal is ours to pass on.
             self._process = subprocess.Popen(  # noqa: S603  # the command is ours
                 self._command,
@@ -86,14 +91,34 @@ class ChildProcess:
         self.signal(signal.SIGKILL)
         await self.wait(60.0)
 
-    def tail(self) -> str:
-        """The end of its output."""
+    def exit_report(self) -> str:
+        """Says how the last run ended and what it wrote last; empty before the first and while it runs."""
+        if (status := self.exit_status) is None:
+            return ""
+        lines = "".join(f"\n  {line}" for line in self.last_lines())
+        return f"{how_it_ended(status)}; the end of {self.log}:{lines or ' nothing was written'}"
+
+    def last_lines(self) -> list[str]:
+        """The end of what the last run wrote, or, of a crash, the beginning of the interpreter's report."""
         try:
             with self.log.open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                return log.read().decode(errors="replace")
+                log.seek(max(self._begin, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                lines = log.read().decode(errors="replace").splitlines()
         except OSError:
-            return ""
+            return []
+        crash = next((number for number, line in enumerate(lines) if line.startswith(_FATAL)), None)
+        return lines[-_TAIL_LINES:] if crash is None else lines[crash:][:_TAIL_LINES]
+
+
+def how_it_ended(status: int) -> str:
+    """An exit status, negative for a signal, in words."""
+    if status >= 0:
+        return f"ended with exit code {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = "a signal without a name"
+    return f"was killed by {name} ({-status})"
 
 
 def start_time(pid: int) -> int | None:

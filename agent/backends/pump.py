@@ -1,0 +1,101 @@
+"""Carries what a kernel prints from its pipe into its output file, by a process of its own on the node (`agent/kernel/pump.c`).
+
+The kernel has the pipe only: it can neither reserve space by its output file nor cut it. The pump outlives the agent, and ends
+when nothing is left that could print. It holds a lock on the file meanwhile, so that a later agent knows whether there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OUTPUT, PIPE = "output.log", "output"
+"""Names in an attempt's directory."""
+START_TIMEOUT = 10.0
+DRAIN_POLL = 0.002
+
+
+def make_pipe(place: Path, mode: int) -> Path:
+    """Makes the pipe of an attempt, if it is not there. The directory around it is closed to all but root. Blocks."""
+    path = place / PIPE
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(path, 0o600)
+    path.chmod(mode)
+    return path
+
+
+@contextlib.contextmanager
+def pumping(program: Path, place: Path, limit: int) -> Iterator[None]:
+    """Starts a pump for an attempt, unless there is one, which goes on while this lasts or anybody else has the pipe for writing.
+
+    Blocks; raises OSError.
+    """
+    # A pipe that nobody has for writing has come to its end.
+    reading = os.open(place / PIPE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as until_started:
+            until_started.callback(os.close, reading)
+            stack.callback(os.close, os.open(place / PIPE, os.O_WRONLY | os.O_CLOEXEC))
+            file = os.open(place / OUTPUT, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            until_started.callback(os.close, file)
+            if _locked(file):
+                _start(program, reading, file, limit)
+        yield
+
+
+def _start(program: Path, reading: int, file: int, limit: int) -> None:
+    command = [str(program), str(reading), str(file), str(limit)]
+    try:
+        subprocess.run(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(reading, file),
+            env={},
+            cwd="/",
+            check=True,
+            timeout=START_TIMEOUT,
+        )
+    except subprocess.SubprocessError as error:
+        raise OSError(f"the pump of the output cannot be started: {error}") from error
+
+
+def revive(program: Path, place: Path, limit: int) -> None:
+    """Starts a pump where one is missing: somebody has ended it, and what prints would wait for ever. Blocks; raises OSError."""
+    with contextlib.suppress(FileNotFoundError), pumping(program, place, limit):
+        pass
+
+
+def drain(place: Path, timeout: float) -> bool:
+    """Waits until all that was printed is in the file; False when that takes too long. Blocks."""
+    try:
+        file = os.open(place / OUTPUT, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        deadline = time.monotonic() + timeout
+        while not _locked(file):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(DRAIN_POLL)
+    finally:
+        os.close(file)
+    return True
+
+
+def _locked(file: int) -> bool:
+    """Whether the lock was free, and is this descriptor's now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,121 @@
+"""Stands between libzmq and a socket of a Jupyter kernel, so that nothing the kernel sends grows the agent beyond bounds.
+
+What the kernel says is followed frame by frame (`zmtp.py`); whoever sends too much at once is cut off. No more is read than one
+message beyond those that were taken: the rest waits in the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import tempfile
+from collections import deque
+from pathlib import Path
+
+from agent.code.zmtp import FrameCounter, RefusedMessageError
+
+log = logging.getLogger(__name__)
+
+PIECE = 64 * 1024
+MESSAGE_COST = 1024
+"""Bytes that a message counts for besides its content."""
+
+
+class Relay:
+    """One channel. Close it in any case."""
+
+    def __init__(self, target: str, largest: int) -> None:
+        """`target` is the path of the kernel's socket; `largest` are bytes of a message."""
+        self._target = target
+        self._largest = largest
+        self._descriptor = -1
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._under_way: deque[int] = deque()
+        self._waiting = 0
+        self._changed = asyncio.Event()
+
+    async def open(self) -> None:
+        """Begins to listen, at `address`."""
+        listener = socket.socket(socket.AF_UNIX)
+        with tempfile.TemporaryDirectory(prefix="retinue-") as directory:
+            path = Path(directory, "s")
+            listener.bind(str(path))
+            # It is reached by the descriptor from now on: nothing of it is left in the file system.
+            self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=PIECE)
+
+    @property
+    def address(self) -> str:
+        """Where libzmq connects to."""
+        return f"ipc:///proc/self/fd/{self._descriptor}"
+
+    def taken(self) -> None:
+        """The oldest message under way was read."""
+        if self._under_way:
+            self._waiting -= self._under_way.popleft()
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._connect(reader, writer), name="relay of a Jupyter kernel")
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # What an earlier connection had under way went with it.
+        self._under_way.clear()
+        self._waiting = 0
+        with contextlib.closing(writer):
+            try:
+                kernel_reader, kernel_writer = await asyncio.open_unix_connection(self._target, limit=PIECE)
+            except OSError:
+                return
+            with contextlib.closing(kernel_writer):
+                ways = (
+                    asyncio.create_task(self._to_kernel(reader, kernel_writer)),
+                    asyncio.create_task(self._from_kernel(kernel_reader, writer)),
+                )
+                try:
+                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for way in ways:
+                        way.cancel()
+                    await asyncio.gather(*ways, return_exceptions=True)
+
+    @staticmethod
+    async def _to_kernel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(PIECE):
+                writer.write(data)
+                await writer.drain()
+
+    async def _from_kernel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameCounter(self._largest)
+        try:
+            while data := await reader.read(PIECE):
+                for size in frames.feed(data):
+                    self._under_way.append(size + MESSAGE_COST)
+                    self._waiting += size + MESSAGE_COST
+                writer.write(data)
+                await writer.drain()
+                while self._waiting > self._largest:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except RefusedMessageError as error:
+            log.info("a Jupyter kernel is cut off: %s", error)
+        except OSError:
+            return

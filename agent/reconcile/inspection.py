@@ -1,0 +1,89 @@
+"""Compares the networks of sessions with their plan every now and then: what others removed is made again, or reported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.conditions import ConditionType
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+
+    from agent.conditions import Conditions
+
+INTERVAL = 30.0
+"""Seconds between two inspections of one session's network."""
+MAX_NAMED = 10
+"""Sessions in the message of the condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class InspectNetwork:
+    """Compare a session's network, and its kernels' places in it, with the plan, and repair them."""
+
+    session_id: str
+
+
+class Inspections:
+    """When each network is to be inspected, and which could not be repaired. Pure but for the condition; times are monotonic."""
+
+    def __init__(self, conditions: Conditions, interval: float) -> None:
+        """Nothing is known yet."""
+        self._conditions = conditions
+        self._interval = interval
+        self._due: dict[str, float] = {}
+        self._degraded: dict[str, str] = {}
+        # Kernels that could not be attached last time: one that is ending cannot, and is gone the next time.
+        self._detached: set[str] = set()
+
+    def follow(self, ready: Set[str], existing: Set[str], now: float) -> None:
+        """Takes up networks that are ready, and drops those that exist no more."""
+        for session_id in ready - self._due.keys():
+            self._due[session_id] = now + self._interval
+        for session_id in self._due.keys() - existing:
+            del self._due[session_id]
+            self.pass_(session_id)
+
+    def next(self, ready: Set[str], now: float) -> InspectNetwork | None:
+        """Returns the inspection to be done now, if any; one at a time keeps them cheap."""
+        due = [(time, session_id) for session_id, time in self._due.items() if session_id in ready and time <= now]
+        if not due:
+            return None
+        session_id = min(due)[1]
+        self._due[session_id] = now + self._interval
+        return InspectNetwork(session_id)
+
+    def wait(self, now: float) -> float | None:
+        """Returns the seconds until the next inspection; None when there is none."""
+        return min((time - now for time in self._due.values() if time > now), default=None)
+
+    def expedite(self, session_id: str, now: float) -> None:
+        """Has a network that was made again inspected at once: its kernels may have lost their places."""
+        if session_id in self._degraded:
+            self._due[session_id] = now
+
+    def detach(self, attempt_id: str) -> bool:
+        """Notes that a kernel could not be attached; returns whether it could not the last time either."""
+        again = attempt_id in self._detached
+        self._detached.add(attempt_id)
+        return again
+
+    def attach(self, attempt_id: str) -> None:
+        """Notes that a kernel has its place."""
+        self._detached.discard(attempt_id)
+
+    def fail(self, session_id: str, message: str) -> None:
+        """Notes that a network could not be repaired."""
+        self._degraded[session_id] = message
+        self._report()
+
+    def pass_(self, session_id: str) -> None:
+        """Notes that a network is as planned."""
+        if self._degraded.pop(session_id, None) is not None:
+            self._report()
+
+    def _report(self) -> None:
+        named = [f"{session_id} ({message})" for session_id, message in sorted(self._degraded.items())[:MAX_NAMED]]
+        message = f"networks of {len(self._degraded)} sessions cannot be repaired: {', '.join(named)}" if named else ""
+        self._conditions.update(ConditionType.NETWORK_DEGRADED, message)

@@ -1,0 +1,50 @@
+"""Networks as far as the reconciler has to know them."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+
+class SessionNetwork(Protocol):
+    """A session's network, as far as this module has to know it."""
+
+    @property
+    def session_id(self) -> str:
+        """Session it belongs to."""
+        ...
+
+
+Network = TypeVar("Network", bound=SessionNetwork)
+Network_contra = TypeVar("Network_contra", bound=SessionNetwork, contravariant=True)
+
+
+class Links(Protocol[Network_contra]):
+    """The networks of sessions on this node. Every method may be repeated after a crash at any point."""
+
+    async def ensure(self, network: Network_contra) -> int:
+        """Makes the network whole; returns how many steps that took, 0 when it was."""
+        ...
+
+    async def attach(self, network: Network_contra, kernel_id: str, netns_path: str) -> int:
+        """Gives a kernel its place in the network, by the path of its network namespace; returns as `ensure` does."""
+        ...
+
+    async def remove(self, session_id: str) -> object:
+        """Removes the network."""
+        ...
+
+    async def observed(self) -> set[str]:
+        """Sessions of which anything of a network exists."""
+        ...
+
+
+class WaysOut(Protocol):
+    """The ways out of kernels on this node. Every method may be repeated after a crash at any point."""
+
+    async def attach(self, attempt_id: str, netns_path: str) -> object:
+        """Gives an attempt its way out, by the path of its network namespace."""
+        ...
+
+    async def remove(self, attempt_id: str) -> object:
+        """Removes the way out of an attempt that ended, if it is not gone with the namespace."""
+        ...

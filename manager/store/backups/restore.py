@@ -1,0 +1,115 @@
+"""A backup in place of what a database holds, wholly or not at all.
+
+The restored database is another incarnation: agents and watchers find out by it that history has gone back.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psycopg
+import sqlalchemy
+from alembic.runtime.migration import MigrationContext
+
+from manager.store.backups import rows
+from manager.store.backups.archive import Archive
+from manager.store.backups.rows import Connection
+from manager.store.cluster import BEGIN_INCARNATION
+from manager.store.migrations import check_known, locked, upgrade
+
+_CLOSING_SECONDS, _LOOK_SECONDS = 1.0, 0.05
+
+
+class OccupiedError(Exception):
+    """The database holds something, or managers use it."""
+
+
+def restore(engine: sqlalchemy.Engine, archive: Archive, *, replace: bool = False) -> str:
+    """Restores a backup into a database that is empty or, with `replace`, holds the same cluster. Returns the new incarnation.
+
+    Raises OccupiedError, SchemaTooNewError, and sqlalchemy.exc.DBAPIError or psycopg.Error when the database fails; then it is as it was.
+    """
+    with engine.connect() as connection, locked(connection):
+        check_known(archive.manifest.schema)
+        driver = _driver(connection)
+        with connection.begin():
+            _refuse_managers(driver)
+            _clear(driver, MigrationContext.configure(connection).get_current_revision(), archive, replace=replace)
+            upgrade(connection, archive.manifest.schema)
+            rows.copy_in(driver, archive)
+            upgrade(connection, "head")
+            incarnation = _begin_incarnation(driver)
+        with connection.begin():
+            driver.execute("ANALYZE")
+    return incarnation
+
+
+def begin_incarnation(engine: sqlalchemy.Engine) -> str:
+    """Says that a database was brought back to an earlier time by other means. Raises OccupiedError."""
+    with engine.connect() as connection, locked(connection), connection.begin():
+        driver = _driver(connection)
+        _refuse_managers(driver)
+        return _begin_incarnation(driver)
+
+
+def _driver(connection: sqlalchemy.Connection) -> Connection:
+    # The transaction is SQLAlchemy's; COPY is the driver's alone.
+    driver: Any = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)  # noqa: S101  # the engine's dialect
+    return driver
+
+
+def _refuse_managers(driver: Connection) -> None:
+    # The server takes a moment to see that connections were closed.
+    deadline = time.monotonic() + _CLOSING_SECONDS
+    while True:
+        found = driver.execute(
+            """
+            SELECT count(*), pg_stat_clear_snapshot() FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'retinue-%'
+            """
+        ).fetchone()
+        if found is not None and not found[0]:
+            return
+        if time.monotonic() >= deadline:
+            raise OccupiedError("a manager uses the database: stop every manager first")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _clear(driver: Connection, revision: str | None, archive: Archive, *, replace: bool) -> None:
+    tables = [name for (name,) in driver.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")]
+    if not tables:
+        return
+    if revision is None:
+        raise OccupiedError("the database holds tables of something else: give an empty one")
+    there = _cluster_id(driver) if "cluster" in tables else ""
+    if there != archive.manifest.cluster_id:
+        raise OccupiedError(
+            f"the database holds cluster {there or 'of an older version'}, the backup is of {archive.manifest.cluster_id}: give an empty one"
+        )
+    if not replace:
+        raise OccupiedError(
+            f"the database holds cluster {there} already: give an empty one, or --replace to lose what it holds"
+        )
+    driver.execute("DROP TABLE {} CASCADE".format(", ".join(f'"{name}"' for name in tables)).encode())
+    functions = driver.execute(
+        """
+        SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
+            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e')
+        """
+    ).fetchall()
+    for (function,) in functions:
+        driver.execute(f"DROP FUNCTION {function} CASCADE".encode())
+
+
+def _cluster_id(driver: Connection) -> str:
+    found = driver.execute("SELECT cluster_id::text FROM cluster").fetchone()
+    return "" if found is None else str(found[0])
+
+
+def _begin_incarnation(driver: Connection) -> str:
+    found = driver.execute(BEGIN_INCARNATION.encode()).fetchone()
+    if found is None:
+        raise rows.NoClusterError("the database holds no cluster")
+    return str(found[0])

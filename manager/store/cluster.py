@@ -1,0 +1,61 @@
+"""Which database this is: its id, and the incarnation that its history belongs to."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a database says of itself. `id` stays for good, `incarnation` is another one after each restore. The fingerprint of the certificate
+    authority is empty until the first manager has started; `ca_sealed` is the authority, sealed, or empty.
+    """
+
+    id: uuid.UUID
+    incarnation: uuid.UUID
+    ca_fingerprint: str
+    ca_sealed: bytes
+
+
+async def read(tx: AsyncSession, *, lock: bool = False) -> Cluster:
+    """The database's row; with `lock`, held until the commit."""
+    locking = "FOR UPDATE" if lock else ""
+    rows = await tx.execute(
+        text(f"SELECT cluster_id, incarnation, ca_fingerprint, ca_sealed FROM cluster WHERE id = 1 {locking}")  # noqa: S608
+    )
+    row = rows.one()
+    return Cluster(row[0], row[1], row[2], bytes(row[3] or b""))
+
+
+async def was_restored(tx: AsyncSession) -> bool:
+    """Returns whether the rows were ever those of an earlier time."""
+    rows = await tx.execute(text("SELECT restore_time IS NOT NULL FROM cluster WHERE id = 1"))
+    return bool(rows.scalar_one())
+
+
+async def write_authority(tx: AsyncSession, fingerprint: str, sealed: bytes) -> None:
+    """Records the certificate authority of the cluster, and the authority itself if `sealed` is not empty."""
+    await tx.execute(
+        text("UPDATE cluster SET ca_fingerprint = :fingerprint, ca_sealed = coalesce(:sealed, ca_sealed) WHERE id = 1"),
+        {"fingerprint": fingerprint, "sealed": sealed or None},
+    )
+
+
+# Begins another history, of rows that are those of an earlier time. Attempts that are made from here on have ids that none of the lost history
+# can have, however often a backup is restored: their epochs follow the time, in units of ten seconds.
+BEGIN_INCARNATION = """
+    WITH forgotten AS (DELETE FROM orphan)
+    UPDATE cluster SET incarnation = gen_random_uuid(), restore_time = now(),
+        last_epoch = greatest(last_epoch + 1, (extract(epoch FROM now()) / 10)::int)
+    WHERE id = 1 RETURNING incarnation
+"""
+
+
+async def begin_incarnation(tx: AsyncSession) -> uuid.UUID:
+    """Begins another history; no agent has said yet what it runs. Returns its incarnation."""
+    incarnation: uuid.UUID = (await tx.execute(text(BEGIN_INCARNATION))).scalar_one()
+    return incarnation

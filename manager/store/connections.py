@@ -1,0 +1,105 @@
+"""Pools of connections to PostgreSQL: how they are made, how a silent peer is noticed, and what is not taken back into them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import psycopg
+import sqlalchemy.exc
+from psycopg.pq import PipelineStatus, TransactionStatus
+from sqlalchemy import event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from manager.store import arrays
+
+DRIVER = "postgresql+psycopg"
+CONNECT_SECONDS = 5
+# A connection whose peer is gone without a word is given up after about this time.
+LIVENESS: Mapping[str, Any] = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+# The same on the server's side, which by its own settings looks after hours; a socket of the machine needs none and ignores them.
+SERVER_LIVENESS: Mapping[str, Any] = {
+    "tcp_keepalives_idle": 2,
+    "tcp_keepalives_interval": 1,
+    "tcp_keepalives_count": 3,
+    "tcp_user_timeout": 5_000,
+}
+
+Driver = psycopg.AsyncConnection[Any]
+_log = logging.getLogger(__name__)
+
+
+def server_options(**settings: Any) -> str:
+    """Returns settings of a session as a connection is opened with them."""
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())
+
+
+def parse_url(url: str) -> URL:
+    """A URL of libpq or SQLAlchemy as SQLAlchemy takes it. Raises ValueError when it is not one of PostgreSQL."""
+    try:
+        parsed = make_url(url)
+    except sqlalchemy.exc.ArgumentError:
+        raise ValueError("the database URL cannot be parsed") from None
+    if parsed.drivername not in ("postgres", "postgresql", DRIVER):
+        raise ValueError(f"the database URL must begin with postgresql://, not {parsed.drivername}://")
+    return parsed.set(drivername=DRIVER)
+
+
+def make_pool(url: URL, name: str, size: int, statement_timeout: float) -> AsyncEngine:
+    """Returns a pool of at most `size` connections that the server shows as `name`; a statement ends after `statement_timeout` seconds."""
+    milliseconds = int(statement_timeout * 1000)
+    engine = create_async_engine(
+        url,
+        pool_size=size,
+        max_overflow=0,
+        # The connection that was used last: its server process has the statements prepared, and its memory is warm.
+        pool_use_lifo=True,
+        pool_timeout=CONNECT_SECONDS,
+        json_deserializer=orjson.loads,
+        connect_args={
+            **LIVENESS,
+            "application_name": name,
+            "options": server_options(
+                statement_timeout=milliseconds,
+                # Others wait for what a process holds that was paused or cut off.
+                idle_in_transaction_session_timeout=milliseconds // 2,
+                timezone="UTC",
+                # Statements over lists are few and look dear: making machine code of one takes longer than it.
+                jit="off",
+                **SERVER_LIVENESS,
+            ),
+        },
+    )
+    event.listen(engine.sync_engine, "connect", lambda connection, _: arrays.register(connection.adapters))
+    event.listen(engine.sync_engine, "checkin", _discard_unclean)
+    return engine
+
+
+def is_between_statements(driver: Driver) -> bool:
+    """Returns whether nothing is under way on a connection; a transaction may be open."""
+    status = driver.pgconn.transaction_status
+    return driver.pgconn.pipeline_status == PipelineStatus.OFF and status in (
+        TransactionStatus.IDLE,
+        TransactionStatus.INTRANS,
+        TransactionStatus.INERROR,
+    )
+
+
+def _discard_unclean(connection: Any, record: Any) -> None:
+    """Keeps a connection that comes back to the pool with anything under way on it from being used again."""
+    driver: Driver | None = None if connection is None else connection.driver_connection
+    if driver is None or driver.closed:
+        return
+    if not is_between_statements(driver) or driver.pgconn.transaction_status != TransactionStatus.IDLE:
+        _log.warning("a connection to the database came back in the middle of something: it is discarded")
+        record.invalidate()

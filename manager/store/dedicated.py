@@ -1,0 +1,86 @@
+"""Connections outside the pool, each for one purpose: their statements have deadlines that hold also when the server says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from manager.store.database import Database, StoreUnavailable
+
+DedicatedConnection = psycopg.AsyncConnection[tuple[Any, ...]]
+
+_PROBE_INTERVAL_SECONDS = 1.0
+_PROBE_SECONDS = 2.0
+
+
+async def execute_within(
+    connection: DedicatedConnection,
+    seconds: float,
+    statement: str,
+    params: Sequence[object] | Mapping[str, object] = (),
+) -> list[tuple[Any, ...]]:
+    """Executes one statement and returns its rows; breaks the connection off when the caller is cancelled or there is no answer in time.
+
+    Raises StoreUnavailable for an answer that did not come, and the server's errors as the driver raises them.
+    """
+
+    async def execute() -> list[tuple[Any, ...]]:
+        cursor = await connection.execute(statement.encode(), params)
+        return await cursor.fetchall() if cursor.description else []
+
+    task = asyncio.create_task(execute())
+    try:
+        await asyncio.wait((task,), timeout=seconds)
+    finally:
+        if not task.done():
+            # Not by cancelling the task: the driver would ask the server to end the statement first, and wait for its answer.
+            break_off(connection)
+            await asyncio.wait((task,))
+        # Retrieved, also when the caller was cancelled.
+        task.exception()
+    try:
+        return task.result()
+    except (psycopg.OperationalError, OSError) as error:
+        if getattr(error, "sqlstate", None) is not None and not connection.closed:
+            raise
+        raise StoreUnavailable("the database does not answer") from error
+
+
+def break_off(connection: DedicatedConnection) -> None:
+    """Ends a connection without a word to the server; a statement under way fails at once."""
+    if connection.closed:
+        return
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
+async def report_reachable(database: Database, report: Callable[[bool], Awaitable[None]]) -> None:
+    """Reports again and again whether the database answers, until cancelled; what hangs is reported within three seconds.
+
+    It uses a connection of its own: the pool's may all be in use, which says nothing about the database.
+    """
+    connection: DedicatedConnection | None = None
+    try:
+        while True:
+            try:
+                if connection is None:
+                    async with asyncio.timeout(_PROBE_SECONDS):
+                        connection = await database.connect("health")
+                await execute_within(connection, _PROBE_SECONDS, "SELECT 1")
+            except (StoreUnavailable, psycopg.Error, TimeoutError):
+                if connection is not None:
+                    await connection.close()
+                    connection = None
+                await report(False)
+            else:
+                await report(True)
+            await asyncio.sleep(_PROBE_INTERVAL_SECONDS)
+    finally:
+        if connection is not None:
+            await connection.close()

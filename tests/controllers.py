@@ -1,0 +1,44 @@
+"""Which controller acts on a live attempt, for every combination of its agent, their link and its session. Pure.
+
+No combination is without one: what waits for something that never comes keeps its claims, and its owner's session, for ever.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from manager.fleet.liveness import LOST
+from manager.lifecycle.states import Goal, SessionState
+
+
+class Link(StrEnum):
+    """How an agent can be reached: there is nothing to dial, it refuses, or a stream is open."""
+
+    NONE = "NONE"
+    REFUSED = "REFUSED"
+    OPEN = "OPEN"
+
+
+class Controller(StrEnum):
+    """Who moves an attempt on."""
+
+    # The agent is sent what is wanted, and reports: `manager.fleet.link`.
+    LINK = "LINK"
+    # The link of a revoked agent is ended, and silence makes an agent LOST: `manager.fleet.supervisor`.
+    LIVENESS = "LIVENESS"
+    # The attempt is given up, and its claims are free: `manager.lifecycle.deadlines`, by `store.bounds.read_stranded`.
+    STRANDED = "STRANDED"
+    # It may still run, and cannot be run again: kept until its agent returns, or its owner terminates the session.
+    RETURN = "RETURN"
+
+
+def controller_of(
+    agent_state: str, *, revoked: bool, link: Link, session: SessionState, goal: Goal, may_retry: bool
+) -> Controller:
+    """Returns who acts next on a live attempt."""
+    if link is Link.OPEN:
+        return Controller.LIVENESS if revoked else Controller.LINK
+    if agent_state != LOST:
+        return Controller.LIVENESS
+    kept = session is SessionState.RUNNING and goal is not Goal.STOPPED and not may_retry and not revoked
+    return Controller.RETURN if kept else Controller.STRANDED

@@ -1,0 +1,173 @@
+"""Leaders are paused, cut off and disconnected: another one leads soon, and the old one does and writes nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import text
+
+from manager.store.database import Database
+from manager.store.lease import boot_time
+from tests.integration.databases import Postgres, fresh_database
+from tests.integration.silence import silent_proxy
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# Whatever has happened, another manager leads after so many seconds; tests allow for a machine that others use too.
+GOAL_SECONDS = 10.0
+VISIBLE_GOAL_SECONDS = 5.0
+SLACK_SECONDS = 5.0
+
+
+class Campaigner:
+    """A process that campaigns."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        # Terms and when they began, and when it acted in each, by the clock of the machine.
+        self.began: dict[int, float] = {}
+        self.acted: dict[int, float] = {}
+        self.wrote: set[int] = set()
+        self._changed = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            word, *rest = line.split()
+            if word == b"leads":
+                self.began[int(rest[0])] = float(rest[1])
+            elif word == b"acted":
+                self.acted[int(rest[0])] = float(rest[1])
+            elif word == b"wrote":
+                self.wrote.add(int(rest[0]))
+            self._changed.set()
+
+    async def leads(self, term: int, seconds: float = 30.0) -> float:
+        """When it began a term; returns once it has written something in it."""
+        async with asyncio.timeout(seconds):
+            while term not in self.acted or term not in self.wrote:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.began[term]
+
+    async def read_on(self) -> None:
+        """Waits until it has said something more, or nothing for a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while True:
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+        await self._reading
+
+
+@contextlib.asynccontextmanager
+async def campaigner(url: str) -> AsyncIterator[Campaigner]:
+    root = Path(__file__).parents[2]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.faults.campaigner",
+        url,
+        cwd=root,
+        env=dict(os.environ),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    made = Campaigner(process)
+    try:
+        yield made
+    finally:
+        await made.end()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def url(postgres: Postgres) -> AsyncIterator[str]:
+    async with fresh_database(postgres) as made:
+        yield made
+
+
+async def check_written(url: str, old: Campaigner, new: Campaigner) -> None:
+    """The first term ended, in acts and in writes, before the second one began."""
+    database = Database(url)
+    try:
+        async with database.transaction() as tx:
+            names = (await tx.execute(text("SELECT name FROM project WHERE name <> 'default'"))).scalars().all()
+            assert (await tx.execute(text("SELECT term FROM leadership"))).scalar_one() == 2
+    finally:
+        await database.dispose()
+    written: dict[int, list[float]] = {1: [], 2: []}
+    for name in names:
+        term, when = name.split()
+        written[int(term)].append(float(when))
+    assert written[1]
+    assert written[2]
+    assert max(written[1]) < min(written[2])
+    assert old.acted[1] < new.began[2]
+
+
+async def test_a_paused_leader_is_replaced_and_does_nothing_when_it_goes_on(url: str) -> None:
+    async with campaigner(url) as old:
+        await old.leads(1)
+        async with campaigner(url) as new:
+            old.signal(signal.SIGSTOP)
+            paused = boot_time()
+            assert await new.leads(2) - paused < GOAL_SECONDS + SLACK_SECONDS
+            old.signal(signal.SIGCONT)
+            await old.read_on()
+            await check_written(url, old, new)
+            assert list(old.began) == [1]
+
+
+async def test_a_leader_that_is_cut_off_silently_is_replaced_and_does_nothing_when_the_way_is_back(url: str) -> None:
+    async with silent_proxy(url) as (proxy, by_proxy), campaigner(by_proxy) as old:
+        await old.leads(1)
+        async with campaigner(url) as new:
+            proxy.fall_silent()
+            cut = boot_time()
+            assert await new.leads(2) - cut < GOAL_SECONDS + SLACK_SECONDS
+            proxy.recover()
+            await old.read_on()
+            await check_written(url, old, new)
+            # The one that came back waits for its turn, and gets it.
+            await new.end()
+            ended = boot_time()
+            assert await old.leads(3) - ended < VISIBLE_GOAL_SECONDS + SLACK_SECONDS
+
+
+async def test_a_leader_whose_connection_is_ended_is_replaced_at_once(url: str) -> None:
+    async with campaigner(url) as first:
+        await first.leads(1)
+        async with campaigner(url) as second:
+            database = Database(url)
+            try:
+                async with database.transaction() as tx:
+                    await tx.execute(
+                        text("""
+                            SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a JOIN pg_locks l ON l.pid = a.pid
+                            WHERE a.datname = current_database() AND l.locktype = 'advisory' AND l.granted
+                        """)
+                    )
+                    ended = boot_time()
+            finally:
+                await database.dispose()
+            leading = {asyncio.create_task(one.leads(2)) for one in (first, second)}
+            done, others = await asyncio.wait(leading, return_when=asyncio.FIRST_COMPLETED)
+            for task in others:
+                task.cancel()
+            assert next(iter(done)).result() - ended < VISIBLE_GOAL_SECONDS + SLACK_SECONDS

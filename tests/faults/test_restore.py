@@ -1,0 +1,125 @@
+"""The database goes back to a backup while kernels run: agents follow, nothing that runs is ended for being newer, watches end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from retinue.client import Client
+from retinue.client.errors import NotFound, OutOfRange
+from retinue.client.local.cluster import Cluster, ClusterOptions
+from retinue.manager.v1 import fleet_service_pb2
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FOLLOWED_SECONDS = 10.0
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def cluster() -> AsyncIterator[Cluster]:
+    """A cluster of its own: attempts of a restored one are numbered from its restore on, and its agents are trusted less."""
+    options = ClusterOptions(agents=2, prefix="rt-restore-", heartbeat=0.5, suspect_after=3.0, lost_after=6.0)
+    async with Cluster(options=options) as cluster:
+        yield cluster
+
+
+async def admin(*arguments: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "manager.main", "admin", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not await condition():  # what is waited for happens on agents
+            await asyncio.sleep(0.1)
+
+
+def runs(seconds: str) -> bool:
+    """Whether the command of a kernel, `sleep` so long, runs on this machine."""
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if process.read_bytes() == f"sleep\0{seconds}\0".encode():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+async def test_agents_follow_a_restored_database(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    ids = [agent.id for agent in cluster.agents]
+    kept = await client.sessions.create(type="interactive", command=["sleep", "71001"], slots={"cpu": "1"})
+    ending = await client.sessions.create(type="interactive", command=["sleep", "71002"], slots={"cpu": "1"})
+    for session in (kept, ending):
+        await session.wait("RUNNING", timeout=30)
+    for agent_id in ids:
+        await client.agents.drain(agent_id)
+    waiting = await client.sessions.create(type="interactive", command=["sleep", "71003"], slots={"cpu": "1"})
+    file, data = str(tmp_path / "backup"), ("--data-dir", str(cluster.directory / "manager"))
+    await admin("backup", file, *data)
+
+    for agent_id in ids:
+        await client.agents.undrain(agent_id)
+    await waiting.wait("RUNNING", timeout=30)
+    newer = await client.sessions.create(type="interactive", command=["sleep", "71004"], slots={"cpu": "1"})
+    await newer.wait("RUNNING", timeout=30)
+    await ending.terminate()
+    await ending.wait_ended(30)
+    lost = await newer.refresh()
+
+    await cluster.stop_manager()
+    assert "good" in await admin("verify", file)
+    assert "restored" in await admin("restore", file, *data, "--replace")
+    await cluster.start_manager()
+    found: list[fleet_service_pb2.Orphan] = []
+
+    async def followed() -> bool:
+        found[:] = [orphan async for orphan in client.agents.orphans()]
+        return len(found) == 2
+
+    await until(followed, FOLLOWED_SECONDS)
+    assert {orphan.session_id for orphan in found} == {waiting.id, newer.id}
+    with pytest.raises(NotFound):
+        await client.sessions.get(newer.id)
+    async with aclosing(client.sessions.watch(after_revision=lost.revision, incarnation=lost.incarnation)) as events:
+        with pytest.raises(OutOfRange) as caught:
+            await anext(events)
+    assert caught.value.reason == "REVISION_LOST"
+    # What ended since the backup is found to have.
+    ended = await client.sessions.get(ending.id)
+    assert (await ended.wait_ended(30)).is_ended
+    again = await client.sessions.get(kept.id)
+    assert again.state == "RUNNING"
+
+    # What runs already is not placed a second time.
+    for agent_id in ids:
+        await client.agents.undrain(agent_id)
+    blocked = {orphan.agent_id for orphan in found}
+    for agent_id in blocked:
+        types = {condition.type for condition in (await client.agents.get(agent_id)).conditions}
+        # The agent also says itself that it runs kernels which no manager has named.
+        assert fleet_service_pb2.AGENT_CONDITION_TYPE_ORPHANS in types
+        assert types <= {fleet_service_pb2.AGENT_CONDITION_TYPE_ORPHANS, fleet_service_pb2.AGENT_CONDITION_TYPE_OTHER}
+    held = await client.sessions.get(waiting.id)
+    assert held.state == "PENDING"
+    assert all(runs(seconds) for seconds in ("71001", "71003", "71004"))
+    for agent_id in blocked:
+        assert await client.agents.end_orphans(agent_id)
+    await held.wait("RUNNING", timeout=30)
+    assert not [orphan async for orphan in client.agents.orphans()]
+    assert not runs("71004")
+    for session in (again, held):
+        await session.terminate()
+        await session.wait_ended(30)
+    assert not await cluster.wait_clean(15)

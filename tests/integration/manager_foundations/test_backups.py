@@ -1,0 +1,206 @@
+"""A backup brings a database back wholly or not at all, and as another incarnation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg import sql
+from sqlalchemy import text
+
+from manager.store import accounts
+from manager.store.backups import invariants, rows
+from manager.store.backups.archive import Archive, BadBackupError, opened, writing
+from manager.store.backups.restore import OccupiedError, begin_incarnation, restore
+from manager.store.backups.rows import Connection, NoClusterError
+from manager.store.database import Database
+from manager.store.migrations import synchronous_engine
+from tests.integration.databases import Postgres
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+_TEXT = sql.SQL("SELECT t::text FROM {} t")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def empty_url(postgres: Postgres) -> AsyncIterator[str]:
+    name = f"test_{uuid.uuid4().hex}"
+    await postgres.execute(f"CREATE DATABASE {name}")
+    try:
+        yield postgres.url_of(name)
+    finally:
+        await postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def back_up(url: str, file: Path) -> None:
+    with writing(file) as writer, psycopg.connect(url) as connection:
+        writer.add_file("ca.key", b"key")
+        writer.finish(rows.copy_out(connection, writer))
+
+
+def bring_back(url: str, archive: Archive, *, replace: bool = False) -> str:
+    engine = synchronous_engine(url)
+    try:
+        return restore(engine, archive, replace=replace)
+    finally:
+        engine.dispose()
+
+
+def everything(url: str) -> dict[str, list[str]]:
+    with psycopg.connect(url) as connection:
+        return {
+            table: sorted(row[0] for row in connection.execute(_TEXT.format(sql.Identifier(table))))
+            for table in rows.tables_of(connection)
+            if table != "cluster"
+        }
+
+
+async def fill(database: Database) -> None:
+    async with database.transaction() as tx:
+        await accounts.create_user(tx, "ada", "USER", {})
+        await accounts.create_token(tx, "ada", bytes(range(32)), description='a\t"b"\n\\N ü', ttl=None)
+        await accounts.set_membership(tx, "ada", "default", "MEMBER")
+        await tx.execute(
+            text("""
+                INSERT INTO agent (id, resource_group, state, drained, revoked, address, instance, architecture, software_version,
+                    underlay_address, underlay_mtu, boot_id, version, capacity)
+                VALUES ('n1', 'default', 'ALIVE', FALSE, FALSE, 'x:1', '', '', '', '', 0, '', 1, '{"cpu": 4000}')
+            """)
+        )
+        await tx.execute(
+            text(
+                "INSERT INTO orphan (agent_id, kernel_id, epoch, state) VALUES ('n1', gen_random_uuid(), 1, 'RUNNING')"
+            )
+        )
+
+
+async def test_what_was_backed_up_comes_back(
+    database: Database, database_url: str, empty_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "backup"
+    await fill(database)
+    before = await asyncio.to_thread(everything, database_url)
+    await asyncio.to_thread(back_up, database_url, file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    with opened(file) as archive:
+        assert archive.read_file("ca.key") == b"key"
+        assert archive.manifest.rows > 0
+        incarnation = await asyncio.to_thread(bring_back, empty_url, archive)
+    after = await asyncio.to_thread(everything, empty_url)
+    # Agents say anew what they run.
+    assert before.pop("orphan")
+    assert not after.pop("orphan")
+    assert after == before
+    with psycopg.connect(empty_url) as connection:
+        assert invariants.find_wrong(connection) == []
+        found = connection.execute(
+            "SELECT cluster_id::text, incarnation::text, restore_time IS NOT NULL FROM cluster"
+        ).fetchone()
+        assert found == (archive.manifest.cluster_id, incarnation, True)
+        assert incarnation != archive.manifest.incarnation
+        # Triggers work again: the capacity of a group follows its agents.
+        connection.execute("UPDATE agent SET capacity = '{\"cpu\": 5000}' WHERE id = 'n1'")
+        capacity = connection.execute("SELECT capacity->>'cpu' FROM resource_group WHERE name = 'default'").fetchone()
+        assert capacity == ("5000",)
+
+
+async def test_numbers_go_on_after_those_that_were_given(
+    database: Database, database_url: str, empty_url: str, tmp_path: Path
+) -> None:
+    sequences = "SELECT pg_get_serial_sequence('network', 'id'), pg_get_serial_sequence('session', 'sequence')"
+    async with database.transaction() as tx:
+        for number in range(3):
+            await tx.execute(
+                text("INSERT INTO network (vni, subnet, mtu) VALUES (0, CAST(:subnet AS cidr), 1500)"),
+                {"subnet": f"10.128.{number}.0/24"},
+            )
+    await asyncio.to_thread(back_up, database_url, tmp_path / "backup")
+    with opened(tmp_path / "backup") as archive:
+        await asyncio.to_thread(bring_back, empty_url, archive)
+    with psycopg.connect(empty_url) as connection:
+        names = connection.execute(sequences).fetchone()
+        assert names is not None
+        assert [connection.execute("SELECT nextval(%s)", (name,)).fetchone() for name in names] == [(4,), (1,)]
+
+
+async def test_only_the_same_cluster_is_replaced_and_only_when_nothing_uses_it(
+    database: Database, database_url: str, postgres: Postgres, empty_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "backup"
+    await asyncio.to_thread(back_up, database_url, file)
+    await fill(database)
+    with opened(file) as archive:
+        with pytest.raises(OccupiedError, match="stop every manager first"):
+            await asyncio.to_thread(bring_back, database_url, archive, replace=True)
+        await database.dispose()
+        with pytest.raises(OccupiedError, match="--replace"):
+            await asyncio.to_thread(bring_back, database_url, archive)
+        await asyncio.to_thread(bring_back, database_url, archive, replace=True)
+        async with database.transaction() as tx:
+            assert await accounts.get_user(tx, "ada") is None
+            await tx.execute(text("UPDATE cluster SET cluster_id = gen_random_uuid()"))
+        await database.dispose()
+        with pytest.raises(OccupiedError, match="give an empty one"):
+            await asyncio.to_thread(bring_back, database_url, archive, replace=True)
+        with psycopg.connect(empty_url) as connection:
+            connection.execute("CREATE TABLE theirs (x int)")
+        with pytest.raises(OccupiedError, match="something else"):
+            await asyncio.to_thread(bring_back, empty_url, archive, replace=True)
+
+
+async def test_a_restore_that_fails_leaves_the_database_as_it_was(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "backup"
+    await asyncio.to_thread(back_up, database_url, file)
+    await fill(database)
+    await database.dispose()
+    before = await asyncio.to_thread(everything, database_url)
+
+    def fail(connection: Connection, table: str) -> None:
+        if table == "session":
+            raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(rows, "_set_sequences", fail)
+    with opened(file) as archive, pytest.raises(RuntimeError):
+        await asyncio.to_thread(bring_back, database_url, archive, replace=True)
+    assert await asyncio.to_thread(everything, database_url) == before
+
+
+async def test_a_damaged_file_is_found_out(database: Database, database_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "backup"
+    await asyncio.to_thread(back_up, database_url, file)
+    content = file.read_bytes()
+    for damaged in (b"", b"no archive", content[: len(content) // 2], content[:200] + b"\0\0\0\0" + content[204:]):
+        file.write_bytes(damaged)
+        with pytest.raises(BadBackupError), opened(file):
+            pass
+    file.write_bytes(content)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("manifest.json", '{"format": 99}')
+    with pytest.raises(BadBackupError, match="not known to this version"), opened(file):
+        pass
+
+
+async def test_nothing_is_left_of_a_backup_that_failed(empty_url: str, tmp_path: Path) -> None:
+    with pytest.raises(NoClusterError):
+        await asyncio.to_thread(back_up, empty_url, tmp_path / "backup")
+    assert os.listdir(tmp_path) == []
+
+
+async def test_another_incarnation_can_be_begun_by_hand(database: Database, database_url: str) -> None:
+    await database.dispose()
+    engine = synchronous_engine(database_url)
+    try:
+        first = await asyncio.to_thread(begin_incarnation, engine)
+        second = await asyncio.to_thread(begin_incarnation, engine)
+    finally:
+        engine.dispose()
+    assert first != second

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from manager.fleet.desired import TermOverError
+from manager.lifecycle.supervision import all_or_each, supervise
+from manager.store.database import StoreUnavailable
+from manager.store.leadership import NotLeader
+
+
+@pytest.mark.parametrize("over", [NotLeader("another leads"), TermOverError("another leads")])
+async def test_a_part_is_run_again_whatever_it_failed_with_until_the_term_is_over(over: Exception) -> None:
+    failures = [StoreUnavailable("gone"), ExceptionGroup("several", [StoreUnavailable("gone"), KeyError("odd")])]
+    failures += [ValueError("a mistake"), ExceptionGroup("the last", [ValueError("a mistake"), over])]
+    runs = iter(failures)
+
+    async def part() -> None:
+        raise next(runs)
+
+    with pytest.raises(NotLeader):
+        await supervise("part", part, pause=0)
+    assert next(runs, None) is None
+
+
+async def test_a_part_that_returns_is_run_again() -> None:
+    runs = 0
+
+    async def part() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 3:
+            raise NotLeader("another leads")
+
+    with pytest.raises(NotLeader):
+        await supervise("part", part, pause=0)
+
+
+async def test_cancelled_while_a_group_fails_it_ends() -> None:
+    begun = asyncio.Event()
+
+    async def fail_when_cancelled() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise StoreUnavailable("gone") from None
+
+    async def part() -> None:
+        assert not begun.is_set(), "it began again"
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail_when_cancelled())
+
+    running = asyncio.create_task(supervise("part", part, pause=0))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(10):
+            await running
+
+
+async def test_a_step_that_fails_for_all_is_taken_for_each() -> None:
+    taken: list[int] = []
+
+    async def step(items: Sequence[int]) -> None:
+        if 3 in items:
+            raise ValueError("odd")
+        taken.extend(items)
+
+    await all_or_each("a number", [1, 2], step)
+    await all_or_each("a number", [3, 4, 5], step)
+    assert taken == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("error", [NotLeader("another leads"), StoreUnavailable("gone")])
+async def test_a_step_ends_with_the_term_or_the_database(error: Exception) -> None:
+    steps = 0
+
+    async def step(_items: Sequence[int]) -> None:
+        nonlocal steps
+        steps += 1
+        raise error
+
+    with pytest.raises(type(error)):
+        await all_or_each("a number", [1, 2], step)
+    assert steps == 1

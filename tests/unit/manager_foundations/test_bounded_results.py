@@ -1,0 +1,43 @@
+"""The answer to many requests is one that clients can take, however much is wrong with them."""
+
+from __future__ import annotations
+
+import uuid
+
+from manager.api.session_requests import MAX_SPECS, bounded
+from retinue.manager.v1 import session_service_pb2 as pb
+
+CLIENT_BYTES = 4 * 1024 * 1024
+
+
+def refused() -> pb.CreateSessionsResult:
+    violation = pb.RefusalViolation(subject="s" * 128, description="d" * 200)
+    refusal = pb.SessionRefusal(code=3, reason="INVALID_FIELD", message="m" * 400, violations=[violation] * 20)
+    return pb.CreateSessionsResult(refused=refusal)
+
+
+def previewed() -> pb.CreateSessionsResult:
+    shortfall = pb.Shortfall(
+        hostname="h" * 40, slot="cuda.device", requested="1", best_agent="a" * 63, free="0", short="1"
+    )
+    preview = pb.PlacementPreview(reason="NO_CAPACITY", message="m" * 400, shortfalls=[shortfall] * 20)
+    return pb.CreateSessionsResult(accepted=pb.AcceptedSession(name="n" * 63, preview=preview))
+
+
+def accepted() -> pb.CreateSessionsResult:
+    return pb.CreateSessionsResult(accepted=pb.AcceptedSession(id=str(uuid.UUID(int=7)), name="n" * 63))
+
+
+def test_as_many_as_may_be_asked_for_fit() -> None:
+    for make in (refused, previewed, accepted):
+        results = bounded(make() for _ in range(MAX_SPECS))
+        assert len(results) == MAX_SPECS
+        assert pb.CreateSessionsResponse(results=results, revision=2**60).ByteSize() < CLIENT_BYTES
+        # The first have all that is to be said, and the last what they are.
+        assert results[0] == make()
+        assert results[-1].refused.reason == ("INVALID_FIELD" if make is refused else "")
+        assert results[-1].accepted.preview.reason == ("NO_CAPACITY" if make is previewed else "")
+
+
+def test_of_few_everything_is_said() -> None:
+    assert bounded([refused(), accepted()]) == [refused(), accepted()]

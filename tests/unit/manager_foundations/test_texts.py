@@ -1,0 +1,91 @@
+"""No text of any request to the manager holds NUL, wherever it is, and the answer names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from manager.api.errors import InvalidRequest
+from manager.api.messages import read
+from manager.api.ports import SERVICES
+from retinue.manager.v1 import session_service_pb2 as pb
+
+NUL = "a\0b"
+DEEPEST = 6
+
+
+def requests() -> dict[str, Descriptor]:
+    """The messages that methods take, by the names of these."""
+    pool = descriptor_pool.Default()
+    services = [pool.FindServiceByName(name) for name in SERVICES]
+    return {method.full_name: method.input_type for service in services for method in service.methods}
+
+
+def fill(message: Message, depth: int = 0) -> Iterator[tuple[str, Message]]:
+    """A path, and the message with NUL there and nothing else, for each text at any depth."""
+    for field in message.DESCRIPTOR.fields:
+        yield from filled(message, field, depth)
+
+
+def filled(message: Any, field: Any, depth: int) -> Iterator[tuple[str, Message]]:
+    inner = field.message_type
+    if inner is not None and inner.GetOptions().map_entry:
+        key, value = inner.fields_by_name["key"], inner.fields_by_name["value"]
+        if key.type == FieldDescriptor.TYPE_STRING:
+            if value.message_type is None:
+                getattr(message, field.name)[NUL] = value.default_value
+            else:
+                getattr(message, field.name)[NUL].SetInParent()
+            yield field.name, message
+            message.ClearField(field.name)
+        if value.type == FieldDescriptor.TYPE_STRING:
+            getattr(message, field.name)["key"] = NUL
+            yield f"{field.name}['key']", message
+            message.ClearField(field.name)
+        return
+    place = f"{field.name}[0]" if field.is_repeated else field.name
+    if field.type == FieldDescriptor.TYPE_STRING:
+        if field.is_repeated:
+            getattr(message, field.name).append(NUL)
+        else:
+            setattr(message, field.name, NUL)
+        yield place, message
+        message.ClearField(field.name)
+    elif inner is not None and depth < DEEPEST:
+        below = getattr(message, field.name).add() if field.is_repeated else getattr(message, field.name)
+        for path, _ in fill(below, depth + 1):
+            yield f"{place}.{path}", message
+        message.ClearField(field.name)
+
+
+@pytest.mark.parametrize("method", sorted(requests()))
+def test_every_text_of_every_request(method: str) -> None:
+    kind: Any = message_factory.GetMessageClass(requests()[method])
+    for path, message in fill(kind()):
+        with pytest.raises(InvalidRequest) as caught:
+            read(message.SerializeToString(), kind.FromString)
+        assert caught.value.violations == [(path, "must not hold NUL")], path
+
+
+def test_there_are_many_texts() -> None:
+    paths = [path for path, _ in fill(pb.CreateSessionRequest())]
+    assert {"spec.kernel.command[0]", "spec.kernel.environment", "spec.kernel.environment['key']", "request_id"} <= set(
+        paths
+    )
+
+
+def test_other_zeros_are_no_texts() -> None:
+    request = pb.AttachRequest(stdin=b"\0\0")
+    assert read(request.SerializeToString(), pb.AttachRequest.FromString) == request
+
+
+def test_half_of_a_surrogate_pair_is_no_text() -> None:
+    wire = pb.GetSessionRequest(session="xyz").SerializeToString().replace(b"xyz", b"\xed\xa0\x80")
+    with pytest.raises(InvalidRequest) as caught:
+        read(wire, pb.GetSessionRequest.FromString)
+    assert caught.value.violations == [("request", "cannot be read as a message of its kind")]
