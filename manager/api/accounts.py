@@ -113,7 +113,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
 
     async def CreateUser(self, request: pb.CreateUserRequest, context: _Context) -> pb.CreateUserResponse:
         """See the proto."""
-        name, role, memberships = _checked_user(request)
+        name, role, memberships = checked_user(request)
         async with self._database.transaction() as tx:
 
             async def create() -> pb.CreateUserResponse:
@@ -162,15 +162,24 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
 
     async def SetMembership(self, request: pb.SetMembershipRequest, context: _Context) -> pb.SetMembershipResponse:
         """See the proto."""
-        violations = Violations()
-        violations.enum("role", request.role, pb.ProjectRole.DESCRIPTOR, unspecified=True)
-        violations.raise_any()
+        role = checked_role(request)
         async with self._database.transaction() as tx:
             await _existing_user(tx, request.user, lock=True)
             await _existing_project(tx, request.project)
-            role = _STORED_PROJECT_ROLES.get(request.role, "")
             await accounts.set_membership(tx, request.user, request.project, role)
             response = pb.SetMembershipResponse(user=await _user_message(tx, request.user))
+        self._authenticator.forget()
+        return response
+
+    async def RemoveMembership(
+        self, request: pb.RemoveMembershipRequest, context: _Context
+    ) -> pb.RemoveMembershipResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            await _existing_user(tx, request.user, lock=True)
+            await _existing_project(tx, request.project)
+            await accounts.remove_membership(tx, request.user, request.project)
+            response = pb.RemoveMembershipResponse(user=await _user_message(tx, request.user))
         self._authenticator.forget()
         return response
 
@@ -341,7 +350,16 @@ def _own_or_any(user: str) -> str:
     return user or caller.name
 
 
-def _checked_user(request: pb.CreateUserRequest) -> tuple[str, str, dict[str, str]]:
+def checked_role(request: pb.SetMembershipRequest) -> str:
+    """Returns the role to set, as stored. Raises InvalidRequest."""
+    violations = Violations()
+    violations.enum("role", request.role, pb.ProjectRole.DESCRIPTOR)
+    violations.raise_any()
+    return _STORED_PROJECT_ROLES[request.role]
+
+
+def checked_user(request: pb.CreateUserRequest) -> tuple[str, str, dict[str, str]]:
+    """Returns a new user's name, role, and role by project. Raises InvalidRequest."""
     violations = Violations()
     name = violations.name("user.name", request.user.name)
     violations.request_id(request.request_id)

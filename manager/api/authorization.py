@@ -95,6 +95,7 @@ METHODS: Mapping[str, Access] = {
             "ListUsers": Access.ADMIN,
             "DeleteUser": Access.ADMIN,
             "SetMembership": Access.ADMIN,
+            "RemoveMembership": Access.ADMIN,
             "CreateToken": Access.USER,
             "ListTokens": Access.USER,
             "RevokeToken": Access.USER,

@@ -72,6 +72,9 @@ def changed_policy(
             case "start_timeout":
                 policy["start_timeout_seconds"] = _start_timeout(message, violations)
             case "egress":
+                # In a create the zero value stands for the default; here it would open what was closed.
+                if message.egress == pb.EGRESS_POLICY_UNSPECIFIED:
+                    violations.add("resource_group.egress", "must be given when the mask names it")
                 policy[path] = _egress(message, violations)
             case "mount_roots":
                 policy[path] = _mount_roots(message, violations)

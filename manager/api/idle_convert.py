@@ -59,7 +59,7 @@ def checked_policy(message: pb.IdlePolicy, path: str, violations: Violations, *,
     return IdlePolicy(
         **spans,
         thresholds=dict(utilization.thresholds),
-        any_slot=operator == pb.UTILIZATION_OPERATOR_ANY if operator else None,
+        any_slot=None if partial and not operator else operator == pb.UTILIZATION_OPERATOR_ANY,
     )
 
 

@@ -110,13 +110,14 @@ async def memberships_of(tx: AsyncSession, users: Collection[str]) -> dict[str, 
 
 
 async def set_membership(tx: AsyncSession, user: str, project: str, role: str) -> None:
-    """Gives a user a role in a project; the empty role ends the membership. Both must exist."""
-    if not role:
-        ended = delete(Membership).where(col(Membership.user_name) == user, col(Membership.project) == project)
-        await tx.exec(ended)
-        return
+    """Gives a user a role in a project: MEMBER or ADMIN. Both must exist."""
     given = insert(Membership).values(user_name=user, project=project, role=role)
     await tx.exec(given.on_conflict_do_update(index_elements=["user_name", "project"], set_={"role": role}))
+
+
+async def remove_membership(tx: AsyncSession, user: str, project: str) -> None:
+    """Removes a user from a project, if the user is a member."""
+    await tx.exec(delete(Membership).where(col(Membership.user_name) == user, col(Membership.project) == project))
 
 
 async def user_has_live_sessions(tx: AsyncSession, name: str) -> bool:

@@ -45,11 +45,16 @@ class Projects:
         """Removes a project without live sessions."""
         await call(self._stub.DeleteProject, pb.DeleteProjectRequest(name=name))
 
-    async def set_member(self, project: str, user: str, role: str | None = "member") -> pb.User:
-        """Makes a user `member` or `admin` of a project; None ends the membership."""
-        value = 0 if role is None else words.number(words.PROJECT_ROLE, role)
+    async def set_member(self, project: str, user: str, role: str = "member") -> pb.User:
+        """Makes a user `member` or `admin` of a project."""
+        value = words.number(words.PROJECT_ROLE, role)
         request = pb.SetMembershipRequest(user=user, project=project, role=pb.ProjectRole.ValueType(value))
         return (await call(self._stub.SetMembership, request)).user
+
+    async def remove_member(self, project: str, user: str) -> pb.User:
+        """Removes a user from a project; does nothing if the user is not a member."""
+        request = pb.RemoveMembershipRequest(user=user, project=project)
+        return (await call(self._stub.RemoveMembership, request)).user
 
 
 class Users:

@@ -72,6 +72,7 @@ RETRIED_METHODS = {
         "CreateUser",
         "ListUsers",
         "SetMembership",
+        "RemoveMembership",
         "ListTokens",
         "RevokeToken",
         "GetQuotas",

@@ -131,11 +131,20 @@ async def test_users_and_memberships(accounts: Accounts) -> None:
         request = pb.SetMembershipRequest(user="bob", project="default", role=role)
         answer = await stub.SetMembership(request, metadata=admin)
         assert [m.role for m in answer.user.memberships] == [role]
-    ended = await stub.SetMembership(pb.SetMembershipRequest(user="bob", project="default"), metadata=admin)
-    assert list(ended.user.memberships) == []
+    unspecified = await failure(
+        stub.SetMembership(pb.SetMembershipRequest(user="bob", project="default"), metadata=admin)
+    )
+    assert (unspecified.code, unspecified.fields) == (Code.INVALID_ARGUMENT, ["role"])
+    kept = await stub.ListUsers(pb.ListUsersRequest(), metadata=admin)
+    assert [len(user.memberships) for user in kept.users if user.name == "bob"] == [1]
+    for _ in range(2):
+        removal = pb.RemoveMembershipRequest(user="bob", project="default")
+        assert list((await stub.RemoveMembership(removal, metadata=admin)).user.memberships) == []
     for user, project in (("bob", "nowhere"), ("nobody", "default")):
         request = pb.SetMembershipRequest(user=user, project=project, role=pb.PROJECT_ROLE_MEMBER)
         assert (await failure(stub.SetMembership(request, metadata=admin))).code is Code.NOT_FOUND
+        removal = pb.RemoveMembershipRequest(user=user, project=project)
+        assert (await failure(stub.RemoveMembership(removal, metadata=admin))).code is Code.NOT_FOUND
     listed = await stub.ListUsers(pb.ListUsersRequest(page_size=2), metadata=admin)
     assert [user.name for user in listed.users] == ["ada", "bob"]
     rest = await stub.ListUsers(pb.ListUsersRequest(page_size=2, page_token=listed.next_page_token), metadata=admin)
@@ -312,6 +321,7 @@ ADMIN_ONLY: list[tuple[str, Any]] = [
     ("ListUsers", pb.ListUsersRequest()),
     ("DeleteUser", pb.DeleteUserRequest(name="root")),
     ("SetMembership", pb.SetMembershipRequest(user="ada", project="default", role=pb.PROJECT_ROLE_ADMIN)),
+    ("RemoveMembership", pb.RemoveMembershipRequest(user="ada", project="default")),
 ]
 
 

@@ -63,6 +63,8 @@ CASES: list[tuple[str, Any, list[str]]] = [
         ["user.name", "user.memberships[0].role", "user.memberships[0].project"],
     ),
     ("SetMembership", ac.SetMembershipRequest(user="ada", project="default", role=UNKNOWN), ["role"]),
+    ("SetMembership", ac.SetMembershipRequest(user="ada", project="default"), ["role"]),
+    ("UpdateResourceGroup", changed("egress"), ["resource_group.egress"]),
     ("CreateToken", ac.CreateTokenRequest(description="x" * 257), ["description"]),
     ("CreateToken", ac.CreateTokenRequest(description="a\x1b[2J"), ["description"]),
     ("CreateToken", ac.CreateTokenRequest(ttl=Duration(seconds=0)), ["ttl"]),

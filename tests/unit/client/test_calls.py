@@ -183,6 +183,7 @@ def test_only_calls_that_may_be_repeated_are() -> None:
         "UndrainAgent",
         "EndOrphans",
         "SetMembership",
+        "RemoveMembership",
         "RevokeToken",
     }
     expected = {

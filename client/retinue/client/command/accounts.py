@@ -62,15 +62,27 @@ async def remove_project(connection: Connection, name: str) -> None:
 
 
 @projects_command.command("member")
-@click.option("--role", type=click.Choice(["member", "admin", "none"]), default="member", show_default=True)
+@click.option("--role", type=click.Choice(["member", "admin"]), default="member", show_default=True)
 @click.argument("project")
 @click.argument("user")
 @pass_connection
 @asynchronous
 async def set_member(connection: Connection, project: str, user: str, role: str) -> None:
-    """Sets a user's role in a project; none ends the membership."""
+    """Makes a user a member of a project, or changes the role there."""
     async with connection.client() as client:
-        found = await client.projects.set_member(project, user, None if role == "none" else role)
+        found = await client.projects.set_member(project, user, role)
+    print_one("table", found, _user_facts(found), found.name)
+
+
+@projects_command.command("remove-member")
+@click.argument("project")
+@click.argument("user")
+@pass_connection
+@asynchronous
+async def remove_member(connection: Connection, project: str, user: str) -> None:
+    """Removes a user from a project."""
+    async with connection.client() as client:
+        found = await client.projects.remove_member(project, user)
     print_one("table", found, _user_facts(found), found.name)
 
 

@@ -1,0 +1,212 @@
+"""The zero value of an enum never acts: each one in a request that changes something is refused, or stands for what is documented."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, MethodDescriptor
+from google.protobuf.descriptor_pb2 import MethodOptions
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message_factory import GetMessageClass
+
+import retinue.manager.v1
+from manager.api.accounts import checked_role, checked_user
+from manager.api.errors import InvalidRequest
+from manager.api.fields import Violations
+from manager.api.group_policy import changed_policy, new_policy
+from manager.api.idle_convert import checked_override
+from manager.api.quota_convert import checked_limits
+from manager.api.session_convert import spec_from_message
+from manager.api.template_requests import check_content, updated
+from manager.store.tables import ResourceGroup
+from retinue.manager.v1 import session_pb2
+
+REFUSED = "REFUSED"
+SESSION = {
+    "type": REFUSED,
+    "cluster_mode": "CLUSTER_MODE_SINGLE_NODE",
+    "agent_choice": "AGENT_CHOICE_PREFERRED",
+    # No value: the group's agent strategy decides.
+    "replica_placement": None,
+    "webhooks.events": REFUSED,
+}
+# A template may leave any field of a session open: what it is made of is checked with the session.
+TEMPLATE = {path: rule if rule == REFUSED and path != "type" else None for path, rule in SESSION.items()}
+RULES: dict[str, dict[str, str | None]] = {
+    "CreateSession": {f"spec.{path}": rule for path, rule in SESSION.items()},
+    "CreateSessions": {f"specs.{path}": rule for path, rule in SESSION.items()},
+    "CreateTemplate": {f"template.spec.{path}": rule for path, rule in TEMPLATE.items()},
+    "UpdateTemplate": {f"template.spec.{path}": rule for path, rule in TEMPLATE.items()},
+    "CreateUser": {"user.role": "USER_ROLE_USER", "user.memberships.role": REFUSED},
+    "SetMembership": {"role": REFUSED},
+    "SetQuota": {"quota.kind": REFUSED},
+    # No value: that of the group.
+    "SetIdleOverride": {"override.policy.utilization.operator": None, "override.exempt": REFUSED},
+    "CreateResourceGroup": {
+        "resource_group.egress": "EGRESS_POLICY_ALLOW",
+        "resource_group.idle_policy.utilization.operator": "UTILIZATION_OPERATOR_ALL",
+    },
+    "UpdateResourceGroup": {
+        "resource_group.egress": REFUSED,
+        "resource_group.idle_policy.utilization.operator": "UTILIZATION_OPERATOR_ALL",
+    },
+}
+# Requests that nothing but a zero value makes wrong.
+SOUND_SPEC = {"name": "s", "project": "p", "type": "SESSION_TYPE_INTERACTIVE"}
+SOUND: dict[str, dict[str, Any]] = {
+    "CreateSession": {"spec": SOUND_SPEC},
+    "CreateSessions": {"specs": [SOUND_SPEC]},
+    "CreateTemplate": {"template": {"name": "t"}},
+    "UpdateTemplate": {"template": {"name": "t", "spec": {}}},
+    "CreateUser": {"user": {"name": "u"}},
+    "SetMembership": {"user": "u", "project": "p", "role": "PROJECT_ROLE_MEMBER"},
+    "SetQuota": {"quota": {"kind": "QUOTA_KIND_USER", "name": "u"}},
+    "SetIdleOverride": {"override": {"user": "u"}},
+    "CreateResourceGroup": {"resource_group": {"name": "g"}},
+    "UpdateResourceGroup": {"resource_group": {"name": "g"}},
+}
+
+
+def methods() -> Iterator[MethodDescriptor]:
+    """Returns the methods of the manager's services that change something."""
+    for module in pkgutil.iter_modules(retinue.manager.v1.__path__):
+        if module.name.endswith("_service_pb2"):
+            file = importlib.import_module(f"retinue.manager.v1.{module.name}").DESCRIPTOR
+            for service in file.services_by_name.values():
+                for method in service.methods:
+                    if method.GetOptions().idempotency_level != MethodOptions.NO_SIDE_EFFECTS:
+                        yield method
+
+
+def enums(message: Descriptor, above: str = "", seen: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Returns the paths of the enum fields of a message."""
+    for field in message.fields if message.full_name not in seen else ():
+        if field.enum_type is not None:
+            yield above + field.name
+        elif field.message_type is not None:
+            yield from enums(field.message_type, f"{above}{field.name}.", seen | {message.full_name})
+
+
+def _group(message: Any) -> dict[str, Any]:
+    violations = Violations()
+    policy = new_policy(message, violations)
+    violations.raise_any()
+    return policy
+
+
+def _changed_group(request: Any) -> dict[str, Any]:
+    violations = Violations()
+    kept = ResourceGroup(
+        name="g", session_strategy="drf", agent_strategy="concentrated", options={}, owner_weights={}, egress="DENY"
+    )
+    request.update_mask.CopyFrom(FieldMask(paths=["egress", "idle_policy"]))
+    policy = changed_policy(kept, request.resource_group, request.update_mask, violations)
+    violations.raise_any()
+    return policy
+
+
+def _template(template: Any) -> Any:
+    violations = Violations()
+    check_content(template, violations)
+    violations.raise_any()
+    return template.spec
+
+
+def _spec(spec: Any) -> Any:
+    try:
+        return spec_from_message(spec, default_name="", default_project="")
+    except ValueError as error:
+        raise InvalidRequest([(error.args[0], error.args[1])]) from error
+
+
+def _outcome(check: Callable[[Any], Any], request: Any) -> Any:
+    """Returns what a request is read as, or what is wrong with it."""
+    try:
+        return check(request)
+    except InvalidRequest as refused:
+        return refused.violations
+
+
+def _enum_of(message: Descriptor, path: str) -> EnumDescriptor:
+    *above, last = path.split(".")
+    for name in above:
+        inner = message.fields_by_name[name].message_type
+        assert inner is not None
+        message = inner
+    found = message.fields_by_name[last].enum_type
+    assert found is not None
+    return found
+
+
+CHECKS: dict[str, Callable[[Any], Any]] = {
+    "CreateSession": lambda request: _spec(request.spec),
+    "CreateSessions": lambda request: [_spec(spec) for spec in request.specs],
+    "CreateTemplate": lambda request: _template(request.template),
+    "UpdateTemplate": lambda request: _template(updated(request, "", session_pb2.SessionSpec())),
+    "CreateUser": checked_user,
+    "SetMembership": checked_role,
+    "SetQuota": lambda request: checked_limits(request.quota),
+    "SetIdleOverride": lambda request: checked_override(request.override),
+    "CreateResourceGroup": lambda request: _group(request.resource_group),
+    "UpdateResourceGroup": _changed_group,
+}
+BY_NAME = {method.name: method for method in methods()}
+CASES = [(name, path) for name, method in BY_NAME.items() for path in enums(method.input_type)]
+
+
+def request_with(method: str, path: str, value: str | int) -> Any:
+    """Returns a sound request with one enum value; repeated messages on the way have one element."""
+    kind = BY_NAME[method].input_type
+    request: Any = ParseDict(SOUND[method], GetMessageClass(kind)())
+    holder: Any = request
+    *above, last = path.split(".")
+    for name in above:
+        field = holder.DESCRIPTOR.fields_by_name[name]
+        holder = getattr(holder, name)
+        if field.is_repeated:
+            holder = holder[0] if holder else holder.add()
+        else:
+            holder.SetInParent()
+    if method == "UpdateResourceGroup" and not path.endswith("egress"):
+        ParseDict({"egress": "EGRESS_POLICY_DENY"}, request.resource_group)
+    if path.endswith("utilization.operator"):
+        ParseDict({"window": "60s", "thresholds": {"cpu": 1}}, holder)
+    if path.endswith("webhooks.events"):
+        holder.url = "http://example.test/"
+    if path.endswith("memberships.role"):
+        holder.project = "p"
+    number = _enum_of(kind, path).values_by_name[value].number if isinstance(value, str) else value
+    if holder.DESCRIPTOR.fields_by_name[last].is_repeated:
+        getattr(holder, last).append(number)
+    else:
+        setattr(holder, last, number)
+    return request
+
+
+def test_every_enum_of_a_request_that_changes_something_has_a_rule() -> None:
+    assert {(method, path) for method, rules in RULES.items() for path in rules} == set(CASES)
+    assert len(CASES) > 20
+
+
+@pytest.mark.parametrize(("method", "path"), CASES, ids=[f"{method}-{path}" for method, path in CASES])
+def test_the_zero_value_does_not_act(method: str, path: str) -> None:
+    rule, check = RULES[method][path], CHECKS[method]
+    zero = request_with(method, path, 0)
+    if rule == REFUSED:
+        with pytest.raises(InvalidRequest) as refused:
+            check(zero)
+        (violation,) = refused.value.violations
+        # Elements are named by their positions; sessions in a list, by the caller.
+        named = violation[0].replace("[0]", "").replace("spec.", "specs.") if "specs" in path else violation[0]
+        assert named.replace("[0]", "") == path
+    elif rule is None:
+        field = _enum_of(BY_NAME[method].input_type, path)
+        for value in field.values[1:]:
+            assert check(zero) != _outcome(check, request_with(method, path, value.name)), value.name
+    else:
+        assert check(zero) == check(request_with(method, path, rule))
