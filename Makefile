@@ -2,12 +2,13 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STUBS := gen/.stamp
+PLUGINS := .cache/stubs/.installed
 INSTALLED := $(VENV)/.installed
 # Tests that start nothing and wait for nothing, which all cores can share.
 PURE := tests/unit tests/property tests/vectors
 
 .DEFAULT_GOAL := help
-.PHONY: help install proto docs check format programs test soak demo bench clean
+.PHONY: help install proto stubs docs check format programs test soak demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +23,13 @@ proto: $(STUBS) ## the gRPC stubs, into gen/
 
 $(STUBS): $(INSTALLED) $(shell find protos -name '*.proto')
 	$(PY) hatch_build.py
+	@touch $@
+
+stubs: $(PLUGINS) ## stubs for Go, Java, TypeScript and Python, into stubs/; needs go, mvn and npm
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" buf generate
+
+$(PLUGINS): $(INSTALLED) scripts/install-stub-plugins
+	scripts/install-stub-plugins .cache/stubs
 	@touch $@
 
 docs: $(STUBS) ## the pages in docs/reference, from protos, tables and commands
