@@ -27,6 +27,7 @@ from manager.api.idle_convert import checked_override, override_message
 from manager.api.interceptors import current_principal
 from manager.api.pages import open_page
 from manager.api.quota_convert import KINDS, checked_limits, is_unlimited, quota_message
+from manager.api.revisions import with_revision
 from manager.api.times import timestamp
 from manager.identity.principal import ADMIN, USER, Principal
 from manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
@@ -75,13 +76,13 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 if made is None:
                     raise NameTaken("project", name)
                 await _refuse_retired(tx, quotas.PROJECT, name)
-                return pb.CreateProjectResponse(project=_project_message(made))
+                return await with_revision(tx, pb.CreateProjectResponse(project=_project_message(made)))
 
             if request.validate_only:
                 if await accounts.get_project(tx, name) is not None:
                     raise NameTaken("project", name)
                 await _refuse_retired(tx, quotas.PROJECT, name)
-                return pb.CreateProjectResponse(project=pb.Project(name=name))
+                return await with_revision(tx, pb.CreateProjectResponse(project=pb.Project(name=name)))
             caller = current_principal().name
             return await requests.once(tx, caller, "CreateProject", request, pb.CreateProjectResponse, create)
 
@@ -108,8 +109,9 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             if await accounts.project_has_live_sessions(tx, request.name):
                 raise InUse("project", request.name, "live sessions")
             await accounts.delete_project(tx, request.name)
+            response = await with_revision(tx, pb.DeleteProjectResponse())
         self._authenticator.forget()
-        return pb.DeleteProjectResponse()
+        return response
 
     async def CreateUser(self, request: pb.CreateUserRequest, context: _Context) -> pb.CreateUserResponse:
         """See the proto."""
@@ -122,7 +124,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 if await accounts.create_user(tx, name, role, memberships) is None:
                     raise NameTaken("user", name)
                 await _refuse_retired(tx, quotas.USER, name)
-                return pb.CreateUserResponse(user=await _user_message(tx, name))
+                return await with_revision(tx, pb.CreateUserResponse(user=await _user_message(tx, name)))
 
             if request.validate_only:
                 for project in memberships:
@@ -133,9 +135,8 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                 shown = [
                     Membership(user_name=name, project=project, role=role) for project, role in memberships.items()
                 ]
-                return pb.CreateUserResponse(
-                    user=pb.User(name=name, role=_USER_ROLES[role], memberships=_membership_messages(shown))
-                )
+                user = pb.User(name=name, role=_USER_ROLES[role], memberships=_membership_messages(shown))
+                return await with_revision(tx, pb.CreateUserResponse(user=user))
             caller = current_principal().name
             return await requests.once(tx, caller, "CreateUser", request, pb.CreateUserResponse, create)
 
@@ -157,8 +158,9 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             if await accounts.user_has_live_sessions(tx, request.name):
                 raise InUse("user", request.name, "live sessions")
             await accounts.delete_user(tx, request.name)
+            response = await with_revision(tx, pb.DeleteUserResponse())
         self._authenticator.forget()
-        return pb.DeleteUserResponse()
+        return response
 
     async def SetMembership(self, request: pb.SetMembershipRequest, context: _Context) -> pb.SetMembershipResponse:
         """See the proto."""
@@ -167,7 +169,8 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             await _existing_user(tx, request.user, lock=True)
             await _existing_project(tx, request.project)
             await accounts.set_membership(tx, request.user, request.project, role)
-            response = pb.SetMembershipResponse(user=await _user_message(tx, request.user))
+            user = await _user_message(tx, request.user)
+            response = await with_revision(tx, pb.SetMembershipResponse(user=user))
         self._authenticator.forget()
         return response
 
@@ -179,7 +182,8 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             await _existing_user(tx, request.user, lock=True)
             await _existing_project(tx, request.project)
             await accounts.remove_membership(tx, request.user, request.project)
-            response = pb.RemoveMembershipResponse(user=await _user_message(tx, request.user))
+            user = await _user_message(tx, request.user)
+            response = await with_revision(tx, pb.RemoveMembershipResponse(user=user))
         self._authenticator.forget()
         return response
 
@@ -200,7 +204,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             token = await accounts.create_token(
                 tx, user, hash_secret(secret), description=description, ttl=ttl, parent_id=parent_id
             )
-            return pb.CreateTokenResponse(token=_token_message(token), secret=secret)
+            return await with_revision(tx, pb.CreateTokenResponse(token=_token_message(token), secret=secret))
 
     async def ListTokens(self, request: pb.ListTokensRequest, context: _Context) -> pb.ListTokensResponse:
         """See the proto."""
@@ -228,7 +232,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             await _existing_user(tx, token.user_name, lock=True)
             await accounts.revoke_token(tx, token_id)
             await tx.refresh(token)
-            response = pb.RevokeTokenResponse(token=_token_message(token))
+            response = await with_revision(tx, pb.RevokeTokenResponse(token=_token_message(token)))
         self._authenticator.forget()
         return response
 
@@ -249,8 +253,9 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             else:
                 shown = await quotas.put(tx, kind, name, limits)
             message = (await _quota_messages(tx, [shown]))[0]
+            response = await with_revision(tx, pb.SetQuotaResponse(quota=message))
         self._changed()
-        return pb.SetQuotaResponse(quota=message)
+        return response
 
     async def GetQuotas(self, request: pb.GetQuotasRequest, context: _Context) -> pb.GetQuotasResponse:
         """See the proto."""
@@ -292,7 +297,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
                     await idle.remove_override(tx, wanted.user)
             else:
                 shown = await idle.put_override(tx, wanted.user, policy)
-            return pb.SetIdleOverrideResponse(override=override_message(shown))
+            return await with_revision(tx, pb.SetIdleOverrideResponse(override=override_message(shown)))
 
     async def ListIdleOverrides(
         self, request: pb.ListIdleOverridesRequest, context: _Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 from sqlmodel.ext.asyncio.session import AsyncSession
@@ -19,6 +19,7 @@ from manager.api.fleet_views import agent_for_user, group_for_user, shares_for_u
 from manager.api.group_policy import changed_policy, new_policy
 from manager.api.interceptors import current_principal
 from manager.api.pages import open_page
+from manager.api.revisions import with_revision
 from manager.api.times import timestamp
 from manager.fleet.agent_values import attempt_key
 from manager.identity.authority import Authority
@@ -39,6 +40,7 @@ _SHORTEST_TTL = dt.timedelta(seconds=1)
 _STATE_PREFIX = "AGENT_STATE_"
 
 _Context = grpc.aio.ServicerContext[Any, Any]
+_Drained = TypeVar("_Drained", pb.DrainAgentResponse, pb.UndrainAgentResponse)
 
 
 class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
@@ -73,25 +75,29 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
 
     async def DrainAgent(self, request: pb.DrainAgentRequest, context: _Context) -> pb.DrainAgentResponse:
         """See the proto."""
-        return pb.DrainAgentResponse(agent=await self._set_drained(request.agent_id, request.etag, drained=True))
+        return await self._set_drained(pb.DrainAgentResponse(), request, drained=True)
 
     async def UndrainAgent(self, request: pb.UndrainAgentRequest, context: _Context) -> pb.UndrainAgentResponse:
         """See the proto."""
-        return pb.UndrainAgentResponse(agent=await self._set_drained(request.agent_id, request.etag, drained=False))
+        return await self._set_drained(pb.UndrainAgentResponse(), request, drained=False)
 
-    async def _set_drained(self, agent_id: str, given_etag: str, *, drained: bool) -> pb.Agent:
+    async def _set_drained(
+        self, response: _Drained, request: pb.DrainAgentRequest | pb.UndrainAgentRequest, *, drained: bool
+    ) -> _Drained:
+        agent_id = request.agent_id
         async with self._database.transaction() as tx:
             agent = await _existing_agent(tx, agent_id, lock=True)
-            check_etag(given_etag, agent.version)
+            check_etag(request.etag, agent.version)
             await agents.set_drained(tx, agent_id, drained=drained)
             if not drained:
                 await agent_conditions.change(
                     tx, agent_id, "found", lambda before, now: with_found(OUT_OF_BOUNDS, None, before, now)
                 )
             await tx.refresh(agent)
-            message = agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id])
+            response.agent.CopyFrom(agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id]))
+            await with_revision(tx, response)
         self._changed()
-        return message
+        return response
 
     async def ListOrphans(self, request: pb.ListOrphansRequest, context: _Context) -> pb.ListOrphansResponse:
         """See the proto."""
@@ -122,7 +128,8 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             for key in wanted:
                 if key not in ending:
                     raise NotFound("attempt", attempt_id(*key))
-        return pb.EndOrphansResponse(attempt_ids=sorted(attempt_id(*key) for key in ending))
+            ended = sorted(attempt_id(*key) for key in ending)
+            return await with_revision(tx, pb.EndOrphansResponse(attempt_ids=ended))
 
     async def GetResourceGroup(
         self, request: pb.GetResourceGroupRequest, context: _Context
@@ -158,13 +165,13 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
                 group = await groups.create(tx, name, policy)
                 if group is None:
                     raise NameTaken("resource_group", name)
-                return pb.CreateResourceGroupResponse(resource_group=group_message(group))
+                return await with_revision(tx, pb.CreateResourceGroupResponse(resource_group=group_message(group)))
 
             if request.validate_only:
                 if await groups.get(tx, name) is not None:
                     raise NameTaken("resource_group", name)
                 shown = ResourceGroup(name=name, version=0, **policy)
-                return pb.CreateResourceGroupResponse(resource_group=group_message(shown))
+                return await with_revision(tx, pb.CreateResourceGroupResponse(resource_group=group_message(shown)))
             caller = current_principal().name
             return await requests.once(
                 tx, caller, "CreateResourceGroup", request, pb.CreateResourceGroupResponse, create
@@ -183,12 +190,12 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             check_etag(wanted.etag, group.version)
             if request.validate_only:
                 shown = ResourceGroup(**{**group.model_dump(), **policy})
-                return pb.UpdateResourceGroupResponse(resource_group=group_message(shown))
+                return await with_revision(tx, pb.UpdateResourceGroupResponse(resource_group=group_message(shown)))
             if policy:
                 group = await groups.change(tx, wanted.name, policy)
-            message = group_message(group)
+            response = await with_revision(tx, pb.UpdateResourceGroupResponse(resource_group=group_message(group)))
         self._changed()
-        return pb.UpdateResourceGroupResponse(resource_group=message)
+        return response
 
     async def DeleteResourceGroup(
         self, request: pb.DeleteResourceGroupRequest, context: _Context
@@ -200,7 +207,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             if await groups.in_use(tx, request.name):
                 raise InUse("resource_group", request.name, "agents or live sessions")
             await groups.remove(tx, request.name)
-        return pb.DeleteResourceGroupResponse()
+            return await with_revision(tx, pb.DeleteResourceGroupResponse())
 
     async def ListShares(self, request: pb.ListSharesRequest, context: _Context) -> pb.ListSharesResponse:
         """See the proto."""
@@ -247,9 +254,10 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
             expire_time = await agents.create_join_token(
                 tx, hash_secret(secret), group=group, agent_id=request.agent_id or None, uses=uses, ttl=ttl
             )
-        return pb.CreateJoinTokenResponse(
-            token=secret, ca_fingerprint=self._authority.fingerprint, expire_time=timestamp(expire_time)
-        )
+            response = pb.CreateJoinTokenResponse(
+                token=secret, ca_fingerprint=self._authority.fingerprint, expire_time=timestamp(expire_time)
+            )
+            return await with_revision(tx, response)
 
 
 def _agent_shown(agent: pb.Agent) -> pb.Agent:

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from manager.api import errors
 from manager.api.interceptors import current_principal
+from manager.api.revisions import with_revision
 from manager.api.sight import find_session
 from manager.gateway.rules import OPEN_PATH, TICKET_PREFIX, TICKET_SECONDS, Address, Target, wrong_path
 from manager.identity.tokens import hash_secret, new_secret
@@ -54,10 +55,9 @@ async def create_port_ticket(
             path=path,
             seconds=TICKET_SECONDS,
         )
+        response = await with_revision(tx, pb.CreatePortTicketResponse())
     _log.info("%s gets a ticket for port %d of session %s", principal.name, port, session_id)
     origin = gateway.origin(Target(session_id, port))
-    response = pb.CreatePortTicketResponse(
-        url=f"{origin}{OPEN_PATH}?{urlencode({'ticket': secret})}", origin=f"{origin}/"
-    )
+    response.url, response.origin = f"{origin}{OPEN_PATH}?{urlencode({'ticket': secret})}", f"{origin}/"
     response.expire_time.FromDatetime(expire_time)
     return response

@@ -18,6 +18,7 @@ from manager.lifecycle.entrances import Way
 from manager.lifecycle.presence import MainKernel
 from manager.lifecycle.services import ServiceSpec
 from manager.lifecycle.spec import MAIN
+from manager.store import journal
 from manager.store.database import Database
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.v1 import session_service_pb2 as pb
@@ -29,7 +30,9 @@ MAX_WAIT_SECONDS = 20
 DEFAULT_GRACE_SECONDS = 10
 
 
-async def start_service(database: Database, forwarder: Forwarder, request: pb.StartServiceRequest) -> pb.ServiceStatus:
+async def start_service(
+    database: Database, forwarder: Forwarder, request: pb.StartServiceRequest
+) -> pb.StartServiceResponse:
     """Starts it, unless it runs."""
     wait = _seconds(request.wait if request.HasField("wait") else None, "wait", MAX_WAIT_SECONDS)
     violations = [
@@ -41,7 +44,7 @@ async def start_service(database: Database, forwarder: Forwarder, request: pb.St
     kernel, service, place = await _find(database, request.session, request.service)
     if violations := service.wrong_additions(request.arguments, request.environment):
         raise errors.InvalidRequest(violations)
-    session_id = await _noted(database, kernel, service, Way.SERVICE)
+    session_id, at = await _noted(database, kernel, service, Way.SERVICE)
     _log.info("%s starts service %s of session %s", current_principal().name, service.name, session_id)
     asked = agent_pb.StartServiceRequest(
         place=place,
@@ -51,18 +54,22 @@ async def start_service(database: Database, forwarder: Forwarder, request: pb.St
         wait=wait,
     )
     answer = await forwarder.call(kernel.place, lambda stub: stub.StartService, asked)
-    return _status(answer.status, place.port)
+    status = _status(answer.status, place.port)
+    return pb.StartServiceResponse(status=status, revision=at.revision, incarnation=at.incarnation)
 
 
-async def stop_service(database: Database, forwarder: Forwarder, request: pb.StopServiceRequest) -> pb.ServiceStatus:
+async def stop_service(
+    database: Database, forwarder: Forwarder, request: pb.StopServiceRequest
+) -> pb.StopServiceResponse:
     """Ends it, if it runs."""
     grace = _seconds(request.grace if request.HasField("grace") else None, "grace", DEFAULT_GRACE_SECONDS)
     kernel, service, place = await _find(database, request.session, request.service)
-    session_id = await _noted(database, kernel, service, Way.SERVICE_STOP)
+    session_id, at = await _noted(database, kernel, service, Way.SERVICE_STOP)
     _log.info("%s stops service %s of session %s", current_principal().name, service.name, session_id)
     asked = agent_pb.StopServiceRequest(place=place, grace=grace)
     answer = await forwarder.call(kernel.place, lambda stub: stub.StopService, asked)
-    return _status(answer.status, place.port)
+    status = _status(answer.status, place.port)
+    return pb.StopServiceResponse(status=status, revision=at.revision, incarnation=at.incarnation)
 
 
 async def get_service(database: Database, forwarder: Forwarder, request: pb.GetServiceRequest) -> pb.ServiceStatus:
@@ -73,12 +80,12 @@ async def get_service(database: Database, forwarder: Forwarder, request: pb.GetS
     return _status(answer.status, place.port)
 
 
-async def _noted(database: Database, kernel: MainKernel, service: ServiceSpec, way: Way) -> str:
-    """Keeps in the journal what is done to a service; returns the session's id."""
+async def _noted(database: Database, kernel: MainKernel, service: ServiceSpec, way: Way) -> tuple[str, journal.Head]:
+    """Keeps in the journal what is done to a service; returns the session's id, and where the journal ends then."""
     session_id = kernel.place.attempt_id.partition(".")[0]
     async with database.transaction() as tx:
         await note_entrance(tx, uuid.UUID(session_id), way, f"{MAIN}1", service=service.name)
-    return session_id
+        return session_id, await journal.head(tx)
 
 
 async def _find(database: Database, session: str, name: str) -> tuple[MainKernel, ServiceSpec, agent_pb.ServicePlace]:

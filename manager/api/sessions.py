@@ -21,6 +21,7 @@ from manager.api.idle import extend_session, show_checks
 from manager.api.interceptors import current_principal
 from manager.api.open_port import serve_open_port
 from manager.api.port_tickets import create_port_ticket
+from manager.api.revisions import with_revision
 from manager.api.services import get_service, start_service, stop_service
 from manager.api.session_acceptance import accept, draft_with_templates, with_template
 from manager.api.session_convert import (
@@ -225,19 +226,23 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 locked = await sessions.read(tx, [session_id], lock=True)
                 check_etag(request.etag, locked[session_id]["version"])
             await commands.terminate(tx, session_id, by=principal.name, force=request.force)
-            shown = await _shown(tx, session_id)
+            # The position first: an event after it may be in the session already, and none before it is missing.
+            response = await with_revision(tx, pb.TerminateSessionResponse())
+            response.session.CopyFrom(await _shown(tx, session_id))
         self._tail.wake()
-        return pb.TerminateSessionResponse(session=shown)
+        return response
 
     async def ExtendSession(
         self, request: pb.ExtendSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ExtendSessionResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            shown = await _shown(tx, await extend_session(tx, request))
-            await show_checks(tx, shown)
+            session_id = await extend_session(tx, request)
+            response = await with_revision(tx, pb.ExtendSessionResponse())
+            response.session.CopyFrom(await _shown(tx, session_id))
+            await show_checks(tx, response.session)
         self._tail.wake()
-        return pb.ExtendSessionResponse(session=shown)
+        return response
 
     async def WatchSessions(
         self, request: pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -344,7 +349,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self, request: pb.StartServiceRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.StartServiceResponse:
         """See the proto."""
-        return pb.StartServiceResponse(status=await start_service(self._database, self._forwarder, request))
+        return await start_service(self._database, self._forwarder, request)
 
     async def GetService(
         self, request: pb.GetServiceRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -356,7 +361,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self, request: pb.StopServiceRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.StopServiceResponse:
         """See the proto."""
-        return pb.StopServiceResponse(status=await stop_service(self._database, self._forwarder, request))
+        return await stop_service(self._database, self._forwarder, request)
 
 
 async def _shown(tx: Transaction, session_id: uuid.UUID) -> session_pb2.Session:

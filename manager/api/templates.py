@@ -13,6 +13,7 @@ from manager.api.etags import check_etag, etag
 from manager.api.fields import Violations
 from manager.api.interceptors import current_principal
 from manager.api.pages import open_page
+from manager.api.revisions import with_revision
 from manager.api.template_rendering import find_template, render, scope, stored_spec
 from manager.api.template_requests import check_content, updated
 from manager.api.times import timestamp
@@ -50,7 +51,7 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
                 made = await templates.create(tx, given.name, project, caller.name)
                 if made is None:
                     raise errors.NameTaken("template", given.name)
-                return pb.CreateTemplateResponse(template=await _add_version(tx, made, given))
+                return await with_revision(tx, pb.CreateTemplateResponse(template=await _add_version(tx, made, given)))
 
             if request.validate_only:
                 exact = templates.Scope(() if project is None else (project,), shared=project is None)
@@ -63,7 +64,7 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
                     description=given.description,
                     spec=given.spec,
                 )
-                return pb.CreateTemplateResponse(template=shown)
+                return await with_revision(tx, pb.CreateTemplateResponse(template=shown))
             return await requests.once(tx, caller.name, "CreateTemplate", request, pb.CreateTemplateResponse, create)
 
     async def GetTemplate(self, request: pb.GetTemplateRequest, context: _Context) -> pb.GetTemplateResponse:
@@ -108,19 +109,20 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
             check_content(after, violations)
             violations.raise_any()
             if (after.description, after.spec) == (before.description, before.spec):
-                return pb.UpdateTemplateResponse(template=before)
+                return await with_revision(tx, pb.UpdateTemplateResponse(template=before))
             if request.validate_only:
                 before.spec.CopyFrom(after.spec)
                 before.description = after.description
-                return pb.UpdateTemplateResponse(template=before)
-            return pb.UpdateTemplateResponse(template=await _add_version(tx, row["id"], after))
+                return await with_revision(tx, pb.UpdateTemplateResponse(template=before))
+            made = await _add_version(tx, row["id"], after)
+            return await with_revision(tx, pb.UpdateTemplateResponse(template=made))
 
     async def DeleteTemplate(self, request: pb.DeleteTemplateRequest, context: _Context) -> pb.DeleteTemplateResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
             row = await _changeable(tx, request.template, request.project, request.etag)
             await templates.delete(tx, row["id"])
-        return pb.DeleteTemplateResponse()
+            return await with_revision(tx, pb.DeleteTemplateResponse())
 
     async def RenderTemplate(self, request: pb.RenderTemplateRequest, context: _Context) -> pb.RenderTemplateResponse:
         """See the proto."""

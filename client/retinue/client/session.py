@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 class Session:
     """A session as last seen (`view`, at journal position `revision`), and what can be done with it."""
 
-    def __init__(
-        self, sessions: Sessions, view: session_pb2.Session, revision: int | None, incarnation: str = ""
-    ) -> None:
-        """`revision` is the journal position that `view` is true at; None when that is not known. `incarnation` is the
-        database's, which the revision counts in.
-        """
+    def __init__(self, sessions: Sessions, view: session_pb2.Session, revision: int, incarnation: str = "") -> None:
+        """`revision` is the journal position that `view` is true at, and `incarnation` the database's, which it counts in."""
         self._sessions = sessions
         self.view = view
         self.revision = revision
@@ -77,7 +73,9 @@ class Session:
 
     async def refresh(self) -> Session:
         """Asks the server how it is now."""
-        fresh = await self._sessions.get(self.id)
+        return self._became(await self._sessions.get(self.id))
+
+    def _became(self, fresh: Session) -> Session:
         self.view, self.revision, self.incarnation = fresh.view, fresh.revision, fresh.incarnation
         return self
 
@@ -178,15 +176,12 @@ class Session:
         return await self._sessions.stop_service(self.id, service, grace=grace)
 
     async def terminate(self, *, force: bool = False) -> Session:
-        """Ends it; returns itself as last seen, before it is over. `force` kills without grace."""
-        # The answer has no revision: what was last seen stays what events are folded into.
-        await self._sessions.terminate(self.id, force=force)
-        return self
+        """Ends it; returns itself as it is then, before its kernels are gone. `force` kills without grace."""
+        return self._became(await self._sessions.terminate(self.id, force=force))
 
     async def extend(self, duration: dt.timedelta | None = None) -> Session:
-        """Says that it is still needed; with `duration`, that no idle check ends it before then. Returns itself as last seen."""
-        await self._sessions.extend(self.id, duration)
-        return self
+        """Says that it is still needed; with `duration`, that no idle check ends it before then. Returns itself as it is then."""
+        return self._became(await self._sessions.extend(self.id, duration))
 
     async def explain(self) -> session_service_pb2.ExplainSessionResponse:
         """Why it waits."""

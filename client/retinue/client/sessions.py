@@ -126,14 +126,15 @@ class Sessions:
         """Ends a session; returns it as it is then, before it is over."""
         request = session_service_pb2.TerminateSessionRequest(session=session, etag=etag, force=force)
         response = await call(self._stub.TerminateSession, request)
-        return Session(self, response.session, None)
+        return Session(self, response.session, response.revision, response.incarnation)
 
-    async def extend(self, session: str, duration: dt.timedelta | None = None) -> session_pb2.Session:
-        """Says that a session is still needed; with `duration`, that no idle check ends it before then."""
+    async def extend(self, session: str, duration: dt.timedelta | None = None) -> Session:
+        """Says that a session is still needed; with `duration`, that no idle check ends it before then. Returns it as it is then."""
         request = session_service_pb2.ExtendSessionRequest(session=session)
         if duration is not None:
             request.duration.FromTimedelta(duration)
-        return (await call(self._stub.ExtendSession, request)).session
+        response = await call(self._stub.ExtendSession, request)
+        return Session(self, response.session, response.revision, response.incarnation)
 
     async def explain(self, session: str) -> session_service_pb2.ExplainSessionResponse:
         """Why a session waits."""
@@ -276,12 +277,6 @@ class Sessions:
         """
         view, revision = session.view, session.revision
         while True:
-            if revision is None:
-                fresh = await self.get(view.id)
-                view, revision, session.incarnation = fresh.view, fresh.revision or 0, fresh.incarnation
-                yield view, revision
-                if words.is_ended(view):
-                    return
             try:
                 async with aclosing(self._events(view.id, revision, session.incarnation)) as events:
                     async for event in events:
@@ -293,8 +288,12 @@ class Sessions:
                 if error.reason not in _READ_AGAIN:
                     raise
             # Compacted, or over before what was last seen: what counts is how it is now.
-            revision = None
             await asyncio.sleep(self._patience.first)
+            fresh = await self.get(view.id)
+            view, revision, session.incarnation = fresh.view, fresh.revision, fresh.incarnation
+            yield view, revision
+            if words.is_ended(view):
+                return
 
     async def _events(
         self, session_id: str, revision: int, incarnation: str

@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from manager.api import accounts as accounts_api
 from manager.store import accounts as store
+from manager.store import journal
 from manager.store.database import Database
 from manager.store.tables import Session
 from retinue.manager.v1 import account_service_pb2 as pb
@@ -131,6 +132,9 @@ async def test_users_and_memberships(accounts: Accounts) -> None:
         request = pb.SetMembershipRequest(user="bob", project="default", role=role)
         answer = await stub.SetMembership(request, metadata=admin)
         assert [m.role for m in answer.user.memberships] == [role]
+        async with accounts.service.database.transaction() as tx:
+            at = await journal.head(tx)
+        assert (answer.revision, answer.incarnation) == (at.revision, at.incarnation)
     unspecified = await failure(
         stub.SetMembership(pb.SetMembershipRequest(user="bob", project="default"), metadata=admin)
     )

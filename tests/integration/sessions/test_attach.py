@@ -208,7 +208,7 @@ async def test_only_what_runs_and_only_ones_own(session: Session, client: Client
     assert caught.value.reason == "STATE_FORBIDS"
     await waiting.terminate()
     with pytest.raises(NotFound):
-        await ran(Session(client.sessions, _renamed(waiting, "0" * 8 + "-0000-4000-8000-" + "0" * 12), None), "true")
+        await ran(Session(client.sessions, _renamed(waiting, "0" * 8 + "-0000-4000-8000-" + "0" * 12), 0), "true")
     user = await client.users.create("attach-user", projects={"default": "admin"})
     token = await client.tokens.create(user=user.name, description="attach")
     try:

@@ -125,7 +125,10 @@ async def test_interactive_session_stays_until_terminated(client: Client, cluste
         await client.sessions.create(type="interactive", name="stays")
     assert (await client.sessions.get("stays")).id == session.id
     assert (await client.sessions.get(session.id[:8])).id == session.id
-    await client.sessions.terminate("stays")
+    ending = await client.sessions.terminate("stays")
+    assert (ending.state, ending.incarnation) == ("TERMINATING", session.incarnation)
+    assert ending.revision > session.revision
+    await ending.wait_ended(30)
     await session.wait_ended(30)
     again = await client.sessions.terminate(session.id)
     assert again.state == "TERMINATED"

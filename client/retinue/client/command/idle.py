@@ -127,7 +127,8 @@ async def extend_command(connection: Connection, session: str, duration: float |
     DURATION, as 30m or 2h, is how long it is kept at least from now, within what the policy allows. Without, it is as if the session had been used.
     """
     async with connection.client() as client:
-        view = await client.sessions.extend(session, None if duration is None else dt.timedelta(seconds=duration))
+        extended = await client.sessions.extend(session, None if duration is None else dt.timedelta(seconds=duration))
+        view = extended.view
     for title, value in check_facts(view):
         click.echo(f"{title}: {value}")
 
