@@ -17,11 +17,11 @@ from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from agent.api.apps import Apps
     from agent.api.attach import AttachService
     from agent.api.code import CodeService
     from agent.api.files import FileService
     from agent.api.open_port import PortService
-    from agent.api.services import Services
     from agent.api.sync import SyncService
     from agent.backends.backend import Backend
     from agent.backends.output import Output
@@ -42,7 +42,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         ports: PortService,
         code: CodeService,
         files: FileService,
-        services: Services,
+        apps: Apps,
         backend: Backend,
         sampler: Sampler,
     ) -> None:
@@ -52,7 +52,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         self._attach = attach
         self._ports = ports
         self._code = code
-        self._services = services
+        self._apps = apps
         self._backend = backend
         self._sampler = sampler
 
@@ -155,26 +155,24 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
             async for response in responses:
                 yield response
 
-    async def StartService(
-        self, request: agent_service_pb2.StartServiceRequest, context: Any
-    ) -> agent_service_pb2.StartServiceResponse:
+    async def StartApp(
+        self, request: agent_service_pb2.StartAppRequest, context: Any
+    ) -> agent_service_pb2.StartAppResponse:
         """Starts a program inside a running attempt that goes on by itself."""
         del context
-        return agent_service_pb2.StartServiceResponse(status=await self._services.start(request))
+        return agent_service_pb2.StartAppResponse(status=await self._apps.start(request))
 
-    async def StopService(
-        self, request: agent_service_pb2.StopServiceRequest, context: Any
-    ) -> agent_service_pb2.StopServiceResponse:
+    async def StopApp(
+        self, request: agent_service_pb2.StopAppRequest, context: Any
+    ) -> agent_service_pb2.StopAppResponse:
         """Ends such a program."""
         del context
-        return agent_service_pb2.StopServiceResponse(status=await self._services.stop(request))
+        return agent_service_pb2.StopAppResponse(status=await self._apps.stop(request))
 
-    async def GetService(
-        self, request: agent_service_pb2.GetServiceRequest, context: Any
-    ) -> agent_service_pb2.GetServiceResponse:
+    async def GetApp(self, request: agent_service_pb2.GetAppRequest, context: Any) -> agent_service_pb2.GetAppResponse:
         """Says whether such a program runs."""
         del context
-        return agent_service_pb2.GetServiceResponse(status=await self._services.status(request.place))
+        return agent_service_pb2.GetAppResponse(status=await self._apps.status(request.location))
 
 
 async def _begin(output: Output, request: agent_service_pb2.StreamLogsRequest) -> int:

@@ -17,6 +17,7 @@ from agent.backends.attachment import Attachment, AttachmentLostError, Exited, N
 from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.kernel.frames import Start
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.types.v1 import terminal_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -156,12 +157,12 @@ def _response(event: Started | Printed | Exited) -> pb.AttachResponse:
         case Started():
             return pb.AttachResponse(started=pb.AttachStarted())
         case Exited(code):
-            return pb.AttachResponse(exited=pb.AttachExited(exit_code=code))
+            return pb.AttachResponse(exited=terminal_pb2.CommandExited(exit_code=code))
         case Printed(data, errors):
             return pb.AttachResponse(stderr=data) if errors else pb.AttachResponse(stdout=data)
 
 
-def _size(size: pb.TerminalSize) -> tuple[int, int]:
+def _size(size: terminal_pb2.TerminalSize) -> tuple[int, int]:
     if not (1 <= size.rows <= LARGEST_TERMINAL and 1 <= size.columns <= LARGEST_TERMINAL):
         raise invalid("terminal", f"must be 1 to {LARGEST_TERMINAL} rows and columns")
     return size.rows, size.columns

@@ -20,7 +20,7 @@ from agent.code.runs import OffsetPastEndError, Run
 from agent.code.workspace import TooManyRunsError, Workspace
 from agent.code.workspaces import TooManyLanguagesError
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.manager.v1 import code_pb2
+from retinue.types.v1 import code_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator

@@ -22,6 +22,7 @@ from agent.attempts import (
 )
 from agent.conditions import ConditionType
 from retinue.agent.v1 import agent_service_pb2
+from retinue.types.v1 import port_pb2, usage_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -122,8 +123,7 @@ def _shown(text: str) -> str:
 
 def _image_facts(facts: ImageFacts) -> agent_service_pb2.ImageFacts:
     ports = [
-        agent_service_pb2.ServicePort(name=port.name, protocol=port.protocol, ports=port.ports)
-        for port in facts.service_ports
+        port_pb2.ServicePort(name=port.name, protocol=port.protocol, ports=port.ports) for port in facts.service_ports
     ]
     identity = agent_service_pb2.ImageIdentity(digest=facts.identity.digest, id=facts.identity.id)
     return agent_service_pb2.ImageFacts(identity=identity, service_ports=ports)
@@ -138,16 +138,18 @@ def attempt_stats(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptS
         cpu.FromNanoseconds(usage.cpu)
     return agent_service_pb2.AttemptStats(
         attempt_id=attempt_id,
-        sample_time=_timestamp(sample.time),
-        cpu_time=cpu,
-        memory_bytes=usage.memory,
-        memory_peak_bytes=usage.memory_peak,
-        memory_limit_bytes=usage.memory_limit,
-        read_bytes=usage.read,
-        written_bytes=usage.written,
-        received_bytes=usage.received,
-        sent_bytes=usage.sent,
-        tasks=usage.tasks,
+        usage=usage_pb2.ResourceUsage(
+            sample_time=_timestamp(sample.time),
+            cpu_time=cpu,
+            memory_bytes=usage.memory,
+            memory_peak_bytes=usage.memory_peak,
+            memory_limit_bytes=usage.memory_limit,
+            read_bytes=usage.read,
+            written_bytes=usage.written,
+            received_bytes=usage.received,
+            sent_bytes=usage.sent,
+            tasks=usage.tasks,
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from agent.backends.attachment import NotRunningError
 from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.backends.work import Entry, MissingError, PathError, RefusedError
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.manager.v1 import file_pb2
+from retinue.types.v1 import file_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence

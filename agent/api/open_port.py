@@ -25,6 +25,7 @@ from agent.backends.processes import open_pidfd
 from agent.network.errors import NetworkError
 from agent.network.sockets import LOOPBACK, PortClosedError, connect
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.types.v1 import port_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -142,7 +143,7 @@ class PortService:
                         del data
                         reading = asyncio.ensure_future(self._piece(connection, size))
                     else:
-                        yield pb.OpenPortResponse(end_of_data=pb.EndOfData())
+                        yield pb.OpenPortResponse(end_of_data=port_pb2.EndOfData())
                 elif cut.done():
                     cut.result()
             if not writing.result():

@@ -12,12 +12,12 @@ from grpc_health.v1 import (
 )
 
 from agent.api.agent_service import AgentService
+from agent.api.apps import Apps
 from agent.api.attach import AttachService
 from agent.api.code import CodeService
 from agent.api.files import FileService
 from agent.api.guard import Guard
 from agent.api.open_port import PortService
-from agent.api.services import Services
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Server:
                 ports=self._ports,
                 code=self._code,
                 files=FileService(backend),
-                services=Services(backend),
+                apps=Apps(backend),
                 backend=backend,
                 sampler=sync.sampler,
             ),

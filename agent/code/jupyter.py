@@ -21,7 +21,7 @@ from zmq.utils.monitor import recv_monitor_message
 from agent.backends.backend import BackendError
 from agent.code import messages
 from agent.code.relay import Relay
-from retinue.manager.v1 import code_pb2 as pb
+from retinue.types.v1 import code_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

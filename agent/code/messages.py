@@ -10,7 +10,7 @@ import binascii
 import json
 from typing import TYPE_CHECKING, Any
 
-from retinue.manager.v1 import code_pb2 as pb
+from retinue.types.v1 import code_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

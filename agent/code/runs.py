@@ -8,7 +8,7 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING
 
-from retinue.manager.v1 import code_pb2 as pb
+from retinue.types.v1 import code_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable

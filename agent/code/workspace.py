@@ -20,7 +20,7 @@ from agent.code.runs import Run
 from agent.files import replace_file
 from agent.kernel.frames import Start
 from agent.kernel.python_runtime import find_runtime
-from retinue.manager.v1 import code_pb2 as pb
+from retinue.types.v1 import code_pb2 as pb
 
 if TYPE_CHECKING:
     import zmq.asyncio

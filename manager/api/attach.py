@@ -17,7 +17,8 @@ from manager.lifecycle.admission import wrong_command, wrong_environment
 from manager.lifecycle.entrances import Way
 from manager.store.database import Database
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import terminal_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ def wrong_start(start: pb.AttachStart) -> list[errors.Violation]:
     return violations
 
 
-def _wrong_size(size: pb.TerminalSize, path: str) -> list[errors.Violation]:
+def _wrong_size(size: terminal_pb2.TerminalSize, path: str) -> list[errors.Violation]:
     sizes = (("rows", size.rows), ("columns", size.columns))
     return [
         (f"{path}.{name}", f"must be from 1 to {MAX_TERMINAL}")
@@ -102,7 +103,7 @@ def agent_step(request: pb.AttachRequest) -> agent_pb.AttachRequest:
                 raise errors.InvalidRequest([("stdin", f"must be at most {MAX_INPUT_BYTES} bytes")])
             return agent_pb.AttachRequest(stdin=request.stdin)
         case "end_of_input":
-            return agent_pb.AttachRequest(end_of_input=agent_pb.EndOfInput())
+            return agent_pb.AttachRequest(end_of_input=terminal_pb2.EndOfInput())
         case "resize":
             if violations := _wrong_size(request.resize, "resize"):
                 raise errors.InvalidRequest(violations)
@@ -118,8 +119,8 @@ def agent_step(request: pb.AttachRequest) -> agent_pb.AttachRequest:
             raise errors.InvalidRequest([("step", "is required")])
 
 
-def _size(size: pb.TerminalSize) -> agent_pb.TerminalSize:
-    return agent_pb.TerminalSize(rows=size.rows, columns=size.columns)
+def _size(size: terminal_pb2.TerminalSize) -> terminal_pb2.TerminalSize:
+    return terminal_pb2.TerminalSize(rows=size.rows, columns=size.columns)
 
 
 def _response(response: agent_pb.AttachResponse, hostname: str) -> pb.AttachResponse:
@@ -131,4 +132,4 @@ def _response(response: agent_pb.AttachResponse, hostname: str) -> pb.AttachResp
         case "stderr":
             return pb.AttachResponse(stderr=response.stderr)
         case _:
-            return pb.AttachResponse(exited=pb.AttachExited(exit_code=response.exited.exit_code))
+            return pb.AttachResponse(exited=terminal_pb2.CommandExited(exit_code=response.exited.exit_code))

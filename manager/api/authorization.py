@@ -40,6 +40,11 @@ METHODS: Mapping[str, Access] = {
             "ExtendSession": Access.USER,
             "WatchSessions": Access.USER,
             "ExplainSession": Access.USER,
+        },
+    ),
+    **_methods(
+        "retinue.manager.v1.KernelService",
+        {
             "StreamLogs": Access.USER,
             "StreamStats": Access.USER,
             "Attach": Access.USER,
@@ -49,9 +54,14 @@ METHODS: Mapping[str, Access] = {
             "UploadFiles": Access.USER,
             "DownloadFiles": Access.USER,
             "ListFiles": Access.USER,
-            "StartService": Access.USER,
-            "GetService": Access.USER,
-            "StopService": Access.USER,
+        },
+    ),
+    **_methods(
+        "retinue.manager.v1.AppService",
+        {
+            "StartApp": Access.USER,
+            "GetApp": Access.USER,
+            "StopApp": Access.USER,
         },
     ),
     **_methods(

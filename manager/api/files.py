@@ -16,8 +16,8 @@ from manager.lifecycle import presence
 from manager.lifecycle.entrances import Way
 from manager.store.database import Database
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
-from retinue.manager.v1 import file_pb2
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import file_pb2
 
 _log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ UNARY_SECONDS = 30.0
 # How often the credentials of an open stream are looked at.
 RECHECK_SECONDS = 2.0
 # Their handlers take and give messages as they are on the wire.
-SERIALISED_METHODS = frozenset({"/retinue.manager.v1.SessionService/OpenPort"})
+SERIALISED_METHODS = frozenset({"/retinue.manager.v1.KernelService/OpenPort"})
 
 _SUBJECTS = {
     CallerClass.USER: "users",

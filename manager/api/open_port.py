@@ -21,7 +21,8 @@ from manager.lifecycle import presence
 from manager.lifecycle.entrances import Way
 from manager.store.database import Database
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import port_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ async def _steps(opening: agent_pb.OpenPortStart, requests: AsyncIterator[bytes]
                 yield agent_pb.OpenPortRequest(data=request.data).SerializeToString()
             case "end_of_data":
                 ended = True
-                yield agent_pb.OpenPortRequest(end_of_data=agent_pb.EndOfData()).SerializeToString()
+                yield agent_pb.OpenPortRequest(end_of_data=port_pb2.EndOfData()).SerializeToString()
             case "start":
                 raise errors.InvalidRequest([("start", "must come once")])
             case _:
@@ -118,4 +119,4 @@ def _response(message: bytes, port: int) -> bytes:
         case "data":
             return pb.OpenPortResponse(data=response.data).SerializeToString()
         case _:
-            return pb.OpenPortResponse(end_of_data=pb.EndOfData()).SerializeToString()
+            return pb.OpenPortResponse(end_of_data=port_pb2.EndOfData()).SerializeToString()

@@ -14,12 +14,12 @@ from manager.api.errors import StreamLimit
 DEFAULT_LIMIT = 256
 LIMITS: Mapping[str, int] = {
     # Each is a connection to an agent and a process in a kernel.
-    "/retinue.manager.v1.SessionService/Attach": 64,
-    "/retinue.manager.v1.SessionService/ExecuteCode": 64,
+    "/retinue.manager.v1.KernelService/Attach": 64,
+    "/retinue.manager.v1.KernelService/ExecuteCode": 64,
     # Each is a connection to an agent.
-    "/retinue.manager.v1.SessionService/UploadFiles": 32,
-    "/retinue.manager.v1.SessionService/DownloadFiles": 32,
-    "/retinue.manager.v1.SessionService/ListFiles": 32,
+    "/retinue.manager.v1.KernelService/UploadFiles": 32,
+    "/retinue.manager.v1.KernelService/DownloadFiles": 32,
+    "/retinue.manager.v1.KernelService/ListFiles": 32,
     # Anyone may call the first of these.
     "/grpc.health.v1.Health/Watch": 64,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": 64,

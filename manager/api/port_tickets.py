@@ -15,7 +15,7 @@ from manager.lifecycle import presence
 from manager.lifecycle.service_ports import TCP
 from manager.store import port_access
 from manager.store.database import Database
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
 

@@ -15,10 +15,12 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from manager.api.accounts import AccountServicer
+from manager.api.app_service import AppServicer
 from manager.api.authentication import Authenticator
 from manager.api.enrollment import EnrollmentServicer
 from manager.api.fleet import FleetServicer
 from manager.api.interceptors import CallInterceptor
+from manager.api.kernel_service import KernelServicer
 from manager.api.sessions import SessionServicer
 from manager.api.templates import TemplateServicer
 from manager.fleet.dialer import Dialer
@@ -31,10 +33,14 @@ from manager.store.journal_tail import JournalTail
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,
+    app_service_pb2,
+    app_service_pb2_grpc,
     enrollment_service_pb2,
     enrollment_service_pb2_grpc,
     fleet_service_pb2,
     fleet_service_pb2_grpc,
+    kernel_service_pb2,
+    kernel_service_pb2_grpc,
     session_service_pb2,
     session_service_pb2_grpc,
     template_service_pb2,
@@ -66,6 +72,8 @@ SERVER_OPTIONS = (
 )
 SERVICES = (
     session_service_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name,
+    kernel_service_pb2.DESCRIPTOR.services_by_name["KernelService"].full_name,
+    app_service_pb2.DESCRIPTOR.services_by_name["AppService"].full_name,
     template_service_pb2.DESCRIPTOR.services_by_name["TemplateService"].full_name,
     fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name,
     account_service_pb2.DESCRIPTOR.services_by_name["AccountService"].full_name,
@@ -127,16 +135,12 @@ async def serving(
     await ports.set_serving(serving=False)
     # An empty host says: the one that was dialled.
     for_agents = f":{agent_port}" if _host(agent_listen) in _ANY_HOST else ports.agent_endpoint
+    forwarder = Forwarder(dialer, interactions)
     session_service_pb2_grpc.add_SessionServiceServicer_to_server(
-        SessionServicer(
-            database,
-            tail,
-            Forwarder(dialer, interactions),
-            gateway,
-            max_pending_sessions=max_pending_sessions,
-        ),
-        server,
+        SessionServicer(database, tail, max_pending_sessions=max_pending_sessions), server
     )
+    kernel_service_pb2_grpc.add_KernelServiceServicer_to_server(KernelServicer(database, forwarder, gateway), server)
+    app_service_pb2_grpc.add_AppServiceServicer_to_server(AppServicer(database, forwarder), server)
     template_service_pb2_grpc.add_TemplateServiceServicer_to_server(TemplateServicer(database), server)
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority, tail.wake), server)
     account_service_pb2_grpc.add_AccountServiceServicer_to_server(

@@ -34,6 +34,7 @@ from manager.scheduling.amounts import format_amount
 from manager.store.journal import Head
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
+from retinue.types.v1 import port_pb2
 
 
 def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_project: str) -> SessionSpec:
@@ -190,7 +191,8 @@ def _spec_message(stored: Mapping[str, Any], view: SpecView) -> pb.SessionSpec:
             for webhook in spec.webhooks
         ],
         service_ports=[
-            pb.ServicePort(name=port.name, protocol=port.protocol, ports=port.ports) for port in spec.service_ports
+            port_pb2.ServicePort(name=port.name, protocol=port.protocol, ports=port.ports)
+            for port in spec.service_ports
         ],
         preopen_ports=[pb.PortRange(first=ports.first, last=ports.last) for ports in spec.preopen_ports],
         services=[
@@ -312,9 +314,9 @@ def _kernel_message(row: Mapping[str, Any]) -> pb.Kernel:
     return message
 
 
-def service_ports(stored: Iterable[Mapping[str, Any]]) -> list[pb.ServicePort]:
+def service_ports(stored: Iterable[Mapping[str, Any]]) -> list[port_pb2.ServicePort]:
     """Returns the ports of an image's services."""
-    return [pb.ServicePort(name=port["name"], protocol=port["protocol"], ports=port["ports"]) for port in stored]
+    return [port_pb2.ServicePort(name=port["name"], protocol=port["protocol"], ports=port["ports"]) for port in stored]
 
 
 def _dependency(row: Mapping[str, Any]) -> pb.Dependency:

@@ -15,7 +15,7 @@ from manager.fleet.output import OutputPastEndError
 from manager.lifecycle.outputs import read_output
 from manager.store import sessions
 from manager.store.database import Database
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
 
 
 async def serve_logs(

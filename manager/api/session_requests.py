@@ -17,7 +17,7 @@ from manager.lifecycle.admission import MAX_CLUSTER_SIZE, admit, wrong_name
 from manager.lifecycle.features import FEATURES
 from manager.lifecycle.preview import Preview
 from manager.lifecycle.spec import SessionSpec
-from retinue.manager.v1 import session_pb2
+from retinue.manager.v1 import kernel_service_pb2, session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
 MAX_SPECS = 10_000
@@ -167,7 +167,7 @@ def bounded(results: Iterable[pb.CreateSessionsResult]) -> list[pb.CreateSession
     return short
 
 
-def log_span(request: pb.StreamLogsRequest) -> Span:
+def log_span(request: kernel_service_pb2.StreamLogsRequest) -> Span:
     """The part of outputs that a request asks for. Raises InvalidRequest."""
     violations: list[errors.Violation] = []
     if request.all and (request.hostname or request.offset or request.epoch):

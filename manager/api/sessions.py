@@ -12,17 +12,11 @@ from typing import Any
 import grpc.aio
 
 from manager.api import errors, fields, pages
-from manager.api.attach import serve_attach
-from manager.api.code import serve_code
 from manager.api.etags import check_etag
-from manager.api.files import serve_download, serve_list, serve_upload
 from manager.api.filters import parse_filter
 from manager.api.idle import extend_session, show_checks
 from manager.api.interceptors import current_principal
-from manager.api.open_port import serve_open_port
-from manager.api.port_tickets import create_port_ticket
 from manager.api.revisions import with_revision
-from manager.api.services import get_service, start_service, stop_service
 from manager.api.session_acceptance import accept, draft_with_templates, with_template
 from manager.api.session_convert import (
     explanation_message,
@@ -31,13 +25,9 @@ from manager.api.session_convert import (
     session_message,
     show_unmade,
 )
-from manager.api.session_logs import serve_logs
 from manager.api.session_requests import Drafted, admitted, bounded, draft_all, result_message, wrong_number
 from manager.api.session_watch import serve_watch
 from manager.api.sight import find_session, full_view, sight
-from manager.api.stats import serve_stats
-from manager.fleet.forwarding import Forwarder
-from manager.gateway.rules import Address
 from manager.lifecycle import commands, preview
 from manager.lifecycle.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
 from manager.lifecycle.spec_views import SpecView
@@ -62,17 +52,13 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self,
         database: Database,
         tail: JournalTail,
-        forwarder: Forwarder,
-        gateway: Address | None = None,
         *,
         max_pending_sessions: int = DEFAULT_MAX_PENDING,
     ) -> None:
-        """Without a `gateway` there is no HTTP to ports. So many sessions of a user may wait unless a quota says otherwise."""
+        """So many sessions of a user may wait unless a quota says otherwise."""
         self._pending = PendingLimit(max_pending_sessions)
-        self._gateway = gateway
         self._database = database
         self._tail = tail
-        self._forwarder = forwarder
 
     async def CreateSession(
         self, request: pb.CreateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -274,94 +260,6 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             if outlook.after is not None:
                 message.estimated_start_time.FromNanoseconds(time.time_ns() + round(outlook.after * 1e9))
         return message
-
-    async def StreamLogs(
-        self, request: pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.StreamLogsResponse]:
-        """See the proto."""
-        async with aclosing(serve_logs(self._database, self._forwarder.unheard, request)) as responses:
-            async for response in responses:
-                yield response
-
-    async def StreamStats(
-        self, request: pb.StreamStatsRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.StreamStatsResponse]:
-        """See the proto."""
-        async with aclosing(serve_stats(self._database, self._forwarder, request)) as responses:
-            async for response in responses:
-                yield response
-
-    async def Attach(
-        self, request_iterator: AsyncIterator[pb.AttachRequest], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.AttachResponse]:
-        """See the proto."""
-        async with aclosing(serve_attach(self._database, self._forwarder, aiter(request_iterator))) as responses:
-            async for response in responses:
-                yield response
-
-    async def OpenPort(
-        self, request_iterator: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[Any]:
-        """See the proto; requests and responses are serialised."""
-        async with aclosing(serve_open_port(self._database, self._forwarder, aiter(request_iterator))) as responses:
-            async for response in responses:
-                yield response
-
-    async def CreatePortTicket(
-        self, request: pb.CreatePortTicketRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.CreatePortTicketResponse:
-        """See the proto."""
-        return await create_port_ticket(self._database, self._gateway, request)
-
-    async def ExecuteCode(
-        self, request_iterator: AsyncIterator[pb.ExecuteCodeRequest], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.ExecuteCodeResponse]:
-        """See the proto."""
-        async with aclosing(serve_code(self._database, self._forwarder, aiter(request_iterator))) as responses:
-            async for response in responses:
-                yield response
-
-    async def UploadFiles(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.UploadFilesResponse]:
-        """Writes files into a kernel's work directory."""
-        del context
-        requests: AsyncIterator[pb.UploadFilesRequest] = aiter(request_iterator)
-        async with aclosing(serve_upload(self._database, self._forwarder, requests)) as responses:
-            async for response in responses:
-                yield response
-
-    async def DownloadFiles(
-        self, request: pb.DownloadFilesRequest, context: Any
-    ) -> AsyncIterator[pb.DownloadFilesResponse]:
-        """Reads files from a kernel's work directory."""
-        del context
-        async with aclosing(serve_download(self._database, self._forwarder, request)) as responses:
-            async for response in responses:
-                yield response
-
-    async def ListFiles(self, request: pb.ListFilesRequest, context: Any) -> AsyncIterator[pb.ListFilesResponse]:
-        """Lists files in a kernel's work directory."""
-        del context
-        async with aclosing(serve_list(self._database, self._forwarder, request)) as responses:
-            async for response in responses:
-                yield response
-
-    async def StartService(
-        self, request: pb.StartServiceRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.StartServiceResponse:
-        """See the proto."""
-        return await start_service(self._database, self._forwarder, request)
-
-    async def GetService(
-        self, request: pb.GetServiceRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.GetServiceResponse:
-        """See the proto."""
-        return pb.GetServiceResponse(status=await get_service(self._database, self._forwarder, request))
-
-    async def StopService(
-        self, request: pb.StopServiceRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.StopServiceResponse:
-        """See the proto."""
-        return await stop_service(self._database, self._forwarder, request)
 
 
 async def _shown(tx: Transaction, session_id: uuid.UUID) -> session_pb2.Session:

@@ -6,7 +6,6 @@ import asyncio
 import datetime as dt
 import uuid
 from collections.abc import AsyncGenerator
-from typing import Any
 
 from manager.api.fields import Violations
 from manager.api.sight import find_session, sight
@@ -18,18 +17,13 @@ from manager.store import attempts, sessions
 from manager.store.database import Database
 from manager.store.recordset import Row
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
 
 SHORTEST, LONGEST = dt.timedelta(seconds=1), dt.timedelta(hours=1)
 DEFAULT_SECONDS = 2.0
 MOST_KERNELS = 2000
 # Seconds that an agent may take to answer.
 ANSWER_SECONDS = 3.0
-_SHARED = tuple(
-    field.name
-    for field in agent_pb.AttemptStats.DESCRIPTOR.fields
-    if field.name in pb.KernelStats.DESCRIPTOR.fields_by_name
-)
 
 
 async def serve_stats(
@@ -86,17 +80,10 @@ async def _running(database: Database, session_id: uuid.UUID | None, hostname: s
 
 
 def _message(row: Row, stats: agent_pb.AttemptStats | None) -> pb.KernelStats:
-    message = pb.KernelStats(
+    return pb.KernelStats(
         session_id=str(row["session_id"]),
         session_name=row["session_name"],
         hostname=row["hostname"],
         agent=row["agent_id"],
+        usage=None if stats is None else stats.usage,
     )
-    for name in _SHARED if stats is not None else ():
-        if stats is not None and stats.HasField(name):  # type: ignore[arg-type]  # a name out of the descriptor
-            value: Any = getattr(stats, name)
-            if hasattr(value, "SerializeToString"):
-                getattr(message, name).CopyFrom(value)
-            else:
-                setattr(message, name, value)
-    return message

@@ -25,6 +25,7 @@ from manager.fleet.desired import (
     NodeReport,
 )
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.types.v1 import port_pb2
 
 MAX_ATTEMPTS, MAX_USAGES, MAX_LAYERS, MAX_PORTS, MAX_CONDITIONS = 20_000, 1_000, 200, 64, 32
 _MAX_BACKENDS = 16
@@ -171,7 +172,7 @@ def _image(facts: pb.ImageFacts) -> ImageReport:
     return ImageReport(digest, identifier, tuple(_ports(facts.service_ports[:MAX_PORTS])))
 
 
-def _ports(messages: Iterable[pb.ServicePort]) -> Iterable[Mapping[str, Any]]:
+def _ports(messages: Iterable[port_pb2.ServicePort]) -> Iterable[Mapping[str, Any]]:
     for port in messages:
         numbers = [number for number in port.ports[:MAX_PORTS] if 1 <= number <= values.MAX_PORT]
         name, protocol = values.text(port.name, 64), values.text(port.protocol, 16)

@@ -19,6 +19,7 @@ from manager.fleet.forwarding import AgentRefusedError, AgentUnavailableError, F
 from manager.gateway import pages, sockets
 from manager.gateway.access import Access, AccessBook
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.types.v1 import port_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class Relay:
             self._book.using(key)
             yield agent_pb.OpenPortRequest(data=data).SerializeToString()
             data = await loop.sock_recv(local, _PIECE)
-        yield agent_pb.OpenPortRequest(end_of_data=agent_pb.EndOfData()).SerializeToString()
+        yield agent_pb.OpenPortRequest(end_of_data=port_pb2.EndOfData()).SerializeToString()
         await asyncio.sleep(_LINGER_SECONDS)
         raise _GoneError
 

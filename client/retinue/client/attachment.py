@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Self
 
 from retinue.client.errors import REQUEST_ID_KEY
 from retinue.client.exchange import Exchange
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import terminal_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
 
-    from retinue.manager.v1 import session_service_pb2_grpc
+    from retinue.manager.v1 import kernel_service_pb2_grpc
 
 CHUNK = 32 * 1024
 """Most bytes of input in one message."""
@@ -40,7 +41,7 @@ class Attachment:
     raise CallError.
     """
 
-    def __init__(self, stub: session_service_pb2_grpc.SessionServiceAsyncStub, start: pb.AttachStart) -> None:
+    def __init__(self, stub: kernel_service_pb2_grpc.KernelServiceAsyncStub, start: pb.AttachStart) -> None:
         """Nothing is sent before the block is entered."""
         self._stub = stub
         self._start = start
@@ -80,11 +81,11 @@ class Attachment:
 
     async def end_input(self) -> None:
         """There is no more input."""
-        await self._exchange.send(pb.AttachRequest(end_of_input=pb.EndOfInput()))
+        await self._exchange.send(pb.AttachRequest(end_of_input=terminal_pb2.EndOfInput()))
 
     async def resize(self, rows: int, columns: int) -> None:
         """Gives the terminal another size."""
-        await self._exchange.send(pb.AttachRequest(resize=pb.TerminalSize(rows=rows, columns=columns)))
+        await self._exchange.send(pb.AttachRequest(resize=terminal_pb2.TerminalSize(rows=rows, columns=columns)))
 
     async def signal(self, name: str) -> None:
         """Sends a signal, for instance `INT`."""
@@ -101,7 +102,7 @@ def attach_start(
     working_directory: str,
 ) -> pb.AttachStart:
     """The first step; `terminal` is rows and columns."""
-    size = None if terminal is None else pb.TerminalSize(rows=terminal[0], columns=terminal[1])
+    size = None if terminal is None else terminal_pb2.TerminalSize(rows=terminal[0], columns=terminal[1])
     return pb.AttachStart(
         session=session,
         hostname=hostname,

@@ -38,13 +38,17 @@ RETRIED_METHODS = {
         "TerminateSession",
         "WatchSessions",
         "ExplainSession",
+    ),
+    "retinue.manager.v1.KernelService": (
         "StreamLogs",
         "StreamStats",
         "DownloadFiles",
         "ListFiles",
-        "StartService",
-        "GetService",
-        "StopService",
+    ),
+    "retinue.manager.v1.AppService": (
+        "StartApp",
+        "GetApp",
+        "StopApp",
     ),
     "retinue.manager.v1.TemplateService": (
         "CreateTemplate",

@@ -15,14 +15,14 @@ import grpc.aio
 
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable
 from retinue.client.exchange import Exchange
-from retinue.manager.v1 import code_pb2
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import code_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from types import TracebackType
 
-    from retinue.manager.v1 import session_service_pb2_grpc
+    from retinue.manager.v1 import kernel_service_pb2_grpc
 
 MOST_UNREAD = 256
 """Events of one run that wait for whoever reads them; then the stream waits."""
@@ -56,7 +56,7 @@ class Code:
     What runs goes on when the block is left: `resume` tells the rest of it to another stream. All methods raise CallError.
     """
 
-    def __init__(self, stub: session_service_pb2_grpc.SessionServiceAsyncStub, session: str, language: str) -> None:
+    def __init__(self, stub: kernel_service_pb2_grpc.KernelServiceAsyncStub, session: str, language: str) -> None:
         """Nothing is sent before the block is entered."""
         self._identity = str(uuid.uuid4())
         self._stub = stub

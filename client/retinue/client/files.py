@@ -19,13 +19,13 @@ from retinue.client.calls import resumed
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
 from retinue.client.exchange import Exchange
 from retinue.client.local_files import Arriving, Copied, Progress, Upload, check_room, found, local_places, pieces
-from retinue.manager.v1 import file_pb2
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import file_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from retinue.manager.v1 import session_service_pb2_grpc
+    from retinue.manager.v1 import kernel_service_pb2_grpc
 
 RESUMED_SIZE = 4 << 20
 """A file of so many bytes is gone on with after the connection broke; a smaller one is sent again."""
@@ -38,7 +38,7 @@ class Files:
 
     def __init__(
         self,
-        stub: session_service_pb2_grpc.SessionServiceAsyncStub,
+        stub: kernel_service_pb2_grpc.KernelServiceAsyncStub,
         session: str,
         hostname: str,
         patience: Patience,

@@ -17,12 +17,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
 
 from retinue.client.errors import TransferError
-from retinue.manager.v1 import file_pb2
+from retinue.types.v1 import file_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
-    from retinue.manager.v1 import session_service_pb2 as pb
+    from retinue.manager.v1 import kernel_service_pb2 as pb
 
 CHUNK = 1 << 20
 _PERMISSIONS = 0o777

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retinue.client.calls import resumed
-from retinue.manager.v1 import session_service_pb2
+from retinue.manager.v1 import kernel_service_pb2
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import AsyncGenerator
 
     from retinue.client.backoff import Patience
-    from retinue.manager.v1 import session_service_pb2_grpc
+    from retinue.manager.v1 import kernel_service_pb2_grpc
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class LogChunk:
 
 
 async def stream_logs(  # the fields of the request
-    stub: session_service_pb2_grpc.SessionServiceAsyncStub,
+    stub: kernel_service_pb2_grpc.KernelServiceAsyncStub,
     session: str,
     *,
     hostname: str,
@@ -49,11 +49,11 @@ async def stream_logs(  # the fields of the request
     # By hostname, the try that is read, and all before which is known.
     positions: dict[str, tuple[int, int]] = {}
 
-    def request() -> session_service_pb2.StreamLogsRequest:
+    def request() -> kernel_service_pb2.StreamLogsRequest:
         # All kernels together cannot be had from an offset: after a break they come from the start, and what is known
         # is left out.
         number, start = (0, 0) if all_kernels else max(positions.values(), default=(epoch, offset))
-        made = session_service_pb2.StreamLogsRequest(
+        made = kernel_service_pb2.StreamLogsRequest(
             session=session, hostname=hostname, all=all_kernels, offset=start, follow=follow, epoch=number
         )
         if since is not None and (all_kernels or not positions):
@@ -75,7 +75,7 @@ async def stream_logs(  # the fields of the request
                 yield chunk
 
 
-def continuation(position: int, response: session_service_pb2.StreamLogsResponse) -> LogChunk | None:
+def continuation(position: int, response: kernel_service_pb2.StreamLogsResponse) -> LogChunk | None:
     """What is new in a response to someone who has everything before `position`; None when nothing is."""
     known = max(0, position - response.offset)
     if known >= len(response.data):

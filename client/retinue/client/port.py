@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Self
 
 from retinue.client.errors import REQUEST_ID_KEY, CallError
 from retinue.client.exchange import Exchange
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import port_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
-    from retinue.manager.v1 import session_service_pb2_grpc
+    from retinue.manager.v1 import kernel_service_pb2_grpc
 
 CHUNK = 256 * 1024
 """Most bytes in one message."""
@@ -35,7 +36,7 @@ class PortConnection:
     reads, and one writes. All methods raise CallError.
     """
 
-    def __init__(self, stub: session_service_pb2_grpc.SessionServiceAsyncStub, session: str, port: str) -> None:
+    def __init__(self, stub: kernel_service_pb2_grpc.KernelServiceAsyncStub, session: str, port: str) -> None:
         """Nothing is sent before the block is entered."""
         self._stub = stub
         self._start = pb.OpenPortStart(session=session, port=port)
@@ -72,7 +73,7 @@ class PortConnection:
 
     async def end_data(self) -> None:
         """There is no more to be sent; what comes may still be read."""
-        await self._exchange.send(pb.OpenPortRequest(end_of_data=pb.EndOfData()))
+        await self._exchange.send(pb.OpenPortRequest(end_of_data=port_pb2.EndOfData()))
 
     async def finish(self) -> None:
         """Waits until the other side has taken all that was sent; after `end_data`, and once nothing more comes."""

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from retinue.client.logs import LogChunk
     from retinue.client.port import PortConnection
     from retinue.client.sessions import Sessions
-    from retinue.manager.v1 import session_pb2, session_service_pb2
+    from retinue.manager.v1 import kernel_service_pb2, session_pb2, session_service_pb2
+    from retinue.types.v1 import app_pb2
 
 
 class Session:
@@ -147,9 +148,7 @@ class Session:
         """A connection to a port of `main1`; see `Sessions.open_port`."""
         return self._sessions.open_port(self.id, port)
 
-    async def create_port_ticket(
-        self, port: str | int, path: str = "/"
-    ) -> session_service_pb2.CreatePortTicketResponse:
+    async def create_port_ticket(self, port: str | int, path: str = "/") -> kernel_service_pb2.CreatePortTicketResponse:
         """A link by which a browser begins to use a port over HTTP; see `Sessions.create_port_ticket`."""
         return await self._sessions.create_port_ticket(self.id, port, path)
 
@@ -161,19 +160,19 @@ class Session:
         """The files in the work directory of one kernel (default `main1`)."""
         return self._sessions.files(self.id, hostname)
 
-    async def start_service(
-        self, service: str, arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None
-    ) -> session_service_pb2.ServiceStatus:
-        """Starts the program of a service, unless it runs; see `Sessions.start_service`."""
-        return await self._sessions.start_service(self.id, service, arguments, environment=environment)
+    async def start_app(
+        self, app: str, arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None
+    ) -> app_pb2.AppStatus:
+        """Starts the program of an app, unless it runs; see `Sessions.start_app`."""
+        return await self._sessions.start_app(self.id, app, arguments, environment=environment)
 
-    async def service(self, service: str) -> session_service_pb2.ServiceStatus:
-        """Whether the program of a service runs, and what it printed last."""
-        return await self._sessions.service(self.id, service)
+    async def app(self, app: str) -> app_pb2.AppStatus:
+        """Whether the program of an app runs, and what it printed last."""
+        return await self._sessions.app(self.id, app)
 
-    async def stop_service(self, service: str, *, grace: float | None = None) -> session_service_pb2.ServiceStatus:
-        """Ends the program of a service; see `Sessions.stop_service`."""
-        return await self._sessions.stop_service(self.id, service, grace=grace)
+    async def stop_app(self, app: str, *, grace: float | None = None) -> app_pb2.AppStatus:
+        """Ends the program of an app; see `Sessions.stop_app`."""
+        return await self._sessions.stop_app(self.id, app, grace=grace)
 
     async def terminate(self, *, force: bool = False) -> Session:
         """Ends it; returns itself as it is then, before its kernels are gone. `force` kills without grace."""

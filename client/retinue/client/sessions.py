@@ -22,7 +22,16 @@ from retinue.client.session_view import fold
 from retinue.client.shared_watch import SharedWatch
 from retinue.client.spec import SessionOptions, session_spec
 from retinue.client.watching import watch
-from retinue.manager.v1 import session_pb2, session_service_pb2, session_service_pb2_grpc
+from retinue.manager.v1 import (
+    app_service_pb2,
+    app_service_pb2_grpc,
+    kernel_service_pb2,
+    kernel_service_pb2_grpc,
+    session_pb2,
+    session_service_pb2,
+    session_service_pb2_grpc,
+)
+from retinue.types.v1 import app_pb2
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -43,6 +52,10 @@ class Sessions:
         self._stub: session_service_pb2_grpc.SessionServiceAsyncStub = session_service_pb2_grpc.SessionServiceStub(
             channel
         )
+        self._kernels: kernel_service_pb2_grpc.KernelServiceAsyncStub = kernel_service_pb2_grpc.KernelServiceStub(
+            channel
+        )
+        self._apps: app_service_pb2_grpc.AppServiceAsyncStub = app_service_pb2_grpc.AppServiceStub(channel)
         self._patience = patience or Patience()
         self._own_streams = 0
         self._shared = SharedWatch(lambda after, incarnation: self.watch(after_revision=after, incarnation=incarnation))
@@ -180,7 +193,7 @@ class Sessions:
         `epoch` is the number of the try, by default the newest.
         """
         return stream_logs(
-            self._stub,
+            self._kernels,
             session,
             hostname=hostname,
             all_kernels=all_kernels,
@@ -194,11 +207,11 @@ class Sessions:
 
     async def stats(
         self, session: str = "", hostname: str = "", *, interval: float = 2.0
-    ) -> AsyncGenerator[session_service_pb2.StreamStatsResponse, None]:
+    ) -> AsyncGenerator[kernel_service_pb2.StreamStatsResponse, None]:
         """What kernels that run use, of one session until it is over, or of all that the caller may read; every `interval` seconds."""
-        request = session_service_pb2.StreamStatsRequest(session=session, hostname=hostname)
+        request = kernel_service_pb2.StreamStatsRequest(session=session, hostname=hostname)
         request.interval.FromNanoseconds(round(interval * 1e9))
-        responses = resumed(self._stub.StreamStats, lambda: request, endless=not session, patience=self._patience)
+        responses = resumed(self._kernels.StreamStats, lambda: request, endless=not session, patience=self._patience)
         async with aclosing(responses):
             async for response in responses:
                 yield response
@@ -225,49 +238,47 @@ class Sessions:
             environment=environment,
             working_directory=working_directory,
         )
-        return Attachment(self._stub, start)
+        return Attachment(self._kernels, start)
 
     def open_port(self, session: str, port: str | int) -> PortConnection:
         """A connection to a port of `main1`, by its name or number; open while the block of `async with` lasts."""
-        return PortConnection(self._stub, session, str(port))
+        return PortConnection(self._kernels, session, str(port))
 
     async def create_port_ticket(
         self, session: str, port: str | int, path: str = "/"
-    ) -> session_service_pb2.CreatePortTicketResponse:
+    ) -> kernel_service_pb2.CreatePortTicketResponse:
         """A link by which a browser begins to use a port of `main1` over HTTP, at a path; good once, for a minute."""
-        request = session_service_pb2.CreatePortTicketRequest(session=session, port=str(port), path=path)
-        return await call(self._stub.CreatePortTicket, request)
+        request = kernel_service_pb2.CreatePortTicketRequest(session=session, port=str(port), path=path)
+        return await call(self._kernels.CreatePortTicket, request)
 
     def code(self, session: str, language: str = "") -> Code:
         """Runs of code in `main1` of an interactive session, in a language it has a Jupyter kernel for (default `python`)."""
-        return Code(self._stub, session, language)
+        return Code(self._kernels, session, language)
 
     def files(self, session: str, hostname: str = "") -> Files:
         """The files in the work directory of a running kernel (default `main1`)."""
-        return Files(self._stub, session, hostname, self._patience)
+        return Files(self._kernels, session, hostname, self._patience)
 
-    async def start_service(
-        self, session: str, service: str, arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None
-    ) -> session_service_pb2.ServiceStatus:
-        """Starts the program of a service in `main1`, unless it runs; waits up to 20 s for it to answer. May be repeated."""
-        request = session_service_pb2.StartServiceRequest(
-            session=session, service=service, arguments=arguments, environment=environment or {}
+    async def start_app(
+        self, session: str, app: str, arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None
+    ) -> app_pb2.AppStatus:
+        """Starts the program of an app in `main1`, unless it runs; waits up to 20 s for it to answer. May be repeated."""
+        request = app_service_pb2.StartAppRequest(
+            session=session, app=app, arguments=arguments, environment=environment or {}
         )
-        return (await call(self._stub.StartService, request)).status
+        return (await call(self._apps.StartApp, request)).status
 
-    async def service(self, session: str, service: str) -> session_service_pb2.ServiceStatus:
-        """Whether the program of a service runs, and what it printed last."""
-        request = session_service_pb2.GetServiceRequest(session=session, service=service)
-        return (await call(self._stub.GetService, request)).status
+    async def app(self, session: str, app: str) -> app_pb2.AppStatus:
+        """Whether the program of an app runs, and what it printed last."""
+        request = app_service_pb2.GetAppRequest(session=session, app=app)
+        return (await call(self._apps.GetApp, request)).status
 
-    async def stop_service(
-        self, session: str, service: str, *, grace: float | None = None
-    ) -> session_service_pb2.ServiceStatus:
-        """Ends the program of a service, if it runs: asks it to, and kills it after `grace` seconds, by default 10. May be repeated."""
-        request = session_service_pb2.StopServiceRequest(session=session, service=service)
+    async def stop_app(self, session: str, app: str, *, grace: float | None = None) -> app_pb2.AppStatus:
+        """Ends the program of an app, if it runs: asks it to, and kills it after `grace` seconds, by default 10. May be repeated."""
+        request = app_service_pb2.StopAppRequest(session=session, app=app)
         if grace is not None:
             request.grace.FromMilliseconds(round(1000 * grace))
-        return (await call(self._stub.StopService, request)).status
+        return (await call(self._apps.StopApp, request)).status
 
     async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:
         """A session after each of its events, with the event's revision, until it is over.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from retinue.client import words
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import session_pb2
+from retinue.types.v1 import port_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,7 +93,7 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
             for source, target, writable in options.get("mounts", ())
         ],
         service_ports=[
-            session_pb2.ServicePort(name=name, protocol=protocol, ports=[number])
+            port_pb2.ServicePort(name=name, protocol=protocol, ports=[number])
             for name, protocol, number in options.get("ports", ())
         ],
         preopen_ports=[

@@ -18,7 +18,7 @@ from retinue.client.code import Code, gathered
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
 from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
-from retinue.manager.v1 import code_pb2
+from retinue.types.v1 import code_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -23,7 +23,8 @@ from agent.kernel.ssh import HOST_KEY
 from retinue.client.errors import CallError, FailedPrecondition, InvalidRequest, NotFound
 from retinue.client.local.leftovers import network_namespaces
 from retinue.client.local.nodes import links_of_kind
-from retinue.manager.v1 import fleet_service_pb2, session_pb2, session_service_pb2
+from retinue.manager.v1 import fleet_service_pb2, session_pb2
+from retinue.types.v1 import app_pb2
 from tests.integration.docker.engine import BUSYBOX, IMAGE, TestEngine, install
 from tests.integration.docker.registry import Registry, make_image
 from tests.integration.inside.keys import Keys, host_keys
@@ -442,9 +443,9 @@ async def test_ports_programs_and_files_of_a_container(cluster: DockerCluster, t
         assert closed.value.reason == "PORT_CLOSED"
         await session.files().upload(page, "page.html")
         with pytest.raises(InvalidRequest):
-            await session.start_service("web", ["-c", "/etc/httpd.conf"])
-        started = await session.start_service("web", ["-v"])
-        assert (started.state, started.port) == (session_service_pb2.SERVICE_STATE_RUNNING, 8081)
+            await session.start_app("web", ["-c", "/etc/httpd.conf"])
+        started = await session.start_app("web", ["-v"])
+        assert (started.state, started.port) == (app_pb2.APP_STATE_RUNNING, 8081)
         for port in ("web", "8081"):
             assert await served(session, port) == page.read_bytes()
         await session.files().download("page.html", back)
@@ -456,14 +457,14 @@ async def test_ports_programs_and_files_of_a_container(cluster: DockerCluster, t
         token = await client.tokens.create(user=user.name, description="ports of containers")
         async with cluster.client(token.secret) as stranger:
             seen = await stranger.sessions.get(session.id)
-            for refused in (served(seen), seen.start_service("web"), seen.files().list(), _code_of(seen)):
+            for refused in (served(seen), seen.start_app("web"), seen.files().list(), _code_of(seen)):
                 with pytest.raises(NotFound, match="no such session"):
                     await refused
         await client.users.delete(user.name)
-        assert (await session.stop_service("web")).state == session_service_pb2.SERVICE_STATE_STOPPED
+        assert (await session.stop_app("web")).state == app_pb2.APP_STATE_STOPPED
         with pytest.raises(FailedPrecondition):
             await served(session)
-        await session.start_service("web")
+        await session.start_app("web")
         async with session.open_port("web") as connection:
             await session.terminate(force=True)
             with pytest.raises(CallError) as ended:

@@ -27,7 +27,7 @@ CREATE = "/retinue.manager.v1.SessionService/CreateSession"
 # Ends soon.
 WAIT = "/retinue.manager.v1.SessionService/WatchSessions"
 # Ends never.
-LOGS, TUNNEL = "/retinue.manager.v1.SessionService/StreamLogs", "/retinue.manager.v1.SessionService/Attach"
+LOGS, TUNNEL = "/retinue.manager.v1.KernelService/StreamLogs", "/retinue.manager.v1.KernelService/Attach"
 PIECE = b"x" * 65_536
 
 

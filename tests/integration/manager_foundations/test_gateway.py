@@ -25,7 +25,7 @@ from manager.identity.authority import Authority
 from manager.identity.tokens import hash_secret, new_secret
 from manager.server import client_credentials
 from manager.store import accounts, port_access, retention, tables
-from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
+from retinue.manager.v1 import kernel_service_pb2, kernel_service_pb2_grpc, session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.databases import Postgres
 from tests.integration.manager_foundations.rig import Service, bearer, failure, now
@@ -77,13 +77,14 @@ async def rig(service: Service, tmp_path: Path) -> AsyncIterator[Rig]:
     token = await service.user("ada")
     async with service.channel() as channel:
         stub = session_service_pb2_grpc.SessionServiceStub(channel)
+        kernels = kernel_service_pb2_grpc.KernelServiceStub(channel)
         request = pb.CreateSessionRequest()
         request.spec.type, request.spec.kernel.slots["cpu"] = session_pb2.SESSION_TYPE_INTERACTIVE, "1"
         made = await stub.CreateSession(request, metadata=bearer(token))
         session_id = uuid.UUID(made.session.id)
         # Without a gateway there are no links.
-        asked = pb.CreatePortTicketRequest(session=made.session.id, port="8080")
-        assert (await failure(stub.CreatePortTicket(asked, metadata=bearer(token)))).reason == "GATEWAY_OFF"
+        asked = kernel_service_pb2.CreatePortTicketRequest(session=made.session.id, port="8080")
+        assert (await failure(kernels.CreatePortTicket(asked, metadata=bearer(token)))).reason == "GATEWAY_OFF"
     async with service.database.transaction() as tx:
         token_id = (await tx.execute(text("SELECT id FROM token WHERE user_name = 'ada'"))).scalar_one()
     gateway = Gateway(GatewaySettings("127.0.0.1:0", DOMAIN), service.authority)

@@ -32,7 +32,7 @@ UNARY, SERVER_STREAM = (
     "/retinue.manager.v1.SessionService/GetSession",
     "/retinue.manager.v1.SessionService/WatchSessions",
 )
-CLIENT_STREAM, BOTH = "/retinue.manager.v1.FleetService/GetAgent", "/retinue.manager.v1.SessionService/StreamLogs"
+CLIENT_STREAM, BOTH = "/retinue.manager.v1.FleetService/GetAgent", "/retinue.manager.v1.KernelService/StreamLogs"
 ADMIN = "/retinue.manager.v1.FleetService/DrainAgent"
 OUTSIDE_THE_TABLE = "/retinue.manager.v1.SessionService/Unheard"
 

@@ -14,6 +14,7 @@ from manager.store import accounts, sessions
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc, template_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from retinue.manager.v1 import template_service_pb2 as template_pb
+from retinue.types.v1 import port_pb2
 from tests.integration.manager_foundations.rig import Service, bearer, failure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -75,7 +76,7 @@ def secretive() -> session_pb2.SessionSpec:
         kernel=session_pb2.KernelSpec(environment=VARIABLES),
         roles=[session_pb2.RoleSpec(role="sub", kernel=session_pb2.KernelSpec(environment=VARIABLES))],
         bootstrap_script="echo hello",
-        service_ports=[session_pb2.ServicePort(name="web", ports=[8000])],
+        service_ports=[port_pb2.ServicePort(name="web", ports=[8000])],
         services=[session_pb2.ServiceDefinition(name="web", command=["x"], environment=VARIABLES)],
     )
 

@@ -26,7 +26,8 @@ from retinue.client.errors import (
 )
 from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import terminal_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -181,7 +182,7 @@ async def test_bad_starts(session: Session, values: dict[str, Any], field: str) 
         (pb.AttachRequest(), "step"),
         (pb.AttachRequest(start=pb.AttachStart()), "start"),
         (pb.AttachRequest(signal="NOTHING"), "signal"),
-        (pb.AttachRequest(resize=pb.TerminalSize(rows=0, columns=1)), "resize.rows"),
+        (pb.AttachRequest(resize=terminal_pb2.TerminalSize(rows=0, columns=1)), "resize.rows"),
         (pb.AttachRequest(stdin=b"x" * (64 * 1024 + 1)), "stdin"),
     ],
 )
@@ -194,7 +195,7 @@ async def test_bad_steps(session: Session, request_: pb.AttachRequest, field: st
 
 
 async def test_a_step_before_the_start(session: Session, client: Client) -> None:
-    call: Any = client.sessions._stub.Attach()  # noqa: SLF001
+    call: Any = client.sessions._kernels.Attach()  # noqa: SLF001
     await call.write(pb.AttachRequest(stdin=b"x"))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()

@@ -17,7 +17,13 @@ from grpc_status import rpc_status
 from retinue.client import Client
 from retinue.client.local.cluster import Cluster
 from retinue.client.settings import read_ca
-from retinue.manager.v1 import session_pb2, session_service_pb2, session_service_pb2_grpc
+from retinue.manager.v1 import (
+    kernel_service_pb2,
+    kernel_service_pb2_grpc,
+    session_pb2,
+    session_service_pb2,
+    session_service_pb2_grpc,
+)
 
 # What a value of any enum may be when it comes from elsewhere.
 UNHEARD: Any = 99
@@ -28,15 +34,21 @@ pb = session_service_pb2
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def stub(cluster: Cluster) -> AsyncIterator[session_service_pb2_grpc.SessionServiceAsyncStub]:
+async def channel(cluster: Cluster) -> AsyncIterator[grpc.aio.Channel]:
     settings = cluster.settings
     credentials = grpc.composite_channel_credentials(
         grpc.ssl_channel_credentials(read_ca(settings.ca)),
         grpc.access_token_call_credentials(settings.token or ""),
     )
     options = (("grpc.ssl_target_name_override", "manager.retinue"),)
-    async with grpc.aio.secure_channel(settings.endpoint, credentials, options) as channel:
-        yield session_service_pb2_grpc.SessionServiceStub(channel)
+    async with grpc.aio.secure_channel(settings.endpoint, credentials, options) as made:
+        yield made
+
+
+@pytest.fixture
+def stub(channel: grpc.aio.Channel) -> session_service_pb2_grpc.SessionServiceAsyncStub:
+    made: session_service_pb2_grpc.SessionServiceAsyncStub = session_service_pb2_grpc.SessionServiceStub(channel)
+    return made
 
 
 def spec(**changes: Any) -> session_pb2.SessionSpec:
@@ -241,12 +253,24 @@ async def test_unary(stub: Any, method: str, request_message: Any, code: str, re
             "NOT_FOUND",
             [],
         ),
-        ("StreamLogs", pb.StreamLogsRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
-        ("StreamLogs", pb.StreamLogsRequest(session="x", offset=-1), "INVALID_ARGUMENT", "INVALID_FIELD", ["offset"]),
-        ("StreamLogs", pb.StreamLogsRequest(session="x", epoch=-1), "INVALID_ARGUMENT", "INVALID_FIELD", ["epoch"]),
+        ("StreamLogs", kernel_service_pb2.StreamLogsRequest(session="nobody"), "NOT_FOUND", "NOT_FOUND", []),
         (
             "StreamLogs",
-            pb.StreamLogsRequest(session="x", all=True, offset=3),
+            kernel_service_pb2.StreamLogsRequest(session="x", offset=-1),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            ["offset"],
+        ),
+        (
+            "StreamLogs",
+            kernel_service_pb2.StreamLogsRequest(session="x", epoch=-1),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+            ["epoch"],
+        ),
+        (
+            "StreamLogs",
+            kernel_service_pb2.StreamLogsRequest(session="x", all=True, offset=3),
             "INVALID_ARGUMENT",
             "INVALID_FIELD",
             ["all"],
@@ -254,24 +278,32 @@ async def test_unary(stub: Any, method: str, request_message: Any, code: str, re
     ],
 )
 async def test_streaming(
-    stub: Any, method: str, request_message: Any, code: str, reason: str, fields: list[str]
+    channel: grpc.aio.Channel, method: str, request_message: Any, code: str, reason: str, fields: list[str]
 ) -> None:
+    service: Any = session_service_pb2_grpc.SessionServiceStub(channel)
+    if method == "StreamLogs":
+        service = kernel_service_pb2_grpc.KernelServiceStub(channel)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        async for _ in getattr(stub, method)(request_message):
+        async for _ in getattr(service, method)(request_message):
             pass
     assert raised.value.code().name == code
     assert details(raised.value) == (reason, fields)
 
 
-async def test_logs_past_the_end_and_of_unknown_kernels(client: Client, stub: Any) -> None:
+async def test_logs_past_the_end_and_of_unknown_kernels(client: Client, channel: grpc.aio.Channel) -> None:
+    logs = kernel_service_pb2_grpc.KernelServiceStub(channel)
     session = await client.sessions.create(type="batch", command=["echo", "x"])
     await session.wait_ended(30)
     for request, code, reason in (
-        (pb.StreamLogsRequest(session=session.id, offset=100), "OUT_OF_RANGE", "OFFSET_PAST_END"),
-        (pb.StreamLogsRequest(session=session.id, hostname="sub9"), "INVALID_ARGUMENT", "INVALID_FIELD"),
+        (kernel_service_pb2.StreamLogsRequest(session=session.id, offset=100), "OUT_OF_RANGE", "OFFSET_PAST_END"),
+        (
+            kernel_service_pb2.StreamLogsRequest(session=session.id, hostname="sub9"),
+            "INVALID_ARGUMENT",
+            "INVALID_FIELD",
+        ),
     ):
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            async for _ in stub.StreamLogs(request):
+            async for _ in logs.StreamLogs(request):
                 pass
         assert raised.value.code().name == code
         assert details(raised.value)[0] == reason

@@ -88,9 +88,9 @@ async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tm
                     await session.files("sub1").upload(tmp_path / "x", "x")
                     await session.files("sub1").download("x", tmp_path / "y")
                 with contextlib.suppress(CallError):
-                    await session.start_service("web")
+                    await session.start_app("web")
                 for _ in range(2):
-                    await session.stop_service("web")
+                    await session.stop_app("web")
                 administrator = (await client.users.caller()).name
                 assert await entrances(client, session) == [
                     ("ATTACH", "entering", "sub1", 0),

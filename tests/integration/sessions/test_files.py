@@ -27,8 +27,8 @@ from retinue.client.errors import (
 from retinue.client.exchange import Exchange
 from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
-from retinue.manager.v1 import file_pb2
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import file_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -142,7 +142,7 @@ async def test_what_a_kernel_plants_leads_nowhere(session: Session, tmp_path: Pa
 
 
 async def read(session: Session, *ranges: file_pb2.FileRange) -> list[pb.DownloadFilesResponse]:
-    stub = session._sessions._stub  # noqa: SLF001  # as clients in other languages do
+    stub = session._sessions._kernels  # noqa: SLF001  # as clients in other languages do
     request = pb.DownloadFilesRequest(session=session.id, files=ranges)
     try:
         return [response async for response in stub.DownloadFiles(request)]
@@ -152,7 +152,7 @@ async def read(session: Session, *ranges: file_pb2.FileRange) -> list[pb.Downloa
 
 async def exchanged(session: Session, steps: Sequence[pb.UploadFilesRequest]) -> list[pb.UploadFilesResponse]:
     """All steps of an upload in one call, and the answers."""
-    exchange = Exchange[pb.UploadFilesRequest, pb.UploadFilesResponse](session._sessions._stub.UploadFiles(), "")  # noqa: SLF001
+    exchange = Exchange[pb.UploadFilesRequest, pb.UploadFilesResponse](session._sessions._kernels.UploadFiles(), "")  # noqa: SLF001
     with contextlib.suppress(CallError):
         for step in steps:
             await exchange.send(step)
@@ -308,7 +308,7 @@ def arriving(directory: Path, kernel: str) -> list[str]:
 async def test_the_end_of_a_kernel_ends_what_comes_to_it(client: Client, cluster: Cluster) -> None:
     session = await client.sessions.create(type="interactive", slots={"cpu": "0.2", "mem": "64m"}, termination_grace=0)
     await session.wait("RUNNING", timeout=WAIT)
-    stub: Any = session._sessions._stub  # noqa: SLF001
+    stub: Any = session._sessions._kernels  # noqa: SLF001
     call = stub.UploadFiles()
     for step in started(session, new("x", resume=True), pb.UploadFilesRequest(data=b"con")):
         await call.write(step)

@@ -7,7 +7,7 @@ import pytest
 from retinue.client import Client
 from retinue.client.port import LocalPort
 from retinue.manager.v1 import session_pb2
-from retinue.manager.v1 import session_service_pb2 as service_pb
+from retinue.types.v1 import app_pb2 as service_pb
 from tests.integration.sessions.browser import Page, page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -58,7 +58,7 @@ async def test_a_cell_is_run(client: Client) -> None:
     )
     try:
         await session.wait("RUNNING", timeout=WAIT)
-        while (await session.start_service("jupyter")).state != service_pb.SERVICE_STATE_RUNNING:
+        while (await session.start_app("jupyter")).state != service_pb.APP_STATE_RUNNING:
             pass
         async with LocalPort(lambda: session.open_port("jupyter")) as local, page() as browser:
             host, port = local.address

@@ -27,7 +27,8 @@ from retinue.client.errors import (
 from retinue.client.local.cluster import Cluster
 from retinue.client.port import LocalPort, PortConnection
 from retinue.client.session import Session
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import port_pb2
 from tests.integration.sessions import port_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -194,11 +195,11 @@ async def test_only_declared_ports(session: Session, port: str) -> None:
         ([None, pb.OpenPortRequest()], "step"),
         ([None, pb.OpenPortRequest(start=pb.OpenPortStart(port="echo"))], "start"),
         ([None, pb.OpenPortRequest(data=bytes((1 << 20) + 1))], "data"),
-        ([None, pb.OpenPortRequest(end_of_data=pb.EndOfData()), pb.OpenPortRequest(data=b"x")], "data"),
+        ([None, pb.OpenPortRequest(end_of_data=port_pb2.EndOfData()), pb.OpenPortRequest(data=b"x")], "data"),
     ],
 )
 async def test_bad_steps(session: Session, steps: list[pb.OpenPortRequest | None], field: str) -> None:
-    call: Any = session._sessions._stub.OpenPort()  # noqa: SLF001  # what the library does not send
+    call: Any = session._sessions._kernels.OpenPort()  # noqa: SLF001  # what the library does not send
     start = pb.OpenPortRequest(start=pb.OpenPortStart(session=session.id, port="echo"))
     for step in steps:
         await call.write(step or start)

@@ -13,8 +13,8 @@ from retinue.client import Client
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
 from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
-from retinue.manager.v1 import session_pb2
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import app_service_pb2, session_pb2
+from retinue.types.v1 import app_pb2 as pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -80,14 +80,14 @@ async def answer(session: Session) -> bytes:
 
 
 async def test_started_once_and_over_the_restart_of_its_agent(session: Session, cluster: Cluster) -> None:
-    assert (await session.service("web")).state == pb.SERVICE_STATE_STOPPED
+    assert (await session.app("web")).state == pb.APP_STATE_STOPPED
     started = await asyncio.gather(
-        *(session.start_service("web", ["--debug", "--level=3"], environment={"COLOUR": "blue"}) for _ in range(4))
+        *(session.start_app("web", ["--debug", "--level=3"], environment={"COLOUR": "blue"}) for _ in range(4))
     )
-    assert {(status.state, status.port) for status in started} == {(pb.SERVICE_STATE_RUNNING, 7001)}
+    assert {(status.state, status.port) for status in started} == {(pb.APP_STATE_RUNNING, 7001)}
     number = await answer(session)
     expected = b"hello %b 7001 %b --debug --level=3 blue main1 /usr\n" % (number, session.id.encode())
-    assert (await session.service("web")).log == expected
+    assert (await session.app("web")).log == expected
     where = (await session.refresh()).kernels[0].agent
     agent = [agent.id for agent in cluster.agents].index(where)
     await cluster.kill_agent(agent)
@@ -95,7 +95,7 @@ async def test_started_once_and_over_the_restart_of_its_agent(session: Session, 
     async with asyncio.timeout(WAIT):
         while True:
             try:
-                assert (await session.start_service("web")).state == pb.SERVICE_STATE_RUNNING
+                assert (await session.start_app("web")).state == pb.APP_STATE_RUNNING
                 break
             except Unavailable:
                 await asyncio.sleep(0.1)
@@ -103,50 +103,48 @@ async def test_started_once_and_over_the_restart_of_its_agent(session: Session, 
 
 
 async def test_stopped_and_started_again(session: Session) -> None:
-    first = await session.start_service("web")
-    assert first.state == pb.SERVICE_STATE_RUNNING
+    first = await session.start_app("web")
+    assert first.state == pb.APP_STATE_RUNNING
     number = await answer(session)
     # Whoever reads the log, or has it open, is not the program.
     async with session.attach(["tail", "-n", "+1", "-f", "/tmp/.retinue-web.log"]) as reader:  # noqa: S108  # in the kernel
         pieces = aiter(reader)
         assert (await anext(pieces)).data
         for _ in range(2):
-            assert (await session.stop_service("web")).state == pb.SERVICE_STATE_STOPPED
-        assert (await session.service("web")).state == pb.SERVICE_STATE_STOPPED
+            assert (await session.stop_app("web")).state == pb.APP_STATE_STOPPED
+        assert (await session.app("web")).state == pb.APP_STATE_STOPPED
         with pytest.raises(FailedPrecondition) as closed:
             await answer(session)
         assert closed.value.reason == "PORT_CLOSED"
-        assert (await session.start_service("web")).state == pb.SERVICE_STATE_RUNNING
+        assert (await session.start_app("web")).state == pb.APP_STATE_RUNNING
         assert await answer(session) != number
         # It reads on.
         assert (await anext(pieces)).data
     # What does not want to is killed, with what it has started.
-    assert (await session.start_service("stubborn")).state == pb.SERVICE_STATE_RUNNING
-    stopped = await session.stop_service("stubborn", grace=0.5)
-    assert (stopped.state, stopped.log) == (pb.SERVICE_STATE_STOPPED, b"no\nno\n")
+    assert (await session.start_app("stubborn")).state == pb.APP_STATE_RUNNING
+    stopped = await session.stop_app("stubborn", grace=0.5)
+    assert (stopped.state, stopped.log) == (pb.APP_STATE_STOPPED, b"no\nno\n")
     for grace in (-1.0, 20.1):
         with pytest.raises(InvalidRequest) as wrong:
-            await session.stop_service("web", grace=grace)
+            await session.stop_app("web", grace=grace)
         assert [violation.field for violation in wrong.value.violations] == ["grace"]
 
 
 async def test_what_does_not_start(session: Session) -> None:
     with pytest.raises(FailedPrecondition, match="ended before it answered at port 7002: this is why") as caught:
-        await session.start_service("broken")
+        await session.start_app("broken")
     assert caught.value.reason == "SERVICE_FAILED"
-    assert await session.service("broken") == pb.ServiceStatus(
-        state=pb.SERVICE_STATE_STOPPED, port=7002, log=b"this is why\n"
-    )
+    assert await session.app("broken") == pb.AppStatus(state=pb.APP_STATE_STOPPED, port=7002, log=b"this is why\n")
     with pytest.raises(FailedPrecondition, match="/no/such/program: No such file"):
-        await session.start_service("missing")
+        await session.start_app("missing")
 
 
 async def test_what_takes_long(session: Session) -> None:
-    stub: Any = session._sessions._stub  # noqa: SLF001  # the library always waits
-    request = pb.StartServiceRequest(session=session.id, service="slow")
+    stub: Any = session._sessions._apps  # noqa: SLF001  # the library always waits
+    request = app_service_pb2.StartAppRequest(session=session.id, app="slow")
     request.wait.FromMilliseconds(300)
     for _ in range(2):
-        assert (await stub.StartService(request)).status.state == pb.SERVICE_STATE_STARTING
+        assert (await stub.StartApp(request)).status.state == pb.APP_STATE_STARTING
     lines = "for place in /proc/[0-9]*; do tr '\\0' ' ' <$place/cmdline; echo; done"
     async with session.attach(["sh", "-c", lines]) as command:
         found = b"".join([piece.data async for piece in command]).splitlines()
@@ -168,19 +166,19 @@ async def test_only_what_the_definition_allows(
     session: Session, arguments: list[str], environment: dict[str, str], fields: list[str]
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        await session.start_service("web", arguments, environment=environment)
+        await session.start_app("web", arguments, environment=environment)
     assert [violation.field for violation in caught.value.violations] == fields
 
 
 async def test_only_ones_own_and_only_what_is_defined(session: Session, client: Client, cluster: Cluster) -> None:
-    for call in (session.start_service, session.service, session.stop_service):
+    for call in (session.start_app, session.app, session.stop_app):
         with pytest.raises(NotFound, match="no such service: there is web, broken"):
             await call("other")
     user = await client.users.create("service-user", projects={"default": "admin"})
     try:
         token = await client.tokens.create(user=user.name, description="services")
         async with cluster.client(token.secret) as other:
-            for forbidden in (other.sessions.start_service, other.sessions.service, other.sessions.stop_service):
+            for forbidden in (other.sessions.start_app, other.sessions.app, other.sessions.stop_app):
                 with pytest.raises(NotFound, match="no such session"):
                     await forbidden(session.id, "web")
     finally:
@@ -189,7 +187,7 @@ async def test_only_ones_own_and_only_what_is_defined(session: Session, client: 
         type="interactive", slots={"cpu": "64"}, ports=PORTS[:1], services=SERVICES[:1]
     )
     with pytest.raises(FailedPrecondition) as caught:
-        await waiting.start_service("web")
+        await waiting.start_app("web")
     assert caught.value.reason == "STATE_FORBIDS"
     await waiting.terminate()
 

@@ -13,7 +13,7 @@ import pytest
 from retinue.client import Client
 from retinue.client.errors import InvalidRequest, NotFound
 from retinue.client.local.cluster import Cluster
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
 from tests.integration.cli.conftest import Program, environment, retinue
 
 __all__ = ["environment", "retinue"]
@@ -47,19 +47,19 @@ async def test_a_sessions_kernels_until_it_is_over(client: Client, retinue: Prog
     first, last = looks[0], looks[3]
     assert set(first) == set(last) == {"main1", "sub1"}
     assert {kernel.agent for kernel in first.values()} == {agent.agent for agent in session.kernels}
-    seconds = (last["main1"].sample_time.ToNanoseconds() - first["main1"].sample_time.ToNanoseconds()) / 1e9
-    used = (last["main1"].cpu_time.ToNanoseconds() - first["main1"].cpu_time.ToNanoseconds()) / 1e9
+    seconds = (last["main1"].usage.sample_time.ToNanoseconds() - first["main1"].usage.sample_time.ToNanoseconds()) / 1e9
+    used = (last["main1"].usage.cpu_time.ToNanoseconds() - first["main1"].usage.cpu_time.ToNanoseconds()) / 1e9
     assert 2 < seconds < 30
     assert 0 < used < seconds, "half a processor is its limit"
-    assert last["sub1"].cpu_time.ToNanoseconds() - first["sub1"].cpu_time.ToNanoseconds() < used * 1e9
+    assert last["sub1"].usage.cpu_time.ToNanoseconds() - first["sub1"].usage.cpu_time.ToNanoseconds() < used * 1e9
     for kernel in last.values():
-        assert kernel.memory_limit_bytes == 64 << 20
-        assert 0 < kernel.memory_bytes < 64 << 20
-        assert kernel.HasField("read_bytes")
-        assert kernel.HasField("received_bytes")
-        assert kernel.tasks >= 1
-    assert last["main1"].sent_bytes >= first["main1"].sent_bytes + 1000
-    assert last["sub1"].received_bytes >= first["sub1"].received_bytes + 1000
+        assert kernel.usage.memory_limit_bytes == 64 << 20
+        assert 0 < kernel.usage.memory_bytes < 64 << 20
+        assert kernel.usage.HasField("read_bytes")
+        assert kernel.usage.HasField("received_bytes")
+        assert kernel.usage.tasks >= 1
+    assert last["main1"].usage.sent_bytes >= first["main1"].usage.sent_bytes + 1000
+    assert last["sub1"].usage.received_bytes >= first["sub1"].usage.received_bytes + 1000
     lines = top.out.splitlines()
     assert lines[0].split()[:4] == ["SESSION", "KERNEL", "CPU", "MEMORY"]
     assert [line.split()[:2] for line in lines[1:]] == [["for-stats", "main1"], ["for-stats", "sub1"]]

@@ -21,7 +21,7 @@ from retinue.client.settings import read_ca
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # What else a request needs to be right, by field.
-NEEDED: dict[str, Any] = {"files": [{"path": "x"}], "port": "8000", "service": "x"}
+NEEDED: dict[str, Any] = {"files": [{"path": "x"}], "port": "8000", "app": "x"}
 
 
 def naming_sessions() -> list[tuple[Any, dict[str, Any]]]:

@@ -14,7 +14,7 @@ import pytest
 from agent.api import files
 from agent.backends.backend import BackendError
 from agent.code.workspace import Workspace
-from retinue.manager.v1 import code_pb2 as pb
+from retinue.types.v1 import code_pb2 as pb
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

@@ -14,7 +14,7 @@ from agent.backends.backend import BackendError
 from agent.code import batch, messages
 from agent.code.inside import LARGEST_ANSWER, parse_answer
 from agent.code.runs import MOST_BYTES, OffsetPastEndError, Run
-from retinue.manager.v1 import code_pb2 as pb
+from retinue.types.v1 import code_pb2 as pb
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud800"),

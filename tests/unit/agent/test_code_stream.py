@@ -14,7 +14,7 @@ from agent.api.code import MOST_UNREAD, CodeService
 from agent.api.errors import ApiError
 from agent.code.runs import Run
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.manager.v1 import code_pb2
+from retinue.types.v1 import code_pb2
 
 STREAMS = 300
 """Each ends at another moment; one in five lost its last events when the last to write counted as the last to be read."""

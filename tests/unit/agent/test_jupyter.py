@@ -18,7 +18,7 @@ from jupyter_client.session import Session
 from agent.code import jupyter
 from agent.code.jupyter import Jupyter
 from agent.code.runs import Run
-from retinue.manager.v1 import code_pb2 as pb
+from retinue.types.v1 import code_pb2 as pb
 
 KEY = "key"
 

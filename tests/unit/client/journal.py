@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 from google.rpc import error_details_pb2, status_pb2
 
+from retinue.manager.v1 import kernel_service_pb2, kernel_service_pb2_grpc
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
@@ -106,7 +107,7 @@ class Journal:
         self.moved(pb.SESSION_STATE_TERMINATED, exit_code=exit_code, reason="COMMAND_ENDED")
 
 
-class JournalServicer(service_grpc.SessionServiceServicer):
+class JournalServicer(service_grpc.SessionServiceServicer, kernel_service_pb2_grpc.KernelServiceServicer):
     """Serves a journal and output; every stream breaks after `break_after` events or pieces (0: never)."""
 
     def __init__(self, journal: Journal, break_after: int = 0, output: dict[str, bytes] | None = None) -> None:
@@ -156,8 +157,8 @@ class JournalServicer(service_grpc.SessionServiceServicer):
             await refuse(context, grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
 
     async def StreamLogs(
-        self, request: service_pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[service_pb.StreamLogsResponse]:
+        self, request: kernel_service_pb2.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[kernel_service_pb2.StreamLogsResponse]:
         self.log_offsets.append(request.offset)
         sent = 0
         for hostname in sorted(self.output) if request.all else [request.hostname or "main1"]:
@@ -166,5 +167,5 @@ class JournalServicer(service_grpc.SessionServiceServicer):
                 if self.break_after and sent == self.break_after:
                     await refuse(context, grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
                 piece = data[start : start + self.piece]
-                yield service_pb.StreamLogsResponse(hostname=hostname, offset=start, data=piece)
+                yield kernel_service_pb2.StreamLogsResponse(hostname=hostname, offset=start, data=piece)
                 sent += 1

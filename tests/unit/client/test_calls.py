@@ -15,7 +15,14 @@ from google.rpc import error_details_pb2
 
 from retinue.client import Client, InvalidRequest, ServerFault, Unavailable, UsageError
 from retinue.client.channel import RETRIED_METHODS, parse_endpoint, service_config
-from retinue.manager.v1 import account_service_pb2, fleet_service_pb2, session_service_pb2, template_service_pb2
+from retinue.manager.v1 import (
+    account_service_pb2,
+    app_service_pb2,
+    fleet_service_pb2,
+    kernel_service_pb2,
+    session_service_pb2,
+    template_service_pb2,
+)
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
@@ -166,7 +173,14 @@ async def test_pages_are_one_list(connect: Connect) -> None:
 
 def test_only_calls_that_may_be_repeated_are() -> None:
     """A method is repeated when it reads, when its comment says so, or when its request carries a request_id."""
-    files = (session_service_pb2, template_service_pb2, fleet_service_pb2, account_service_pb2)
+    files = (
+        session_service_pb2,
+        kernel_service_pb2,
+        app_service_pb2,
+        template_service_pb2,
+        fleet_service_pb2,
+        account_service_pb2,
+    )
     methods = {
         f"{service.full_name}/{method.name}": method
         for file in files
@@ -177,8 +191,8 @@ def test_only_calls_that_may_be_repeated_are() -> None:
     assert retried <= methods.keys()
     idempotent = {
         "TerminateSession",
-        "StartService",
-        "StopService",
+        "StartApp",
+        "StopApp",
         "DrainAgent",
         "UndrainAgent",
         "EndOrphans",

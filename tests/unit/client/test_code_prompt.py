@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retinue.client.command.code_prompt import Conversation
-from retinue.manager.v1 import code_pb2
+from retinue.types.v1 import code_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

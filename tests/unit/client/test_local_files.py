@@ -9,8 +9,8 @@ import pytest
 
 from retinue.client.errors import TransferError
 from retinue.client.local_files import Arriving, check_room, found, local_places
-from retinue.manager.v1 import file_pb2
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import file_pb2
 
 
 def regular(path: str, size: int = 1) -> file_pb2.FileEntry:

@@ -12,15 +12,15 @@ import pytest
 from retinue.client import Client
 from retinue.client.code import MOST_UNREAD
 from retinue.client.port import LocalPort
-from retinue.manager.v1 import code_pb2
-from retinue.manager.v1 import session_service_pb2 as pb
-from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2_grpc as service_grpc
+from retinue.types.v1 import code_pb2, port_pb2
 
 Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]
 BYTES = 3 << 20
 
 
-class Servicer(service_grpc.SessionServiceServicer):
+class Servicer(service_grpc.KernelServiceServicer):
     """A port whose server has nothing to say and takes what comes slowly, and runs with many events."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Servicer(service_grpc.SessionServiceServicer):
     async def OpenPort(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.OpenPortResponse]:
         await anext(request_iterator)
         yield pb.OpenPortResponse(opened=pb.PortOpened(port=80))
-        yield pb.OpenPortResponse(end_of_data=pb.EndOfData())
+        yield pb.OpenPortResponse(end_of_data=port_pb2.EndOfData())
         try:
             async for request in request_iterator:
                 if request.HasField("end_of_data"):
@@ -54,7 +54,7 @@ class Servicer(service_grpc.SessionServiceServicer):
 
 async def test_a_local_port_closes_when_all_was_taken(connect: Connect) -> None:
     servicer = Servicer()
-    client = await connect(lambda server: service_grpc.add_SessionServiceServicer_to_server(servicer, server))
+    client = await connect(lambda server: service_grpc.add_KernelServiceServicer_to_server(servicer, server))
     async with LocalPort(lambda: client.sessions.open_port("s", 80)) as port:
         reader, writer = await asyncio.open_connection(*port.address)
         writer.write(bytes(BYTES))
@@ -69,7 +69,7 @@ async def test_a_local_port_closes_when_all_was_taken(connect: Connect) -> None:
 
 async def test_a_connection_is_finished_when_all_was_taken(connect: Connect) -> None:
     servicer = Servicer()
-    client = await connect(lambda server: service_grpc.add_SessionServiceServicer_to_server(servicer, server))
+    client = await connect(lambda server: service_grpc.add_KernelServiceServicer_to_server(servicer, server))
     async with client.sessions.open_port("s", 80) as connection:
         await connection.write(bytes(BYTES))
         await connection.end_data()
@@ -79,7 +79,7 @@ async def test_a_connection_is_finished_when_all_was_taken(connect: Connect) -> 
 
 
 async def test_a_run_that_is_not_read_to_its_end_holds_up_no_other(connect: Connect) -> None:
-    client = await connect(lambda server: service_grpc.add_SessionServiceServicer_to_server(Servicer(), server))
+    client = await connect(lambda server: service_grpc.add_KernelServiceServicer_to_server(Servicer(), server))
     async with client.sessions.code("s") as code, asyncio.timeout(20):
         left = code.run("left")
         await anext(left)
@@ -91,7 +91,7 @@ async def test_a_run_that_is_not_read_to_its_end_holds_up_no_other(connect: Conn
 
 @pytest.mark.parametrize("pause", [0.0, 0.0005], ids=["fast", "slow"])
 async def test_a_slow_reader_gets_all_of_a_run_behind_the_end_of_requests(connect: Connect, pause: float) -> None:
-    client = await connect(lambda server: service_grpc.add_SessionServiceServicer_to_server(Servicer(), server))
+    client = await connect(lambda server: service_grpc.add_KernelServiceServicer_to_server(Servicer(), server))
     async with client.sessions.code("s") as code, asyncio.timeout(20):
         events = []
 

@@ -22,6 +22,7 @@ from retinue.client import (
     WaitTimeout,
 )
 from retinue.client.logs import LogChunk, continuation
+from retinue.manager.v1 import kernel_service_pb2, kernel_service_pb2_grpc
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.manager.v1 import session_service_pb2_grpc as service_grpc
@@ -31,7 +32,12 @@ Connect = Callable[[Callable[[grpc.aio.Server], None]], Awaitable[Client]]
 
 
 def _register(servicer: service_grpc.SessionServiceServicer) -> Callable[[grpc.aio.Server], None]:
-    return lambda server: service_grpc.add_SessionServiceServicer_to_server(servicer, server)
+    def register(server: grpc.aio.Server) -> None:
+        service_grpc.add_SessionServiceServicer_to_server(servicer, server)
+        if isinstance(servicer, kernel_service_pb2_grpc.KernelServiceServicer):
+            kernel_service_pb2_grpc.add_KernelServiceServicer_to_server(servicer, server)
+
+    return register
 
 
 async def _revisions(client: Client, count: int, after: int | None) -> list[int]:
@@ -228,8 +234,8 @@ async def test_logs_of_all_kernels_start_again_and_come_once(connect: Connect) -
         """Breaks later each time, or the end would never be reached."""
 
         async def StreamLogs(
-            self, request: service_pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
-        ) -> AsyncIterator[service_pb.StreamLogsResponse]:
+            self, request: kernel_service_pb2.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
+        ) -> AsyncIterator[kernel_service_pb2.StreamLogsResponse]:
             self.break_after += 1
             async for response in super().StreamLogs(request, context):
                 yield response
@@ -245,8 +251,8 @@ async def test_logs_of_all_kernels_start_again_and_come_once(connect: Connect) -
 
 
 def test_a_gap_is_told_and_a_repetition_left_out() -> None:
-    def response(offset: int, data: bytes) -> service_pb.StreamLogsResponse:
-        return service_pb.StreamLogsResponse(hostname="main1", offset=offset, data=data)
+    def response(offset: int, data: bytes) -> kernel_service_pb2.StreamLogsResponse:
+        return kernel_service_pb2.StreamLogsResponse(hostname="main1", offset=offset, data=data)
 
     assert continuation(4, response(10, b"abc")) == LogChunk("main1", 10, b"abc", dropped=6)
     assert continuation(4, response(2, b"abcd")) == LogChunk("main1", 4, b"cd")

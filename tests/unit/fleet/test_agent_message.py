@@ -15,6 +15,7 @@ from manager.fleet import agent_message
 from manager.fleet.agent_message import Rejected, Unknown, parse
 from manager.fleet.desired import NodeFacts, NodeReport
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.types.v1 import port_pb2
 from tests.fuzz import Fuzz
 
 AGENT = "n1"
@@ -55,7 +56,7 @@ def sound_status() -> pb.AttemptStatus:
         log_size=10,
         image=pb.ImageFacts(
             identity=pb.ImageIdentity(digest="sha256:" + "0" * 64),
-            service_ports=[pb.ServicePort(name="web", protocol="http", ports=[80])],
+            service_ports=[port_pb2.ServicePort(name="web", protocol="http", ports=[80])],
         ),
         layers=[pb.LayerPull(id="l", bytes=1, total_bytes=2)],
     )

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from manager.api.code import RunningCode
-from retinue.manager.v1 import code_pb2 as pb
+from retinue.types.v1 import code_pb2 as pb
 
 
 def test_it_is_held_while_anything_goes_on() -> None:

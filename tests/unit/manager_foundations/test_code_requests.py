@@ -7,8 +7,8 @@ import uuid
 import pytest
 
 from manager.api.code import MAX_CODE_BYTES, MAX_TEXT_BYTES, wrong_step
-from retinue.manager.v1 import code_pb2
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import code_pb2
 
 ID = str(uuid.uuid4())
 

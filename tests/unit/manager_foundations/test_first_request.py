@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from manager.api import errors, first_request
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
 
 
 async def coming(*requests: pb.AttachRequest) -> AsyncIterator[pb.AttachRequest]:

@@ -6,7 +6,8 @@ import pytest
 
 from manager.api.open_port import data_size
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import port_pb2
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 1 << 14, (1 << 20) - 1, 1 << 20, (1 << 21) + 1])
@@ -35,7 +36,7 @@ STEP = pb.OpenPortRequest(data=b"x" * 200).SerializeToString()
         STEP + pb.OpenPortRequest(start=pb.OpenPortStart(session="a")).SerializeToString(),
         STEP + STEP,
         pb.OpenPortRequest(start=pb.OpenPortStart(session="a")).SerializeToString(),
-        pb.OpenPortRequest(end_of_data=pb.EndOfData()).SerializeToString(),
+        pb.OpenPortRequest(end_of_data=port_pb2.EndOfData()).SerializeToString(),
         agent_pb.OpenPortResponse(opened=agent_pb.PortOpened()).SerializeToString(),
         # A size of more bytes than sizes have.
         STEP[:1] + b"\x80" * 9 + b"\0",

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from manager.api.errors import InvalidRequest
 from manager.api.messages import read
 from manager.api.ports import SERVICES
+from retinue.manager.v1 import kernel_service_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
 NUL = "a\0b"
@@ -80,8 +81,8 @@ def test_there_are_many_texts() -> None:
 
 
 def test_other_zeros_are_no_texts() -> None:
-    request = pb.AttachRequest(stdin=b"\0\0")
-    assert read(request.SerializeToString(), pb.AttachRequest.FromString) == request
+    request = kernel_service_pb2.AttachRequest(stdin=b"\0\0")
+    assert read(request.SerializeToString(), kernel_service_pb2.AttachRequest.FromString) == request
 
 
 def test_half_of_a_surrogate_pair_is_no_text() -> None:

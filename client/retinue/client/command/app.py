@@ -10,9 +10,9 @@ from retinue.client.command.connection import Connection, asynchronous, pass_con
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.terminal_text import Printer, raw_option
 from retinue.client.command.text import safe
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.types.v1 import app_pb2 as pb
 
-_STATE = pb.ServiceState.DESCRIPTOR
+_STATE = pb.AppState.DESCRIPTOR
 
 
 @click.group("app")
@@ -40,8 +40,8 @@ async def start(
     """
     async with connection.client() as client:
         while True:
-            status = await client.sessions.start_service(session, name, arguments, environment=env)
-            if status.state == pb.SERVICE_STATE_RUNNING:
+            status = await client.sessions.start_app(session, name, arguments, environment=env)
+            if status.state == pb.APP_STATE_RUNNING:
                 break
             click.echo(f"{safe(name)} is starting", err=True)
     click.echo(f"{safe(name)} answers at port {status.port}")
@@ -57,8 +57,8 @@ async def start(
 async def stop(connection: Connection, *, grace: float | None, session: str, name: str) -> int:
     """Ends NAME in main1 of SESSION, if it runs; it may be started again."""
     async with connection.client() as client:
-        status = await client.sessions.stop_service(session, name, grace=grace)
-    if status.state == pb.SERVICE_STATE_STOPPED:
+        status = await client.sessions.stop_app(session, name, grace=grace)
+    if status.state == pb.APP_STATE_STOPPED:
         return ExitCode.OK
     click.echo(f"{safe(name)} is still {words.word(_STATE, status.state).lower()}", err=True)
     return ExitCode.FAILURE
@@ -72,9 +72,9 @@ async def stop(connection: Connection, *, grace: float | None, session: str, nam
 async def show_status(connection: Connection, *, session: str, name: str) -> int:
     """Says whether NAME is stopped, starting or running; ends with 0 if it is running."""
     async with connection.client() as client:
-        status = await client.sessions.service(session, name)
+        status = await client.sessions.app(session, name)
     click.echo(words.word(_STATE, status.state).lower())
-    return ExitCode.OK if status.state == pb.SERVICE_STATE_RUNNING else ExitCode.FAILURE
+    return ExitCode.OK if status.state == pb.APP_STATE_RUNNING else ExitCode.FAILURE
 
 
 @app_command.command("logs")
@@ -86,7 +86,7 @@ async def show_status(connection: Connection, *, session: str, name: str) -> int
 async def show_logs(connection: Connection, *, session: str, name: str, raw: bool) -> int:
     """Prints the last of what NAME printed, up to 16 KiB."""
     async with connection.client() as client:
-        status = await client.sessions.service(session, name)
+        status = await client.sessions.app(session, name)
     printer = Printer(raw=raw)
     printer.write(status.log)
     printer.finish()

@@ -13,7 +13,7 @@ from retinue.client.command.connection import Connection, asynchronous, pass_con
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.terminal_text import raw_option
 from retinue.client.errors import UsageError
-from retinue.manager.v1 import code_pb2
+from retinue.types.v1 import code_pb2
 
 LANGUAGES = {".py": "python", ".sh": "bash", ".r": "r", ".jl": "julia", ".js": "javascript", ".go": "go"}
 """By the end of a file's name."""

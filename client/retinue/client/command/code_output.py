@@ -15,7 +15,7 @@ from retinue.client.command.terminal_text import TerminalText
 from retinue.client.command.text import safe
 
 if TYPE_CHECKING:
-    from retinue.manager.v1 import code_pb2
+    from retinue.types.v1 import code_pb2
 
 SAVED = {
     "image/png": ".png",

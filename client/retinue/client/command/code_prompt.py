@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.client.errors import CallError
-from retinue.manager.v1 import code_pb2
+from retinue.types.v1 import code_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -19,8 +19,8 @@ from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import Column, output_option, print_list
 from retinue.client.command.text import safe
 from retinue.client.errors import NotFound, TransferError
-from retinue.manager.v1 import file_pb2
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import file_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from retinue.client.command.text import safe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from retinue.manager.v1 import session_service_pb2 as pb
+    from retinue.manager.v1 import kernel_service_pb2 as pb
 
 MISSING = "-"
 _UNITS = ("", "k", "m", "g", "t", "p")
@@ -34,15 +34,19 @@ class Line:
 
     def rate(self, name: str) -> float | None:
         """What a counter grew by in a second; None when that is not known, or the counter started anew."""
-        if self.before is None or not self.now.HasField(name) or not self.before.HasField(name):  # type: ignore[arg-type]
+        if self.before is None or not _known(self.now, name) or not _known(self.before, name):
             return None
-        seconds = (self.now.sample_time.ToNanoseconds() - self.before.sample_time.ToNanoseconds()) / 1e9
+        seconds = (self.now.usage.sample_time.ToNanoseconds() - self.before.usage.sample_time.ToNanoseconds()) / 1e9
         grown = _number(self.now, name) - _number(self.before, name)
         return grown / seconds if seconds > 0 and grown >= 0 else None
 
 
 def _number(stats: pb.KernelStats, name: str) -> float:
-    return stats.cpu_time.ToNanoseconds() / 1e9 if name == "cpu_time" else float(getattr(stats, name))
+    return stats.usage.cpu_time.ToNanoseconds() / 1e9 if name == "cpu_time" else float(getattr(stats.usage, name))
+
+
+def _known(stats: pb.KernelStats, name: str) -> bool:
+    return stats.usage.HasField(name)  # type: ignore[arg-type]  # a name of a field
 
 
 @click.command("top")
@@ -106,7 +110,7 @@ def _percent(rate: float | None) -> str:
 
 
 def _held(line: Line, name: str) -> float | None:
-    return float(getattr(line.now, name)) if line.now.HasField(name) else None  # type: ignore[arg-type]
+    return float(getattr(line.now.usage, name)) if _known(line.now, name) else None
 
 
 def _memory(line: Line) -> str:
@@ -115,7 +119,7 @@ def _memory(line: Line) -> str:
 
 
 def _tasks(line: Line) -> str:
-    return str(line.now.tasks) if line.now.HasField("tasks") else MISSING
+    return str(line.now.usage.tasks) if _known(line.now, "tasks") else MISSING
 
 
 COLUMNS: Sequence[Column[Line]] = (

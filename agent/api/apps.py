@@ -1,4 +1,4 @@
-"""StartService, StopService and GetService: programs inside kernels that go on by themselves, and answer at a port."""
+"""Serves StartApp, StopApp and GetApp: programs inside kernels that outlive the call and answer at a port."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ipaddress
 import re
 import signal
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -21,6 +22,7 @@ from agent.kernel.frames import Start
 from agent.network.errors import NetworkError
 from agent.network.sockets import LOOPBACK, PortClosedError, connect
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.types.v1 import app_pb2
 
 if TYPE_CHECKING:
     from agent.backends.backend import Backend
@@ -41,7 +43,25 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 _PORTS = range(1, 65_536)
 
 
-class Services:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one look at an app found: the app's program runs, something answers at its port, and its last output."""
+
+    runs: bool
+    answers: bool
+    log: bytes
+
+    def status(self, port: int) -> app_pb2.AppStatus:
+        """Returns the message that says so."""
+        state = app_pb2.APP_STATE_STOPPED
+        if self.answers:
+            state = app_pb2.APP_STATE_RUNNING
+        elif self.runs:
+            state = app_pb2.APP_STATE_STARTING
+        return app_pb2.AppStatus(state=state, port=port, log=self.log)
+
+
+class Apps:
     """All such programs of an agent; nothing is remembered here: the kernels say what runs."""
 
     def __init__(self, backend: Backend) -> None:
@@ -50,111 +70,111 @@ class Services:
         # A look locks a log for a moment, and must not be taken for a program by who starts one.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def start(self, request: pb.StartServiceRequest) -> pb.ServiceStatus:
+    async def start(self, request: pb.StartAppRequest) -> app_pb2.AppStatus:
         """Starts it, unless it runs, and waits until it answers."""
-        place = _checked(request.place)
+        location = _checked(request.location)
         if not request.command:
             raise invalid("command", "is required")
         deadline = asyncio.get_running_loop().time() + request.wait.seconds + request.wait.nanos / 1e9
-        init = self._init(place)
-        status = await self._look(place, init)
+        init = self._init(location)
+        status = await self._look(location, init)
         if not status.answers:
-            await self._start(place, request)
-            status = await self._look(place, init)
+            await self._start(location, request)
+            status = await self._look(location, init)
         while not status.answers and asyncio.get_running_loop().time() < deadline:
             if not status.runs:
-                self._init(place)
+                self._init(location)
                 printed = status.log[-SHOWN:].decode(errors="replace").strip()
-                message = f"{place.name} ended before it answered at port {place.port}: {printed}"
+                message = f"{location.name} ended before it answered at port {location.port}: {printed}"
                 raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "SERVICE_FAILED", message)
             await asyncio.sleep(LOOK_INTERVAL)
-            status = await self._look(place, init)
-        return status
+            status = await self._look(location, init)
+        return status.status(location.port)
 
-    async def stop(self, request: pb.StopServiceRequest) -> pb.ServiceStatus:
+    async def stop(self, request: pb.StopAppRequest) -> app_pb2.AppStatus:
         """Asks it to end, and kills what is left of it after the grace."""
-        place = _checked(request.place)
+        location = _checked(request.location)
         clock = asyncio.get_running_loop().time
         kill_at = clock() + min(MOST_GRACE, request.grace.seconds + request.grace.nanos / 1e9)
         end_at = kill_at + KILL_TIMEOUT
-        init, asked = self._init(place), set[Process]()
-        while (status := await self._look(place, init)).runs and clock() < end_at:
-            there = set(await asyncio.to_thread(service_log.writers, init, place.name))
+        init, asked = self._init(location), set[Process]()
+        while (status := await self._look(location, init)).runs and clock() < end_at:
+            there = set(await asyncio.to_thread(service_log.writers, init, location.name))
             number = signal.SIGTERM if clock() < kill_at else signal.SIGKILL
             # What it has started goes on being found until it is gone; each is asked once, and killed as often as it takes.
             for process in there if number is signal.SIGKILL else there - asked:
                 send_signal(process, number)
             asked |= there
             await asyncio.sleep(LOOK_INTERVAL)
-        return status
+        return status.status(location.port)
 
-    async def status(self, place: pb.ServicePlace) -> pb.ServiceStatus:
+    async def status(self, location: pb.AppLocation) -> app_pb2.AppStatus:
         """How it is."""
-        return await self._look(place, self._init(_checked(place)))
+        return (await self._look(location, self._init(_checked(location)))).status(location.port)
 
-    async def _start(self, place: pb.ServicePlace, request: pb.StartServiceRequest) -> None:
+    async def _start(self, location: pb.AppLocation, request: pb.StartAppRequest) -> None:
         try:
-            wire = await self._backend.attach(place.attempt_id)
+            wire = await self._backend.attach(location.attempt_id)
         except NotRunningError as error:
-            raise _not_running(place) from error
+            raise _not_running(location) from error
         except BackendError as error:
             raise ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", str(error)) from error
         attachment = Attachment(wire)
         environment = wire.environment | dict(request.environment)
         start = Start(tuple(request.command), environment, request.directory or wire.directory)
         try:
-            async with self._locked(place), asyncio.timeout(START_TIMEOUT):
-                await attachment.start_apart(start, service_log.path(place.name))
+            async with self._locked(location), asyncio.timeout(START_TIMEOUT):
+                await attachment.start_apart(start, service_log.path(location.name))
         except AttachmentLostError as error:
-            message = f"{place.name} cannot be started: {error}"
+            message = f"{location.name} cannot be started: {error}"
             raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "SERVICE_FAILED", message) from error
         except TimeoutError as error:
-            message = f"{place.name} was not started within {START_TIMEOUT:.0f} s"
+            message = f"{location.name} was not started within {START_TIMEOUT:.0f} s"
             raise ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message) from error
         except ValueError as error:
             raise invalid("command", str(error)) from error
         finally:
             await attachment.close()
 
-    def _locked(self, place: pb.ServicePlace) -> asyncio.Lock:
-        return self._locks.setdefault(place.attempt_id, asyncio.Lock())
+    def _locked(self, location: pb.AppLocation) -> asyncio.Lock:
+        return self._locks.setdefault(location.attempt_id, asyncio.Lock())
 
-    def _init(self, place: pb.ServicePlace) -> Process:
-        process = self._backend.first_process(place.attempt_id)
+    def _init(self, location: pb.AppLocation) -> Process:
+        process = self._backend.first_process(location.attempt_id)
         if process is None:
-            if place.attempt_id not in self._backend.observed():
-                error = UnknownAttemptError(f"there is no attempt {place.attempt_id} here")
+            if location.attempt_id not in self._backend.observed():
+                error = UnknownAttemptError(f"there is no attempt {location.attempt_id} here")
                 message = str(error)
-                raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=place.attempt_id)
-            raise _not_running(place)
+                raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=location.attempt_id)
+            raise _not_running(location)
         return process
 
-    async def _look(self, place: pb.ServicePlace, init: Process) -> pb.ServiceStatus:
-        async with self._locked(place):
-            seen = await asyncio.to_thread(service_log.look, init, place.name)
-        return pb.ServiceStatus(runs=seen.runs, answers=await self._answers(place), log=seen.tail)
+    async def _look(self, location: pb.AppLocation, init: Process) -> _Seen:
+        async with self._locked(location):
+            seen = await asyncio.to_thread(service_log.look, init, location.name)
+        return _Seen(seen.runs, await self._answers(location), seen.tail)
 
-    async def _answers(self, place: pb.ServicePlace) -> bool:
-        addresses = (*LOOPBACK, place.address) if place.address else LOOPBACK
+    async def _answers(self, location: pb.AppLocation) -> bool:
+        addresses = (*LOOPBACK, location.address) if location.address else LOOPBACK
         with suppress(PortClosedError, NetworkError, BackendError, OSError, TimeoutError):
             async with asyncio.timeout(ANSWER_TIMEOUT):
-                (await connect(self._backend.namespace_path(place.attempt_id), place.port, addresses)).close()
+                (await connect(self._backend.namespace_path(location.attempt_id), location.port, addresses)).close()
                 return True
         return False
 
 
-def _checked(place: pb.ServicePlace) -> pb.ServicePlace:
-    if not _NAME.fullmatch(place.name):
-        raise invalid("place.name", "is not a name")
-    if place.port not in _PORTS:
-        raise invalid("place.port", f"must be from {_PORTS.start} to {_PORTS.stop - 1}")
+def _checked(location: pb.AppLocation) -> pb.AppLocation:
+    if not _NAME.fullmatch(location.name):
+        raise invalid("location.name", "is not a name")
+    if location.port not in _PORTS:
+        raise invalid("location.port", f"must be from {_PORTS.start} to {_PORTS.stop - 1}")
     try:
-        ipaddress.ip_address(place.address or LOOPBACK[0])
+        ipaddress.ip_address(location.address or LOOPBACK[0])
     except ValueError as error:
-        raise invalid("place.address", str(error)) from error
-    return place
+        raise invalid("location.address", str(error)) from error
+    return location
 
 
-def _not_running(place: pb.ServicePlace) -> ApiError:
-    message = f"attempt {place.attempt_id} does not run"
+def _not_running(location: pb.AppLocation) -> ApiError:
+    message = f"attempt {location.attempt_id} does not run"
     return ApiError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", message)

@@ -1,4 +1,4 @@
-"""StartService, StopService and GetService: finds the definition, checks what is added to it, and asks the agent that has the kernel."""
+"""StartApp, StopApp and GetApp: finds the definition, checks what is added to it, and asks the agent that has the kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from manager.lifecycle.spec import MAIN
 from manager.store import journal
 from manager.store.database import Database
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
-from retinue.manager.v1 import session_service_pb2 as pb
+from retinue.manager.v1 import app_service_pb2 as pb
+from retinue.types.v1 import app_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -30,9 +31,7 @@ MAX_WAIT_SECONDS = 20
 DEFAULT_GRACE_SECONDS = 10
 
 
-async def start_service(
-    database: Database, forwarder: Forwarder, request: pb.StartServiceRequest
-) -> pb.StartServiceResponse:
+async def start_app(database: Database, forwarder: Forwarder, request: pb.StartAppRequest) -> pb.StartAppResponse:
     """Starts it, unless it runs."""
     wait = _seconds(request.wait if request.HasField("wait") else None, "wait", MAX_WAIT_SECONDS)
     violations = [
@@ -41,43 +40,39 @@ async def start_service(
     ]
     if violations:
         raise errors.InvalidRequest(violations)
-    kernel, service, place = await _find(database, request.session, request.service)
+    kernel, service, location = await _find(database, request.session, request.app)
     if violations := service.wrong_additions(request.arguments, request.environment):
         raise errors.InvalidRequest(violations)
     session_id, at = await _noted(database, kernel, service, Way.SERVICE)
-    _log.info("%s starts service %s of session %s", current_principal().name, service.name, session_id)
-    asked = agent_pb.StartServiceRequest(
-        place=place,
-        command=service.command_at(place.port, session_id, request.arguments),
+    _log.info("%s starts app %s of session %s", current_principal().name, service.name, session_id)
+    asked = agent_pb.StartAppRequest(
+        location=location,
+        command=service.command_at(location.port, session_id, request.arguments),
         environment={**service.environment, **request.environment},
         directory=service.working_directory,
         wait=wait,
     )
-    answer = await forwarder.call(kernel.place, lambda stub: stub.StartService, asked)
-    status = _status(answer.status, place.port)
-    return pb.StartServiceResponse(status=status, revision=at.revision, incarnation=at.incarnation)
+    answer = await forwarder.call(kernel.place, lambda stub: stub.StartApp, asked)
+    return pb.StartAppResponse(status=answer.status, revision=at.revision, incarnation=at.incarnation)
 
 
-async def stop_service(
-    database: Database, forwarder: Forwarder, request: pb.StopServiceRequest
-) -> pb.StopServiceResponse:
+async def stop_app(database: Database, forwarder: Forwarder, request: pb.StopAppRequest) -> pb.StopAppResponse:
     """Ends it, if it runs."""
     grace = _seconds(request.grace if request.HasField("grace") else None, "grace", DEFAULT_GRACE_SECONDS)
-    kernel, service, place = await _find(database, request.session, request.service)
+    kernel, service, location = await _find(database, request.session, request.app)
     session_id, at = await _noted(database, kernel, service, Way.SERVICE_STOP)
-    _log.info("%s stops service %s of session %s", current_principal().name, service.name, session_id)
-    asked = agent_pb.StopServiceRequest(place=place, grace=grace)
-    answer = await forwarder.call(kernel.place, lambda stub: stub.StopService, asked)
-    status = _status(answer.status, place.port)
-    return pb.StopServiceResponse(status=status, revision=at.revision, incarnation=at.incarnation)
+    _log.info("%s stops app %s of session %s", current_principal().name, service.name, session_id)
+    asked = agent_pb.StopAppRequest(location=location, grace=grace)
+    answer = await forwarder.call(kernel.place, lambda stub: stub.StopApp, asked)
+    return pb.StopAppResponse(status=answer.status, revision=at.revision, incarnation=at.incarnation)
 
 
-async def get_service(database: Database, forwarder: Forwarder, request: pb.GetServiceRequest) -> pb.ServiceStatus:
+async def get_app(database: Database, forwarder: Forwarder, request: pb.GetAppRequest) -> app_pb2.AppStatus:
     """How it is."""
-    kernel, _, place = await _find(database, request.session, request.service)
-    asked = agent_pb.GetServiceRequest(place=place)
-    answer = await forwarder.unheard.call(kernel.place, lambda stub: stub.GetService, asked)
-    return _status(answer.status, place.port)
+    kernel, _, location = await _find(database, request.session, request.app)
+    asked = agent_pb.GetAppRequest(location=location)
+    answer: agent_pb.GetAppResponse = await forwarder.unheard.call(kernel.place, lambda stub: stub.GetApp, asked)
+    return answer.status
 
 
 async def _noted(database: Database, kernel: MainKernel, service: ServiceSpec, way: Way) -> tuple[str, journal.Head]:
@@ -88,16 +83,16 @@ async def _noted(database: Database, kernel: MainKernel, service: ServiceSpec, w
         return session_id, await journal.head(tx)
 
 
-async def _find(database: Database, session: str, name: str) -> tuple[MainKernel, ServiceSpec, agent_pb.ServicePlace]:
+async def _find(database: Database, session: str, name: str) -> tuple[MainKernel, ServiceSpec, agent_pb.AppLocation]:
     async with database.transaction() as tx:
         session_id = await find_session(tx, session, owner_only=True)
         kernel = await presence.running_main(tx, session_id)
     service = next((service for service in kernel.services if service.name == name), None)
     port = kernel.reachable.find(name)
     if service is None or port is None:
-        raise errors.NotFound("service", name, _there_is([service.name for service in kernel.services]))
+        raise errors.NotFound("app", name, _there_is([service.name for service in kernel.services]))
     attempt_id = kernel.place.attempt_id
-    return kernel, service, agent_pb.ServicePlace(attempt_id=attempt_id, name=name, port=port, address=kernel.address)
+    return kernel, service, agent_pb.AppLocation(attempt_id=attempt_id, name=name, port=port, address=kernel.address)
 
 
 def _there_is(names: Sequence[str]) -> str:
@@ -114,12 +109,3 @@ def _seconds(value: Duration | None, field: str, default: int) -> Duration:
     if not 0 <= value.seconds + value.nanos / 1e9 <= MAX_WAIT_SECONDS:
         raise errors.InvalidRequest([(field, f"must be from 0 to {MAX_WAIT_SECONDS} s")])
     return value
-
-
-def _status(status: agent_pb.ServiceStatus, port: int) -> pb.ServiceStatus:
-    state = pb.SERVICE_STATE_STOPPED
-    if status.answers:
-        state = pb.SERVICE_STATE_RUNNING
-    elif status.runs:
-        state = pb.SERVICE_STATE_STARTING
-    return pb.ServiceStatus(state=state, port=port, log=status.log)
