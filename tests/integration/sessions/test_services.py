@@ -172,7 +172,7 @@ async def test_only_what_the_definition_allows(
 
 async def test_only_ones_own_and_only_what_is_defined(session: Session, client: Client, cluster: Cluster) -> None:
     for call in (session.start_app, session.app, session.stop_app):
-        with pytest.raises(NotFound, match="no such service: there is web, broken"):
+        with pytest.raises(NotFound, match="no such app: there is web, broken"):
             await call("other")
     user = await client.users.create("service-user", projects={"default": "admin"})
     try:
