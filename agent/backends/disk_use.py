@@ -1,7 +1,7 @@
 """Ends kernels that write more to the node's disk than they may: it belongs to all of the node's kernels, and to the agent.
 
-Where a file system keeps no quotas, how much there is can only be looked at. All work directories are looked at in turn, and at once
-when the free space falls fast. Looking takes at most a tenth of the time.
+Where a file system keeps no quotas, how much there is can only be looked at. All kernels are looked at in turn, and at once
+when free space or inodes fall fast. Looking takes at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import os
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agent.backends.backend import BackendError
+from agent.backends.processes import PROC
+from agent.backends.unlinked import unlinked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Collection, Iterator, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ SHARE = 9.0
 PART = 10
 """Unless set, a kernel may have this part of the file system."""
 LEAST_FILES = 100_000
+"""At least so many, or half of what a small file system has."""
 _DEEPEST = 200
 _SECTOR = 512
 
@@ -52,15 +55,25 @@ class Use:
     files: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Where a kernel writes to the node's disk.
+
+    Its work directory is the first of `directories`. `processes` may keep files there that have no name; `devices` are the file
+    systems, as they see them. `layer` is in bytes, for what lies in no directory that can be looked at.
+    """
+
+    directories: tuple[Path, ...]
+    processes: Collection[int] = ()
+    devices: Collection[int] = ()
+    layer: int = 0
+
+
 class Watched(Protocol):
     """Kernels whose use of the disk is watched."""
 
-    def homes(self) -> Mapping[str, Path]:
-        """Work directories of attempts that run, by id."""
-        ...
-
-    async def layers(self) -> Mapping[str, int]:
-        """Bytes that attempts have written elsewhere on the node's disk. Raises BackendError."""
+    async def areas(self) -> Mapping[str, Area]:
+        """What attempts that run have on the node's disk, by id."""
         ...
 
     async def end(self, attempt_id: str, reason: str, message: str) -> None:
@@ -71,20 +84,71 @@ class Watched(Protocol):
 def bounds_of(directory: Path, size: int = 0, files: int = 0) -> Bounds:
     """Bounds as set; what is 0 is a part of the file system of a directory. Blocks."""
     status = os.statvfs(directory)
+    # Some file systems have no fixed number of files, and say 0.
+    least = min(LEAST_FILES, status.f_files // 2) if status.f_files else LEAST_FILES
     return Bounds(
         size or status.f_blocks * status.f_frsize // PART,
-        # Some file systems have no fixed number of files, and say 0.
-        files or max(LEAST_FILES, status.f_files // PART),
+        files or max(least, status.f_files // PART),
     )
 
 
-def exceeded(use: Use, layer: int, bounds: Bounds) -> str:
+def devices_of(*paths: Path) -> frozenset[int]:
+    """Returns the file systems that paths are on; a path that is not there counts for nothing. Blocks."""
+    found = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found.add(path.stat().st_dev)
+    return frozenset(found)
+
+
+def upper_layer(pid: int) -> Path | None:
+    """Returns the directory that has what was written over the image of a process's root; None where there is none to look at. Blocks."""
+    try:
+        lines = (PROC / str(pid) / "mountinfo").read_bytes().decode(errors="surrogateescape").split("\n")
+    except OSError:
+        return None
+    for line in reversed(lines):
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.partition(" ")
+        if kind == "overlay" and before.split(" ")[4] == "/":
+            for option in options.rpartition(" ")[2].split(","):
+                name, _, value = option.partition("=")
+                if name == "upperdir" and value.startswith("/"):
+                    return host_directory(value)
+    return None
+
+
+def host_directory(path: str) -> Path | None:
+    """Returns where a directory is that an engine names; None where it cannot be reached. Blocks.
+
+    An agent in a container has another root than the engine.
+    """
+    for root in (Path("/"), PROC / "1" / "root"):
+        with contextlib.suppress(OSError):
+            if (root / path.lstrip("/")).is_dir():
+                return root / path.lstrip("/")
+    return None
+
+
+def exceeded(use: Use, bounds: Bounds) -> str:
     """Says what is too much, empty when nothing is. Pure."""
-    if use.size + layer > bounds.size:
-        return f"its files take {(use.size + layer) >> 20} MiB of the node's disk, more than {bounds.size >> 20} MiB"
+    if use.size > bounds.size:
+        return f"its files take {use.size >> 20} MiB of the node's disk, more than {bounds.size >> 20} MiB"
     if use.files > bounds.files:
-        return f"it has more than {bounds.files} files in its work directory"
+        return f"it has more than {bounds.files} files on the node's disk"
     return ""
+
+
+def measure_area(area: Area, bounds: Bounds) -> Use:
+    """Adds up what a kernel has on the disk, and stops where that is too much. Blocks."""
+    size, files = unlinked(area.processes, area.devices)
+    use = Use(size + area.layer, files)
+    for directory in area.directories:
+        if exceeded(use, bounds):
+            break
+        found = measure(directory, bounds)
+        use = Use(use.size + found.size, use.files + found.files)
+    return use
 
 
 def measure(home: Path, bounds: Bounds) -> Use:
@@ -175,24 +239,22 @@ class DiskWatch:
             await self._pause(max(INTERVAL, SHARE * (time.monotonic() - begin)))
 
     async def _look(self) -> None:
-        layers: Mapping[str, int] = {}
-        with contextlib.suppress(BackendError):
-            layers = await self._watched.layers()
-        for attempt_id, home in self._watched.homes().items():
-            use = await asyncio.to_thread(measure, home, self._bounds)
-            if message := exceeded(use, layers.get(attempt_id, 0), self._bounds):
+        for attempt_id, area in (await self._watched.areas()).items():
+            use = await asyncio.to_thread(measure_area, area, self._bounds)
+            if message := exceeded(use, self._bounds):
                 log.warning("attempt %s is ended: %s", attempt_id, message)
                 with contextlib.suppress(BackendError, OSError):
                     await self._watched.end(attempt_id, DISK_EXCEEDED, message)
 
     async def _pause(self, seconds: float) -> None:
-        """Waits; not for long while the free space falls by what one kernel may have."""
+        """Waits; not for long while space or inodes that are free fall by what one kernel may have."""
         begin, free = time.monotonic(), self._free()
         while time.monotonic() - begin < seconds:
             await asyncio.sleep(STEP)
-            if free - self._free() > self._bounds.size // 2:
+            now = self._free()
+            if free.size - now.size > self._bounds.size // 2 or free.files - now.files > self._bounds.files // 2:
                 return
 
-    def _free(self) -> int:
+    def _free(self) -> Use:
         status = os.statvfs(self._directory)
-        return status.f_bavail * status.f_frsize
+        return Use(status.f_bavail * status.f_frsize, status.f_favail)

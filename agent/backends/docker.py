@@ -22,13 +22,14 @@ from agent.backends.attachment import BUFFER, DockerStream, NotRunningError, Wir
 from agent.backends.backend import BackendError
 from agent.backends.book import Book
 from agent.backends.cgroups import memory_group, out_of_memory_kills
-from agent.backends.disk_use import DiskWatch, bounds_of
-from agent.backends.docker_engine import Engine, EngineError
+from agent.backends.disk_use import DISK_EXCEEDED, DiskWatch, bounds_of, upper_layer
+from agent.backends.docker_engine import Engine, EngineError, Written
 from agent.backends.docker_fit import fitted
 from agent.backends.docker_images import ImageError, Images
 from agent.backends.docker_kernels import (
     DockerKernels,
     DockerOptions,
+    area_of,
     boot_time,
     memory_was_used_up,
     open_gate,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent.attempts import AttemptSpec, Layer, ObservedAttempt
+    from agent.backends.disk_use import Area
     from agent.backends.docker_engine import ContainerState
     from agent.backends.docker_images import Image
     from agent.backends.output import Output
@@ -385,15 +387,27 @@ class DockerBackend:
         if (init := self._book.first_process(attempt_id)) is not None:
             await KERNELS.run(send_signal, init, SIGKILL)
 
-    def homes(self) -> Mapping[str, Path]:
-        """Work directories of attempts that run, by id."""
-        return {record.id: self._options.scratch_dir / record.id for record in self._book if record.init is not None}
-
-    async def layers(self) -> Mapping[str, int]:
-        """Bytes that containers have written over their images."""
-        if not self.homes():
-            return {}
-        return await self._run(lambda: self._engine.written(self._options.agent_id))
+    async def areas(self) -> Mapping[str, Area]:
+        """What attempts that run have on the node's disk, by id: work directory, what is written over the image, and volumes."""
+        running = [record for record in self._book if record.init is not None]
+        uppers = {
+            record.id: await asyncio.to_thread(upper_layer, record.init.pid)
+            for record in running
+            if record.init is not None
+        }
+        written: Mapping[str, Written] = {}
+        if running:
+            # For the engine it is much work to look at what it can say only.
+            sizes = None in uppers.values()
+            with contextlib.suppress(BackendError):
+                written = await self._run(lambda: self._engine.written(self._options.agent_id, sizes=sizes))
+        works = self._options.scratch_dir
+        return {
+            record.id: await asyncio.to_thread(
+                area_of, record, works / record.id, uppers[record.id], written.get(record.id, Written())
+            )
+            for record in running
+        }
 
     async def end(self, attempt_id: str, reason: str, message: str) -> None:
         """Kills an attempt, and records why."""
@@ -480,6 +494,10 @@ class DockerBackend:
         while True:
             async with self._book.lock(attempt_id):
                 if await self._try_finish(attempt_id, failure):
+                    if self._book.record(attempt_id).reason == DISK_EXCEEDED:
+                        # Not only once a manager, which may be away, has it removed.
+                        with contextlib.suppress(BackendError, OSError):
+                            await self._run(lambda: self._kernels.empty(attempt_id))
                     return
             await asyncio.sleep(RETRY)
 

@@ -60,6 +60,14 @@ class ContainerState:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What a container has on the engine's disk: directories that are volumes of its own, and bytes written over its image."""
+
+    volumes: tuple[str, ...] = ()
+    layer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class FileFacts:
     """A file in a container: whether it is a plain one, and its size in bytes."""
 
@@ -211,11 +219,17 @@ class Engine:
         """Attempts of an agent there is a container of, by the containers' labels and names."""
         return set(self._labelled(agent_id)[0])
 
-    def written(self, agent_id: str) -> dict[str, int]:
-        """Bytes that an agent's running containers have written over their images, by attempt; the engine looks at all of them."""
+    def written(self, agent_id: str, *, sizes: bool) -> dict[str, Written]:
+        """What an agent's running containers have on the engine's disk, by attempt; with `sizes` the engine looks at all their files."""
         wanted = {"label": f"{AGENT_LABEL}={agent_id}"}
-        found = self._call(lambda client: client.containers(size=True, filters=wanted))
-        return {container["Labels"].get(ATTEMPT_LABEL, ""): int(container.get("SizeRw") or 0) for container in found}
+        found = self._call(lambda client: client.containers(size=sizes, filters=wanted))
+        return {
+            container["Labels"].get(ATTEMPT_LABEL, ""): Written(
+                tuple(mount["Source"] for mount in container.get("Mounts") or [] if mount.get("Type") == "volume"),
+                int(container.get("SizeRw") or 0),
+            )
+            for container in found
+        }
 
     def foreign(self, agent_id: str) -> list[str]:
         """Names of containers that have the labels of an agent and were not made by it."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import TYPE_CHECKING, TypeVar
 
+from agent.backends.disk_use import Area, devices_of, host_directory
 from agent.backends.docker_container import BOUND, INSIDE, Container, Files, body, container_name, runs_as_root
 from agent.backends.docker_engine import EngineError, EngineUnavailableError
 from agent.backends.docker_fit import INVALID
@@ -34,7 +35,7 @@ from agent.backends.processes import PROC, Process, alive, identify, owner_of, s
 from agent.backends.pump import make_pipe, pumping
 from agent.backends.registry_addresses import RegistryAddresses
 from agent.backends.users import UserRange, Users, UsersError
-from agent.backends.work import remove_work
+from agent.backends.work import empty_work, remove_work
 from agent.kernel.build import ATTACH, CACHE, PUMP, build
 from agent.kernel.ssh import server_command
 from agent.resources.discovery import FEWEST_STARTS
@@ -44,9 +45,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from agent.attempts import AttemptSpec
-    from agent.backends.docker_engine import ContainerState, Engine
+    from agent.backends.docker_engine import ContainerState, Engine, Written
     from agent.backends.docker_images import Image
     from agent.backends.furnishing import Ssh
+    from agent.backends.records import Record
     from agent.resources.holdings import Holding
 
 HOSTS, RESOLVER = "hosts", "resolv.conf"
@@ -275,9 +277,27 @@ class DockerKernels:
             self._engine.remove(container_name(attempt_id))
         remove_work(self.work(attempt_id))
 
+    def empty(self, attempt_id: str) -> None:
+        """Gives back the space of a kernel that has ended; its directory stays, as what says that it was there. Raises EngineError."""
+        empty_work(self.work(attempt_id))
+        if self.find(attempt_id) is not None:
+            self._engine.remove(container_name(attempt_id))
+
     def work(self, attempt_id: str) -> Path:
         """The attempt's work directory on the node."""
         return self._options.scratch_dir / attempt_id
+
+
+def area_of(record: Record, work: Path, upper: Path | None, written: Written) -> Area:
+    """What a kernel has on the node's disk; `upper` has what was written over the image, if it can be looked at. Blocks."""
+    found = (upper, *map(host_directory, written.volumes))
+    directories = (work, *(directory for directory in found if directory is not None))
+    processes: tuple[int, ...] = ()
+    with contextlib.suppress(OSError):
+        processes = tuple(map(int, (Path(record.memory_group) / "cgroup.procs").read_text().split()))
+    roots = [PROC / str(record.init.pid) / "root"] if record.init is not None else []
+    layer = written.layer if upper is None else 0
+    return Area(directories, processes, devices_of(*directories, *roots), layer)
 
 
 @contextlib.contextmanager

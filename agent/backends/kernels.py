@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from agent.backends import sandbox
 from agent.backends.backend import BackendError
 from agent.backends.cgroups import MOUNT, CgroupError, Cgroups, Limits
+from agent.backends.disk_use import Area, devices_of
 from agent.backends.entry import Confinement
 from agent.backends.furnishing import MOUNT_REFUSED, Furniture, MountRefusedError, furnish, ssh_of
 from agent.backends.launchers import SPARE, Launchers
@@ -28,13 +29,13 @@ from agent.backends.rebuild import Found, find_kernel, waits_at_barrier
 from agent.backends.status import Status, parse_status
 from agent.backends.system_calls import FilterError, build_filter
 from agent.backends.users import UserRange, Users, UsersError
-from agent.backends.work import remove_work
+from agent.backends.work import empty_work, remove_work
 from agent.kernel.build import CACHE, PUMP, BuildError, build
 from agent.kernel.places import HOME
 from agent.kernel.ssh import server_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from agent.attempts import AttemptSpec
     from agent.damaged import DamagedFiles
@@ -190,18 +191,20 @@ class Kernels:
         os.chown(pipe, uid, self._settings.gid)
         ends = sandbox.Ends(place / GATE, place / STATUS, pipe)
 
-        def limit() -> None:
+        def prepare() -> None:
             self._cgroups.limit(spec.id, limits)
-            meanwhile()
+            with pumping(self._pump, place, self._options.output_limit):
+                meanwhile()
 
         try:
-            with pumping(self._pump, place, self._options.output_limit):
+            # What a sandbox says that ends at once is kept until the pump is there.
+            with open(pipe, "r+b", buffering=0):
                 child = sandbox.start(
                     kernel,
                     self._settings,
                     ends,
                     lambda action: self._launchers.launch(spec.id, _on(cores, action)),
-                    limit,
+                    prepare,
                 )
         finally:
             self._launchers.refill()
@@ -260,12 +263,7 @@ class Kernels:
         self._tell(init, place, b"\n")
 
     def _tell(self, init: Process | None, place: Path, line: bytes) -> None:
-        command = None if init is None else command_of(init)
-        barriers = [place / GATE]
-        if command is not None and waits_at_barrier(command, GATE):
-            # The FIFO itself, should its name be lost.
-            barriers.append(PROC / str(command.pid) / "fd" / "0")
-        for barrier in barriers:
+        for barrier in _barriers(init, place):
             # Nobody reads at the other end when the sandbox is gone, and then there is nothing to let go.
             with contextlib.suppress(OSError):
                 descriptor = os.open(barrier, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -306,9 +304,27 @@ class Kernels:
             raise BackendError(f"processes of attempt {attempt_id} do not end")
         remove_work(self.work(attempt_id))
 
+    def empty(self, attempt_id: str) -> None:
+        """Gives back the space of a kernel of which nothing runs; its directory stays, as what says that it was there."""
+        empty_work(self.work(attempt_id))
+
+    def area(self, attempt_id: str) -> Area:
+        """What a kernel has on the node's disk."""
+        work = self.work(attempt_id)
+        return Area((work,), self._cgroups.processes(attempt_id), devices_of(work))
+
     def work(self, attempt_id: str) -> Path:
         """The attempt's work directory on the node."""
         return self._options.scratch_dir / attempt_id
+
+
+def _barriers(init: Process | None, place: Path) -> Iterator[Path]:
+    """Yields the names of the start barrier; the later ones take longer to find."""
+    yield place / GATE
+    command = None if init is None else command_of(init)
+    if command is not None and waits_at_barrier(command, GATE):
+        # The FIFO itself, should its name be lost.
+        yield PROC / str(command.pid) / "fd" / "0"
 
 
 def _on(cores: tuple[int, ...], action: Callable[[Sequence[str]], Result]) -> Callable[[Sequence[str]], Result]:

@@ -17,7 +17,7 @@ from agent.attempts import ObservedAttempt, Phase
 from agent.backends.attachment import NotRunningError
 from agent.backends.backend import BackendError
 from agent.backends.book import Book
-from agent.backends.disk_use import DiskWatch, bounds_of
+from agent.backends.disk_use import DISK_EXCEEDED, DiskWatch, bounds_of
 from agent.backends.entry import enter
 from agent.backends.kernels import KernelError, Kernels, ProcessOptions
 from agent.backends.killed import Killed
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from agent.attempts import AttemptSpec
     from agent.backends.attachment import Wire
+    from agent.backends.disk_use import Area
     from agent.backends.output import Output
     from agent.backends.processes import Process
     from agent.disk import Disk
@@ -250,13 +251,10 @@ class ProcessBackend:
         if attempt_id in self._book:
             await KERNELS.run(self._kernels.kill, attempt_id, self._book.record(attempt_id).init)
 
-    def homes(self) -> Mapping[str, Path]:
-        """Work directories of attempts that run, by id."""
-        return {record.id: self._kernels.work(record.id) for record in self._book if record.init is not None}
-
-    async def layers(self) -> Mapping[str, int]:
-        """Nothing: all else that a kernel writes lies in memory."""
-        return {}
+    async def areas(self) -> Mapping[str, Area]:
+        """What attempts that run have on the node's disk, by id. All but work directories lies in memory."""
+        running = [record.id for record in self._book if record.init is not None]
+        return {attempt_id: await asyncio.to_thread(self._kernels.area, attempt_id) for attempt_id in running}
 
     async def end(self, attempt_id: str, reason: str, message: str) -> None:
         """Kills an attempt, and records why."""
@@ -355,6 +353,9 @@ class ProcessBackend:
         while True:
             try:
                 if await self._try_finish(self._book.record(attempt_id)):
+                    if self._book.record(attempt_id).reason == DISK_EXCEEDED:
+                        # Not only once a manager, which may be away, has it removed.
+                        await asyncio.to_thread(self._kernels.empty, attempt_id)
                     return
                 log.warning("processes of attempt %s do not end", attempt_id)
                 self._killed.begin(attempt_id)

@@ -241,7 +241,8 @@ class Records:
         self._damaged.make_directory(self._directory)
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
-        write_new(fresh / RECORD, encode(record), lasting=False)
+        content = encode(record)
+        write_new(fresh / RECORD, content, lasting=False)
         try:
             # A directory that is not empty is never replaced by this.
             fresh.rename(self.place(record.id))
@@ -250,7 +251,7 @@ class Records:
             if self.place(record.id).exists():
                 return False
             raise
-        self._write_copy(record)
+        self._write_copy(record.id, content)
         return True
 
     def make_lasting(self, attempt_id: str) -> None:
@@ -268,13 +269,14 @@ class Records:
         The end of an attempt is made to outlive a crash of the node. What comes before does not need to: after such a
         crash nothing of the attempt runs, and that it was there is known from its first record.
         """
-        self._replace(self.place(record.id) / RECORD, encode(record), lasting=record.phase.ended)
-        self._write_copy(record)
+        content = encode(record)
+        self._replace(self.place(record.id) / RECORD, content, lasting=record.phase.ended)
+        self._write_copy(record.id, content)
 
-    def _write_copy(self, record: Record) -> None:
+    def _write_copy(self, attempt_id: str, content: bytes) -> None:
         # It is not what anything relies on: the record itself is written.
         with contextlib.suppress(OSError):
-            self._replace_anyhow(self._copy_of(record.id), encode(record), lasting=False)
+            self._replace_anyhow(self._copy_of(attempt_id), content, lasting=False)
 
     def _essential(self, action: Callable[[], None]) -> None:
         if self._disk is None:

@@ -1,7 +1,8 @@
 """Builds the seccomp filter of native process kernels, by libseccomp: what container engines deny by default, denied here too.
 
-Calls that this libseccomp knows are allowed but for those listed here. Newer ones answer ENOSYS, which programs take for an
-older Linux and do without. Only the native ABI is allowed: the arguments of 32-bit socket calls cannot be inspected.
+Calls that this libseccomp knows are allowed but for those listed here, and for those that reserve space of the node's disk. Newer ones
+answer ENOSYS, which programs take for an older Linux and do without. Only the native ABI is allowed: the arguments of 32-bit socket
+calls cannot be inspected.
 """
 
 from __future__ import annotations
@@ -28,6 +29,14 @@ FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK. AF_VSOCK leads off the node past all rules, AF_ALG and others to rarely used code."""
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """Linux, 32-bit machine names, release names of 2.6, and the question which it is; not executable data or fixed addresses."""
+PUNCH_HOLE = 0x02
+"""To `fallocate`: gives space back. All else that it does takes any amount of the node's disk at once, before anybody could look.
+
+Programs take the answer EOPNOTSUPP for a file system that cannot do it, and write instead.
+"""
+RESERVATIONS = 0x40305800
+"""Requests to `ioctl` from which only the last byte differs, that do the same: FS_IOC_RESVSP, XFS_IOC_ALLOCSP and the like."""
+_ANY_RESERVATION = 0xFFFFFF00
 DENIED = frozenset(
     (
         # The node's own state, and its devices.
@@ -89,20 +98,28 @@ def _fill(builder: _Builder) -> None:
         match name:
             case "clone" | "unshare":
                 bits = NEW_NAMESPACES if name == "clone" else (*NEW_NAMESPACES, CLONE_NEWTIME)
-                builder.add(_ALLOW, number, (_MASKED_EQUAL, sum(bits), 0))
+                builder.add(_ALLOW, number, (0, _MASKED_EQUAL, sum(bits), 0))
                 for bit in bits:
-                    builder.add(_ERRNO | errno.EPERM, number, (_MASKED_EQUAL, bit, bit))
+                    builder.add(_ERRNO | errno.EPERM, number, (0, _MASKED_EQUAL, bit, bit))
             case "clone3":
                 # Its flags lie in memory, where a filter cannot look; C libraries then use `clone`.
                 builder.add(_ERRNO | errno.ENOSYS, number)
             case "socket":
                 for family in range(max(FAMILIES) + 1):
                     action = _ALLOW if family in FAMILIES else _ERRNO | errno.EAFNOSUPPORT
-                    builder.add(action, number, (_EQUAL, family, 0))
-                builder.add(_ERRNO | errno.EAFNOSUPPORT, number, (_GREATER, max(FAMILIES), 0))
+                    builder.add(action, number, (0, _EQUAL, family, 0))
+                builder.add(_ERRNO | errno.EAFNOSUPPORT, number, (0, _GREATER, max(FAMILIES), 0))
             case "personality":
                 for value in PERSONALITIES:
-                    builder.add(_ALLOW, number, (_EQUAL, value, 0))
+                    builder.add(_ALLOW, number, (0, _EQUAL, value, 0))
+            case "fallocate":
+                builder.add(_ALLOW, number, (1, _MASKED_EQUAL, PUNCH_HOLE, PUNCH_HOLE))
+                builder.add(_ERRNO | errno.EOPNOTSUPP, number, (1, _MASKED_EQUAL, PUNCH_HOLE, 0))
+            case "ioctl":
+                builder.add(_ERRNO | errno.EOPNOTSUPP, number, (1, _MASKED_EQUAL, _ANY_RESERVATION, RESERVATIONS))
+                # libseccomp has no comparison for the rest: of those, some bit is another.
+                for bit in (1 << place for place in range(8, 32)):
+                    builder.add(_ALLOW, number, (1, _MASKED_EQUAL, bit, ~RESERVATIONS & bit))
             case _:
                 builder.add(_ERRNO | errno.EPERM if name in DENIED else _ALLOW, number)
 
@@ -131,14 +148,14 @@ class _Builder:
         """Sets an attribute of the filter."""
         self._check(self._library.seccomp_attr_set(self.context, ctypes.c_int(attribute), ctypes.c_uint32(value)))
 
-    def add(self, action: int, number: int, comparison: tuple[int, int, int] | None = None) -> None:
-        """Adds a rule; a comparison of the first argument makes it conditional."""
+    def add(self, action: int, number: int, comparison: tuple[int, int, int, int] | None = None) -> None:
+        """Adds a rule; a comparison, which begins with the number of an argument, makes it conditional."""
         if action == _ERRNO | errno.ENOSYS:
             # The default; libseccomp refuses a rule that repeats it.
             return
         array = (_Comparison * 1)()
         if comparison is not None:
-            array[0] = _Comparison(0, *comparison)
+            array[0] = _Comparison(*comparison)
         count = ctypes.c_uint(0 if comparison is None else 1)
         self._check(
             self._library.seccomp_rule_add_array(

@@ -63,13 +63,28 @@ def remove_work(home: Path) -> None:
     """Removes a work directory and all that was to arrive there. Raises OSError."""
     # In this order: who begins an upload looks for the work directory after it made the other one.
     for directory in (home, arrivals_of(home)):
-        try:
-            shutil.rmtree(directory)
-        except FileNotFoundError:
-            continue
-        except RecursionError:
-            # A tree deeper than Python's stack: whoever ran in the kernel may have made one.
-            subprocess.run(["rm", "-rf", "--", str(directory)], check=True)  # noqa: S603, S607
+        _remove(directory)
+
+
+def empty_work(home: Path) -> None:
+    """Removes all that is in a work directory, as far as that can be done."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError), os.scandir(home) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                if entry.is_dir(follow_symlinks=False):
+                    _remove(home / entry.name)
+                else:
+                    os.unlink(entry.path)
+
+
+def _remove(directory: Path) -> None:
+    try:
+        shutil.rmtree(directory)
+    except FileNotFoundError:
+        return
+    except RecursionError:
+        # A tree deeper than Python's stack: whoever ran in the kernel may have made one.
+        subprocess.run(["rm", "-rf", "--", str(directory)], check=True)  # noqa: S603, S607
 
 
 def parts_of(path: str) -> tuple[str, ...]:

@@ -93,26 +93,55 @@ async def test_a_kernel_cannot_reach_the_file_of_its_output(contract: Contract) 
     assert observed.log_size == len(output)
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "fallocate -l 64m big",
-        "i=0; while :; do : >$i; i=$((i+1)); done",
-        "mkdir a; cd a; dd if=/dev/zero of=big bs=1M count=64",
-    ],
-)
+BIG = "dd if=/dev/zero of=big bs=1M count=64"
+DISK_HOGS = {
+    "reserved": f"fallocate -l 64m big || {BIG}",
+    "files": "i=0; while :; do : >$i; i=$((i+1)); done",
+    "linked": ": >a; i=0; while :; do ln a $i; i=$((i+1)); done",
+    "beneath": f"mkdir a; cd a; {BIG}",
+    "deleted": "exec 3>big; rm big; dd if=/dev/zero bs=1M count=64 >&3; sleep 1000",
+}
+
+
+@pytest.mark.parametrize("hog", DISK_HOGS)
 async def test_a_kernel_that_takes_too_much_of_the_disk_is_ended(
-    contract: Contract, monkeypatch: pytest.MonkeyPatch, script: str
+    contract: Contract, monkeypatch: pytest.MonkeyPatch, hog: str
 ) -> None:
     monkeypatch.setattr(disk_use, "INTERVAL", 0.1)
     monkeypatch.setattr(disk_use, "SHARE", 1.0)
     backend = await contract.open(work_size=32 << 20, work_files=1000)
     await contract.held(contract.spec("other", "sleep", "1000"))
     await backend.release("other.1")
-    observed, _ = await contract.ran(contract.spec("k", "sh", "-c", f"({script}) 2>/dev/null; sleep 1000"))
+    await contract.held(contract.spec("k", "sh", "-c", f"({DISK_HOGS[hog]}) 2>/dev/null; sleep 1000"))
+    await backend.release("k.1")
+    observed = await contract.until("k.1", Phase.EXITED)
     assert (observed.phase, observed.reason, observed.exit_code) == (Phase.EXITED, "DISK_EXCEEDED", 137)
     assert "32 MiB" in observed.message or "1000 files" in observed.message
     assert backend.observed()["other.1"].phase is Phase.RUNNING
+    # The space is given back although nobody has it removed.
+    home = contract.place.directory / "scratch" / "k.1"
+    await eventually(lambda: not any(home.iterdir()))
+    await backend.remove("k.1")
+    assert not home.exists()
+
+
+async def test_sparse_files_take_no_space(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_use, "INTERVAL", 0.05)
+    monkeypatch.setattr(disk_use, "SHARE", 1.0)
+    looks: list[str] = []
+    measure_area = disk_use.measure_area
+
+    def counted(area: disk_use.Area, bounds: disk_use.Bounds) -> disk_use.Use:
+        if (area.directories[0] / "sparse").exists():
+            looks.append("sparse")
+        return measure_area(area, bounds)
+
+    monkeypatch.setattr(disk_use, "measure_area", counted)
+    backend = await contract.open(work_size=32 << 20, work_files=1000)
+    await contract.held(contract.spec("k", "sh", "-c", "truncate -s 1G sparse; sleep 1000"))
+    await backend.release("k.1")
+    await eventually(lambda: len(looks) > 2)
+    assert backend.observed()["k.1"].phase is Phase.RUNNING
 
 
 async def test_inside(contract: Contract) -> None:

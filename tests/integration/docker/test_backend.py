@@ -457,23 +457,41 @@ async def test_one_agent_runs_both_kinds(contract: Contract) -> None:
         await alone.close()
 
 
+@pytest.mark.parametrize("directory", ["/open", "/volume"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "dd if=/dev/zero of=big bs=1M count=64",
+        "i=0; while :; do : >$i; i=$((i+1)); done",
+        "exec 3>big; rm big; dd if=/dev/zero bs=1M count=64 >&3; sleep 1000",
+    ],
+    ids=["bytes", "files", "deleted"],
+)
 async def test_what_a_container_writes_over_its_image_counts(
-    contract: Contract, engine: TestEngine, monkeypatch: pytest.MonkeyPatch
+    contract: Contract, engine: TestEngine, monkeypatch: pytest.MonkeyPatch, script: str, directory: str
 ) -> None:
     monkeypatch.setattr(disk_use, "INTERVAL", 0.1)
     monkeypatch.setattr(disk_use, "SHARE", 1.0)
     client = engine.client()
     image = "retinue-test/open:1"
     try:
-        source = client.create_container(IMAGE, ["mkdir", "-m", "777", "/open"])["Id"]
+        source = client.create_container(IMAGE, ["mkdir", "-m", "777", "/open", "/volume"])["Id"]
         client.start(source)
         client.wait(source)
-        client.commit(source, *image.split(":"))
+        client.commit(source, *image.split(":"), changes=["VOLUME /volume"])
         client.remove_container(source)
-        await contract.open(work_size=32 << 20)
-        script = "dd if=/dev/zero of=/open/big bs=1M count=64 2>/dev/null; sleep 1000"
-        observed, _ = await contract.ran(contract.spec("k", "sh", "-c", script, image=image))
+        backend = await contract.open(work_size=32 << 20, work_files=1000)
+        command = f"cd {directory} && truncate -s 1G sparse && ({script}) 2>/dev/null; sleep 1000"
+        await contract.held(contract.spec("k", "sh", "-c", command, image=image))
+        await backend.release("k.1")
+        observed = await contract.until("k.1", Phase.EXITED)
         assert (observed.reason, observed.exit_code) == ("DISK_EXCEEDED", 137)
+        # Sparse files take no space.
+        assert not re.search(r"take 1\d{3} MiB", observed.message)
+        # The space is given back although nobody has it removed.
+        await eventually(lambda: not client.containers(all=True, filters={"name": "retinue-k.1"}))
+        await backend.remove("k.1")
+        assert not contract.left()
     finally:
-        client.remove_image(image)
+        client.remove_image(image, force=True)
         client.close()
