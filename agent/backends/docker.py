@@ -82,6 +82,7 @@ ATTACHED_TIMEOUT, ATTACHED_POLL = 10.0, 0.2
 KILLED = 137
 START_FAILED = "START_FAILED"
 NO_DEVICE = "DEVICE_MISSING"
+UNFORESEEN = "it could not be started; the agent's log says more"
 OUT_OF_MEMORY_DELAY = 0.1
 """Seconds between the news of an end and that of its cause, which travel apart inside the engine."""
 
@@ -275,6 +276,10 @@ class DockerBackend:
             failure = error.reason, str(error)
         except EngineError as error:
             failure = START_FAILED, str(error)
+        except Exception:
+            # Nobody else would end the attempt.
+            log.exception("the image of attempt %s cannot be fetched", spec.id)
+            failure = START_FAILED, UNFORESEEN
         finally:
             self._book.layers.pop(spec.id, None)
         async with self._book.lock(spec.id):
@@ -321,6 +326,11 @@ class DockerBackend:
             message = f"it could not be started: {error}"
             reason = error.reason if isinstance(error, KernelError) else ""
             self._book.show(replace(self._book.record(spec.id), reason=reason, message=message))
+            await self._fail(spec.id)
+        except Exception:
+            # It would be held in its phase: nobody else would end it.
+            log.exception("attempt %s could not be started", spec.id)
+            self._book.show(replace(self._book.record(spec.id), message=UNFORESEEN))
             await self._fail(spec.id)
         else:
             self._watch(record)

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 CALL_TIMEOUT = 30.0
 """Seconds that the engine may take for anything but fetching an image."""
+MAX_ERROR = 2000
+"""Characters of the engine's own words that are kept: they repeat whatever an image says, at any length."""
 CONNECTIONS = 16
 """Idle connections that are kept: one for each of the last paths asked for, as the SDK does it."""
 
@@ -291,9 +293,9 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except docker.errors.NotFound as error:
-        raise _MissingError(str(error.explanation)) from error
+        raise _MissingError(str(error.explanation)[:MAX_ERROR]) from error
     except docker.errors.APIError as error:
-        raise EngineError(str(error.explanation or error)) from error
+        raise EngineError(str(error.explanation or error)[:MAX_ERROR]) from error
     except (docker.errors.DockerException, urllib3.exceptions.HTTPError, OSError) as error:
         raise EngineUnavailableError(f"the Docker engine does not answer: {error}") from error
 

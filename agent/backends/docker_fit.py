@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from agent.attempts import AttemptSpec
     from agent.backends.docker_images import Image
 
+MAX_SHOWN = 8
+"""Slots that a message names."""
 INVALID, NEEDS_MORE = "IMAGE_INVALID", "IMAGE_NEEDS_MORE"
 
 
@@ -22,12 +24,14 @@ def fitted(spec: AttemptSpec, image: Image) -> tuple[AttemptSpec, ImageFacts]:
 
     Raises ImageError when the labels cannot be read, or ask for more than the attempt has.
     """
+    if image.excess:
+        raise ImageError(INVALID, f"image {spec.image} cannot be used: {image.excess}")
     try:
         labels = read_labels(image.labels)
     except LabelError as error:
         raise ImageError(INVALID, f"image {spec.image}: {error}") from error
     if short := shortfalls(labels, spec.slots):
-        wanted = ", ".join(f"{slot}={format_amount(slot, labels.least[slot])}" for slot in short)
+        wanted = ", ".join(f"{slot}={format_amount(slot, labels.least[slot])}" for slot in short[:MAX_SHOWN])
         raise ImageError(NEEDS_MORE, f"image {spec.image} needs at least {wanted}")
     shared = spec.shared_memory
     if not shared and labels.shared_memory < spec.slots.get(MEMORY, labels.shared_memory + 1):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agent.attempts import ImageIdentity, Layer
 from agent.backends.docker_engine import EngineError
 from agent.backends.docker_pull import Pull
+from agent.backends.image_bounds import excess
 from agent.backends.pulls import fold, worth_telling
 from agent.backends.registries import (
     DENIED,
@@ -62,6 +63,8 @@ class Image:
     identity: ImageIdentity
     user: str
     labels: Mapping[str, str]
+    excess: str = ""
+    """What of it no container is made with, in words; empty when there is nothing."""
 
 
 @dataclass(slots=True)
@@ -124,7 +127,8 @@ class Images:
             if not wanted or any(wanted.matches(identity) for identity in identities):
                 configuration = found.get("Config") or {}
                 labels = {str(key): str(value) for key, value in (configuration.get("Labels") or {}).items()}
-                return Image(identities[0], str(configuration.get("User") or ""), labels)
+                user = str(configuration.get("User") or "")
+                return Image(identities[0], user, labels, excess(configuration))
         return None
 
     async def fetch(self, reference: str, wanted: ImageIdentity, tell: Tell) -> Image:

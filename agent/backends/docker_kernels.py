@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import stat
 import time
@@ -60,6 +61,9 @@ END_TIMEOUT = 5.0
 """Seconds to wait at a time for killed processes to be gone."""
 TRIES, TRY_PAUSE = 3, 0.5
 """How often, and after how many seconds, the engine is asked again for what may or may not have been done."""
+
+# In the words of engines and runc, for a user or group that an image names and does not have.
+_UNKNOWN_USER = re.compile(r"unable to find (?:user|group) |no matching entries in (?:passwd|group) file")
 
 Result = TypeVar("Result")
 
@@ -166,7 +170,10 @@ class DockerKernels:
             raise KernelError(str(error), MOUNT_REFUSED) from error
         except UnfitFileError as error:
             raise KernelError(f"image {spec.image} cannot be used: {error}", INVALID) from error
-        except (EngineError, UsersError, OSError) as error:
+        except EngineError as error:
+            # The next node would find the same image.
+            raise KernelError(str(error), INVALID if _UNKNOWN_USER.search(str(error)) else "") from error
+        except (UsersError, OSError) as error:
             raise KernelError(str(error)) from error
 
     def _run(self, container: Container, place: Path) -> Process:

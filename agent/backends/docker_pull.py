@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONNECT_TIMEOUT = 30.0
+MAX_LINE = 4 << 20
+"""Bytes of an event. The engine puts all that a registry says of an error into one."""
+MAX_ERROR = 4096
+"""Characters of an error that are kept."""
 
 
 class Pull:
@@ -64,27 +68,37 @@ class Pull:
 
 def _read(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
     if response.status >= HTTPStatus.BAD_REQUEST:
-        raise EngineError(_message(response.read()))
+        raise EngineError(_message(response.read(MAX_LINE)))
     for line in _lines(response):
         try:
-            event: dict[str, Any] = json.loads(line)
-        except ValueError:
+            event: Any = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(event, dict):
             continue
         if "error" in event:
-            raise EngineError(str(event["error"]))
+            raise EngineError(str(event["error"])[:MAX_ERROR])
         yield event
 
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Lines as they come. Raises HTTPException when the answer is cut off: by its own lines, a response would just end."""
-    rest = b""
+    """Lines as they come. Raises HTTPException when the answer is cut off: by its own lines, a response would just end.
+
+    Raises EngineError when a line does not end.
+    """
+    rest = bytearray()
     while piece := response.read1():
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
+        *lines, tail = piece.split(b"\n")
+        for line in lines:
+            yield bytes(rest + line)
+            rest.clear()
+        rest += tail
+        if len(rest) > MAX_LINE:
+            raise EngineError("the Docker engine reports an event without an end")
 
 
 def _message(content: bytes) -> str:
     try:
-        return str(json.loads(content)["message"])
-    except (ValueError, KeyError, TypeError):
+        return str(json.loads(content)["message"])[:MAX_ERROR]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return content.decode(errors="replace")[:500]

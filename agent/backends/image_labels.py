@@ -25,8 +25,17 @@ THEIR_MINIMUM = "ai.backend.resource.min."
 THEIR_SERVICE_PORTS = "ai.backend.service-ports"
 THEIR_SHARED_MEMORY = "ai.backend.resource.preferred.shmem"
 THEIR_CORE_VARIABLES = "ai.backend.envs.corecount"
+_READ = (
+    *(MIN_SLOTS, SERVICE_PORTS, SHARED_MEMORY, CORE_VARIABLES),
+    *(THEIR_SERVICE_PORTS, THEIR_SHARED_MEMORY, THEIR_CORE_VARIABLES),
+)
 PORTS = range(1, 65_536)
 MOST_PORTS = 64
+MAX_LABEL = 4096
+"""Characters of a label that is read."""
+MAX_SLOTS, MAX_VARIABLES = 64, 64
+MAX_AMOUNT = 2**53
+"""In the smallest unit: no node has more of anything."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62})")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PORT = re.compile(r"([^:\[\],]+):([a-z]+):(?:([0-9]+)|\[([0-9, ]+)\])")
@@ -51,17 +60,33 @@ class Labels:
 
 def read_labels(labels: Mapping[str, str]) -> Labels:
     """What an image's labels say. Raises LabelError."""
+    _check_sizes(labels)
     ports = labels.get(SERVICE_PORTS, labels.get(THEIR_SERVICE_PORTS, ""))
     shared = labels.get(SHARED_MEMORY) or labels.get(THEIR_SHARED_MEMORY, "")
     variables = labels.get(CORE_VARIABLES, labels.get(THEIR_CORE_VARIABLES, ""))
     names = tuple(filter(None, (name.strip() for name in variables.split(","))))
     if not all(map(_VARIABLE.fullmatch, names)):
         raise LabelError(f"its label for variables holds {variables!r}")
+    if len(names) > MAX_VARIABLES:
+        raise LabelError(f"its label for variables names more than {MAX_VARIABLES}")
     try:
         amount = parse_amount(MEMORY, shared.lower()) if shared else 0
-        return Labels(_least(labels), amount, parse_service_ports(ports), names)
+        read = Labels(_least(labels), amount, parse_service_ports(ports), names)
     except ValueError as error:
         raise LabelError(f"its labels cannot be read: {error}") from error
+    if max(read.shared_memory, *read.least.values(), 0) > MAX_AMOUNT:
+        raise LabelError("its labels ask for more than any node has")
+    return read
+
+
+def _check_sizes(labels: Mapping[str, str]) -> None:
+    """Raises LabelError when a label that is read is too long, or there are too many: before anything looks for what is in them."""
+    minimums = [name for name in labels if name.startswith(THEIR_MINIMUM)]
+    if len(minimums) > MAX_SLOTS:
+        raise LabelError(f"its labels name more than {MAX_SLOTS} slots")
+    for name in (*_READ, *minimums):
+        if len(labels.get(name, "")) + len(name) > MAX_LABEL:
+            raise LabelError(f"its label {name[:64]!r} is longer than {MAX_LABEL} characters")
 
 
 def _least(labels: Mapping[str, str]) -> dict[str, int]:

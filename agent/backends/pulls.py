@@ -15,14 +15,17 @@ STEP = 0.05
 SHORTEST, LONGEST = 1.0, 30.0
 """Seconds between two tellings: at the least, and at the most if there is any news."""
 MOST_LAYERS = 200
+MAX_ID = 64
+MAX_BYTES = 2**53
+"""More than any layer has; sums of so many stay within 64 bits."""
 _WHOLE = frozenset({"Pull complete", "Already exists"})
 _ARRIVED = _WHOLE | {"Download complete", "Verifying Checksum", "Extracting"}
 
 
 def fold(layers: Mapping[str, Layer], event: Mapping[str, Any]) -> dict[str, Layer]:
     """The layers after an event of `POST /images/create`, by id; what is not about a layer changes nothing."""
-    identifier, status = str(event.get("id") or ""), str(event.get("status") or "")
-    detail = event.get("progressDetail") or {}
+    identifier, status = str(event.get("id") or "")[:MAX_ID], str(event.get("status") or "")
+    detail = event.get("progressDetail")
     known = layers.get(identifier)
     after = dict(layers)
     # The first line has the tag for an id, and no details.
@@ -30,14 +33,18 @@ def fold(layers: Mapping[str, Layer], event: Mapping[str, Any]) -> dict[str, Lay
         return after
     layer = known or Layer(identifier)
     if status == "Downloading":
-        total = int(detail.get("total") or 0)
-        layer = replace(
-            layer, bytes=max(layer.bytes, int(detail.get("current") or 0)), total=max(layer.total, total, 0)
-        )
+        current, total = (_byte_count(detail, name) for name in ("current", "total"))
+        layer = replace(layer, bytes=max(layer.bytes, current), total=max(layer.total, total))
     elif status in _ARRIVED:
         layer = replace(layer, bytes=max(layer.bytes, layer.total), done=layer.done or status in _WHOLE)
     after[identifier] = layer
     return after
+
+
+def _byte_count(detail: object, name: str) -> int:
+    """Returns a number of bytes that an engine reports, 0 for anything else; a registry names the sizes of layers."""
+    value = detail.get(name) if isinstance(detail, dict) else None
+    return min(max(value, 0), MAX_BYTES) if isinstance(value, int) else 0
 
 
 def totals(layers: Sequence[Layer]) -> tuple[int, int]:

@@ -34,3 +34,11 @@ async def cluster() -> AsyncIterator[DockerCluster]:
     install()
     async with DockerCluster() as cluster:
         yield cluster
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def one_node() -> AsyncIterator[DockerCluster]:
+    """A cluster of one agent: whatever harms that, harms all."""
+    install()
+    async with DockerCluster(agents=1) as cluster:
+        yield cluster

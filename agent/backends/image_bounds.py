@@ -1,0 +1,53 @@
+"""How much an image may bring into a container: its user, variables and volumes. Pure.
+
+An engine takes any amount. A container is then made for minutes, or fails at its start with words that fit no message, and looks like trouble
+of the node that another node may not have.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_VOLUMES = 64
+MAX_VARIABLES, MAX_VARIABLE, MAX_ENVIRONMENT = 4096, 128 << 10, 1 << 20
+"""Number of variables, and bytes of one and of all: execve(2) takes no longer string, and little more in all."""
+MAX_ID = 2**31 - 1
+_NAME = r"[A-Za-z0-9_.][A-Za-z0-9_.@$-]{0,255}"
+_USER = re.compile(rf"(?:{_NAME})(?::(?:{_NAME}))?")
+
+
+def excess(configuration: Mapping[str, Any]) -> str:
+    """Returns what of an image's configuration no container is made with, in words; empty when there is nothing."""
+    return next(filter(None, (_user(configuration), _variables(configuration), _volumes(configuration))), "")
+
+
+def _user(configuration: Mapping[str, Any]) -> str:
+    user = str(configuration.get("User") or "")
+    if user and not _USER.fullmatch(user):
+        return f"its user is not NAME[:GROUP]: {user[:64]!r}"
+    if any(part.isdecimal() and int(part) > MAX_ID for part in user.split(":")):
+        return f"its user has a number above {MAX_ID}: {user[:64]!r}"
+    return ""
+
+
+def _variables(configuration: Mapping[str, Any]) -> str:
+    variables = configuration.get("Env") or []
+    sizes = [len(str(variable).encode(errors="replace")) + 1 for variable in variables]
+    if len(sizes) > MAX_VARIABLES or sum(sizes) > MAX_ENVIRONMENT or max(sizes, default=0) > MAX_VARIABLE:
+        return f"its {len(sizes)} variables are more than {MAX_VARIABLES}, or too long"
+    if any("\0" in str(variable) for variable in variables):
+        return "one of its variables holds a NUL"
+    return ""
+
+
+def _volumes(configuration: Mapping[str, Any]) -> str:
+    volumes = configuration.get("Volumes") or {}
+    if len(volumes) > MAX_VOLUMES:
+        return f"it has {len(volumes)} volumes, more than {MAX_VOLUMES}"
+    if "/" in volumes:
+        return "it has a volume at /"
+    return ""
