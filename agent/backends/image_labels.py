@@ -74,6 +74,8 @@ def read_labels(labels: Mapping[str, str]) -> Labels:
         read = Labels(_least(labels), amount, parse_service_ports(ports), names)
     except ValueError as error:
         raise LabelError(f"its labels cannot be read: {error}") from error
+    if len(read.least) > MAX_SLOTS:
+        raise LabelError(f"its labels name more than {MAX_SLOTS} slots")
     if max(read.shared_memory, *read.least.values(), 0) > MAX_AMOUNT:
         raise LabelError("its labels ask for more than any node has")
     return read

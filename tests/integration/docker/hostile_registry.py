@@ -36,7 +36,6 @@ ENDING = {
     "nested",
     "wrong-digest",
     "other-digest",
-    "many-layers",
     "negative-size",
     "cut-off",
     "realm",
@@ -46,6 +45,8 @@ ENDING = {
 """Repositories whose fetch fails soon."""
 HANGING = {"hang", "drip", "endless", "endless-header", "huge-layer"}
 """Repositories whose fetch does not end by itself."""
+SLOW = {"many-layers"}
+"""Repositories whose fetch fails once the engine has looked at all of it, for minutes."""
 
 
 def _digest(content: bytes) -> str:

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from retinue.manager.v1 import session_pb2
-from tests.integration.docker.hostile_registry import BANNER, ENDING, HANGING, LINK_LOCAL, HostileRegistry
+from tests.integration.docker.hostile_registry import BANNER, ENDING, HANGING, LINK_LOCAL, SLOW, HostileRegistry
 from tests.integration.docker.sound import check_message, place_another, unharmed
 
 if TYPE_CHECKING:
@@ -83,13 +83,6 @@ async def _failure(client: Client, session: Session) -> tuple[str, str]:
     raise AssertionError
 
 
-async def _terminate(sessions: Iterable[Session]) -> None:
-    for session in sessions:
-        await session.terminate(force=True)
-    for session in sessions:
-        await session.wait_ended(120)
-
-
 async def test_answers_that_make_no_sense(one_node: DockerCluster, registry: HostileRegistry) -> None:
     async with one_node.client() as client, unharmed(one_node, client):
         sessions = await _create(client, registry, ENDING)
@@ -102,26 +95,35 @@ async def test_answers_that_make_no_sense(one_node: DockerCluster, registry: Hos
             await session.refresh()
             check_message(session)
             assert BANNER not in str(session.view)
+            await session.terminate(force=True)
         # All of them were asked, and the engine was led to where an agent lets it go nowhere: what it found there is told to nobody.
         assert registry.asked >= ENDING | {"inner service"}
-        await _terminate(sessions.values())
+        for session in sessions.values():
+            await session.wait_ended(120)
 
 
 async def test_answers_that_do_not_end(one_node: DockerCluster, registry: HostileRegistry) -> None:
     async with one_node.client() as client, unharmed(one_node, client):
         await client.resource_groups.update("default", start_timeout=LONG_START_TIMEOUT)
-        sessions = await _create(client, registry, HANGING)
+        sessions = await _create(client, registry, HANGING | SLOW)
         async with asyncio.timeout(120):
-            while not all(registry.hanging.get(name) for name in HANGING):
+            while not all(registry.hanging.get(name) for name in HANGING) or not registry.asked >= SLOW:
                 await asyncio.sleep(0.05)
         await place_another(client)
         await client.resource_groups.update("default", start_timeout=START_TIMEOUT)
-        for session in sessions.values():
+        for name, session in sessions.items():
             async with asyncio.timeout(120):
                 reason, message = await _failure(client, session)
-            assert (reason, message) == ("START_TIMEOUT", "not every kernel was ready in time")
-        await _terminate(sessions.values())
+            if name in HANGING:
+                assert (reason, message) == ("START_TIMEOUT", "not every kernel was ready in time")
+            else:
+                assert reason in {"START_TIMEOUT", "IMAGE_PULL_FAILED"}
+            await session.terminate(force=True)
+        for session in sessions.values():
+            await session.wait_ended(120)
         # The engine has let go of all of them, so nobody waits for it any more.
-        async with asyncio.timeout(60):
-            while any(registry.hanging.values()):
-                await asyncio.sleep(0.05)
+        for _ in range(600):
+            if not any(registry.hanging.values()):
+                break
+            await asyncio.sleep(0.05)
+        assert not any(registry.hanging.values()), registry.hanging

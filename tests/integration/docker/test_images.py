@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
 import signal
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ import docker.errors
 import pytest
 
 from agent.attempts import ImageIdentity, Phase, ServicePort
+from agent.backends import docker as docker_backend
 from agent.backends import docker_images
 from agent.backends.docker_engine import Engine
 from agent.backends.docker_images import ImageError, Images
@@ -391,3 +394,41 @@ async def test_labels(contract: Contract, engine: TestEngine, fetched: list[str]
     fetched.append(bad)
     await backend.create(contract.spec("k3", image=bad), HOSTS)
     assert backend.observed()["k3.1"].reason == "IMAGE_INVALID"
+
+
+@pytest.mark.parametrize("step", ["fetch", "start"])
+async def test_what_nobody_foresaw_ends_the_attempt(
+    contract: Contract, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be held in its phase until its start timeout, on this node as on the next."""
+
+    def fail(*_: object) -> None:
+        raise LookupError("odd")
+
+    backend = await contract.open()
+    if step == "fetch":
+        monkeypatch.setattr(docker_images.Images, "fetch", fail)
+    else:
+        monkeypatch.setattr(docker_backend, "fitted", fail)
+    image = "registry.test/not-there:1" if step == "fetch" else IMAGE
+    await backend.create(contract.spec("k", "true", image=image), HOSTS)
+    observed = await ended(contract, "k.1")
+    assert (observed.phase, observed.reason) == (Phase.FAILED, "START_FAILED")
+    assert observed.message == "it could not be started; the agent's log says more"
+    await backend.remove("k.1")
+    assert not contract.left()
+
+
+async def test_nothing_waits_for_a_registry_that_is_silent(contract: Contract, registry: Registry) -> None:
+    """Where the engine waits on, nobody waits for the engine."""
+    backend = await contract.open()
+    async with Door(registry.port, shut_after=1) as door:
+        await backend.create(contract.spec("k", "true", image=f"{door.address}/silent:1"), HOSTS)
+        await door.stalled.wait()
+        assert "pull" in {thread.name for thread in threading.enumerate()}
+        await backend.stop("k.1", 0)
+        assert backend.observed()["k.1"].reason == "STOPPED"
+        await eventually(lambda: "pull" not in {thread.name for thread in threading.enumerate()})
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("fetch ")]
+    await backend.remove("k.1")
+    assert not contract.left()

@@ -67,6 +67,7 @@ def test_images_that_bring_too_much(configuration: dict[str, Any]) -> None:
         {"retinue.service-ports": "a:tcp:1," * 50_000},
         {"ai.backend.service-ports": "a" * (MAX_LABEL + 1)},
         {"retinue.min-slots": ",".join(f"s{number}=1" for number in range(50_000))},
+        {"retinue.min-slots": ",".join(f"s{number}=1" for number in range(65))},
         {"retinue.shared-memory": "1" * (MAX_LABEL + 1)},
         {"retinue.shared-memory": "1" + "0" * 30},
         {"retinue.core-variables": ",".join(f"V{number}" for number in range(65))},
