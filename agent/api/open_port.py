@@ -72,7 +72,8 @@ class PortService:
             contextlib.closing(await self._connected(start)) as connection,
         ):
             yield pb.OpenPortResponse(opened=pb.PortOpened())
-            async with contextlib.aclosing(self._exchange(connection, requests, cut)) as responses:
+            size = PieceSize(min(start.max_data_bytes or LARGEST, LARGEST))
+            async with contextlib.aclosing(self._exchange(connection, requests, cut, size)) as responses:
                 async for response in responses:
                     yield response
 
@@ -121,10 +122,13 @@ class PortService:
                 cut.exception()
 
     async def _exchange(
-        self, connection: socket.socket, requests: AsyncIterator[pb.OpenPortRequest], cut: asyncio.Future[None]
+        self,
+        connection: socket.socket,
+        requests: AsyncIterator[pb.OpenPortRequest],
+        cut: asyncio.Future[None],
+        size: PieceSize,
     ) -> AsyncGenerator[pb.OpenPortResponse, None]:
         """What comes out of the connection, while what is asked is passed into it; over when both directions are."""
-        size = PieceSize()
         writing = asyncio.ensure_future(_pass_on(requests, connection))
         reading: asyncio.Future[bytes] | None = asyncio.ensure_future(self._piece(connection, size))
         try:

@@ -16,7 +16,7 @@ SMALLEST = 16 * 1024
 LARGEST = 512 * 1024
 FULL_IN_A_ROW = 16
 """Full pieces before the size is doubled; the first ones of a reader that does not read fit into what lies between."""
-SHARED = 32 << 20
+SHARED = 4 << 20
 """Bytes that pieces may hold beyond the smallest ones."""
 _SHARE = 8
 
@@ -46,14 +46,15 @@ class SharedRoom:
 class PieceSize:
     """The size of the next piece of one connection."""
 
-    def __init__(self) -> None:
-        """Begins with the smallest."""
+    def __init__(self, largest: int = LARGEST) -> None:
+        """Begins with the smallest; no piece is larger than `largest`."""
         self._size = SMALLEST
+        self._largest = largest
         self._full = 0
 
     def next(self, limit: int) -> int:
         """The most bytes that the next piece may have."""
-        return min(self._size, limit)
+        return min(self._size, self._largest, limit)
 
     def taken(self, count: int) -> None:
         """A piece of so many bytes was taken."""

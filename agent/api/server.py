@@ -37,6 +37,8 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Without it, megabytes pile up for a reader of logs that does not read.
     ("grpc.http2.bdp_probe", 0),
+    # Bytes of a stream that are accepted before its reader asks for them.
+    ("grpc.http2.lookahead_bytes", 32 * 1024),
     # A snapshot of a whole node comes in one message.
     ("grpc.max_receive_message_length", 64 << 20),
 )

@@ -11,7 +11,7 @@ import grpc.aio
 from manager.api.attach import serve_attach
 from manager.api.code import serve_code
 from manager.api.files import serve_download, serve_list, serve_upload
-from manager.api.open_port import serve_open_port
+from manager.api.open_port import Tunnels, serve_open_port
 from manager.api.port_tickets import create_port_ticket
 from manager.api.session_logs import serve_logs
 from manager.api.stats import serve_stats
@@ -29,6 +29,7 @@ class KernelServicer(kernel_service_pb2_grpc.KernelServiceServicer):
         """Without a `gateway` there is no HTTP to ports."""
         self._database = database
         self._forwarder = forwarder
+        self._tunnels = Tunnels()
         self._gateway = gateway
 
     async def StreamLogs(
@@ -61,7 +62,8 @@ class KernelServicer(kernel_service_pb2_grpc.KernelServiceServicer):
         self, request_iterator: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[Any]:
         """See the proto; requests and responses are serialised."""
-        async with aclosing(serve_open_port(self._database, self._forwarder, aiter(request_iterator))) as responses:
+        served = serve_open_port(self._database, self._forwarder, self._tunnels, aiter(request_iterator))
+        async with aclosing(served) as responses:
             async for response in responses:
                 yield response
 

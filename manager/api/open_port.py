@@ -6,11 +6,13 @@ others are read, checked and made anew.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from manager.api import errors
+from manager.api.data_sizes import LargeTunnels
 from manager.api.first_request import first_request
 from manager.api.interceptors import current_principal
 from manager.api.messages import read
@@ -26,20 +28,28 @@ from retinue.types.v1 import port_pb2
 
 _log = logging.getLogger(__name__)
 
-# It is held here and at the agent until the kernel takes it.
-MAX_DATA_BYTES = 256 * 1024
 KERNEL = "main1"
+# Tunnels that look for their kernel at the same time. Hundreds at once would wait for connections to the database longer than these wait.
+MAX_LOOKUPS = 4
 # How a serialised message begins that holds data: number and kind of the field; then comes the size.
 DATA = bytes([pb.OpenPortRequest.DATA_FIELD_NUMBER << 3 | 2])
 LONGEST_PREFIX = 6
 
 
+class Tunnels:
+    """What all tunnels through this replica share; belongs on one event loop."""
+
+    def __init__(self) -> None:
+        self.large = LargeTunnels()
+        self.lookups = asyncio.Semaphore(MAX_LOOKUPS)
+
+
 async def serve_open_port(
-    database: Database, forwarder: Forwarder, requests: AsyncIterator[bytes]
+    database: Database, forwarder: Forwarder, tunnels: Tunnels, requests: AsyncIterator[bytes]
 ) -> AsyncGenerator[bytes, None]:
     """Serves one stream of requests with responses, all serialised."""
     start = await _first(requests)
-    async with database.transaction() as tx:
+    async with tunnels.lookups, database.transaction() as tx:
         session_id = await find_session(tx, start.session, owner_only=True)
         kernel = await presence.running_main(tx, session_id)
         port = kernel.reachable.find(start.port)
@@ -49,12 +59,16 @@ async def serve_open_port(
             raise errors.NotFound("port", start.port, hint)
         await note_entrance(tx, session_id, Way.PORT, KERNEL, port=port)
     _log.debug("%s connects to port %d of session %s", current_principal().name, port, session_id)
-    opening = agent_pb.OpenPortStart(attempt_id=kernel.place.attempt_id, port=port, address=kernel.address)
-    steps = _steps(opening, requests)
-    carried = forwarder.exchange(kernel.place, lambda stub: stub.OpenPort, steps, Purpose.PORT)
-    async with aclosing(carried) as responses:
-        async for response in responses:
-            yield response if data_size(response) is not None else _response(response, port)
+    with tunnels.large.assign(current_principal().name) as sizes:
+        opening = agent_pb.OpenPortStart(
+            attempt_id=kernel.place.attempt_id, port=port, address=kernel.address, max_data_bytes=sizes.from_kernel
+        )
+        steps = _steps(opening, requests, sizes.to_kernel)
+        opened = pb.PortOpened(port=port, max_data_bytes=sizes.to_kernel)
+        carried = forwarder.exchange(kernel.place, lambda stub: stub.OpenPort, steps, Purpose.PORT)
+        async with aclosing(carried) as responses:
+            async for response in responses:
+                yield response if data_size(response) is not None else _response(response, opened)
 
 
 def data_size(message: bytes) -> int | None:
@@ -86,20 +100,22 @@ def _read(message: bytes) -> pb.OpenPortRequest:
     return request
 
 
-async def _steps(opening: agent_pb.OpenPortStart, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _steps(
+    opening: agent_pb.OpenPortStart, requests: AsyncIterator[bytes], max_bytes: int
+) -> AsyncIterator[bytes]:
     yield agent_pb.OpenPortRequest(start=opening).SerializeToString()
     ended = False
     async for message in requests:
         size = data_size(message)
-        if size is not None and size <= MAX_DATA_BYTES and not ended:
+        if size is not None and size <= max_bytes and not ended:
             yield message
             continue
         request = _read(message)
         match request.WhichOneof("step"):
             case "data" if ended:
                 raise errors.InvalidRequest([("data", "must not come after end_of_data")])
-            case "data" if len(request.data) > MAX_DATA_BYTES:
-                raise errors.InvalidRequest([("data", f"must be at most {MAX_DATA_BYTES} bytes")])
+            case "data" if len(request.data) > max_bytes:
+                raise errors.InvalidRequest([("data", f"must be at most {max_bytes} bytes")])
             case "data":
                 yield agent_pb.OpenPortRequest(data=request.data).SerializeToString()
             case "end_of_data":
@@ -111,11 +127,11 @@ async def _steps(opening: agent_pb.OpenPortStart, requests: AsyncIterator[bytes]
                 raise errors.InvalidRequest([("step", "is required")])
 
 
-def _response(message: bytes, port: int) -> bytes:
+def _response(message: bytes, opened: pb.PortOpened) -> bytes:
     response = agent_pb.OpenPortResponse.FromString(message)
     match response.WhichOneof("step"):
         case "opened":
-            return pb.OpenPortResponse(opened=pb.PortOpened(port=port)).SerializeToString()
+            return pb.OpenPortResponse(opened=opened).SerializeToString()
         case "data":
             return pb.OpenPortResponse(data=response.data).SerializeToString()
         case _:

@@ -16,6 +16,8 @@ LIMITS: Mapping[str, int] = {
     # Each is a connection to an agent and a process in a kernel.
     "/retinue.manager.v1.KernelService/Attach": 64,
     "/retinue.manager.v1.KernelService/ExecuteCode": 64,
+    # A browser that loads a large page through port-forward, and a pool of connections to a database in a kernel.
+    "/retinue.manager.v1.KernelService/OpenPort": 512,
     # Each is a connection to an agent.
     "/retinue.manager.v1.KernelService/UploadFiles": 32,
     "/retinue.manager.v1.KernelService/DownloadFiles": 32,

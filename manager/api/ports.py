@@ -23,7 +23,7 @@ from manager.api.interceptors import CallInterceptor
 from manager.api.kernel_service import KernelServicer
 from manager.api.sessions import SessionServicer
 from manager.api.templates import TemplateServicer
-from manager.fleet.dialer import Dialer
+from manager.fleet.dialer import WINDOW_BYTES, Dialer
 from manager.fleet.forwarding import Forwarder, Hearer
 from manager.gateway.rules import Address
 from manager.identity.authority import Authority
@@ -63,6 +63,7 @@ SERVER_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Without probing, a reader that does not read costs 100 KB instead of megabytes.
     ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     # A connection on which nothing is said costs a descriptor: two minutes by default.
     ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
     # A connection without a call, also before the first one; a client that still wants it opens another with its next call.

@@ -20,6 +20,8 @@ MAX_STREAMS = 32
 """Of one connection; they end together when it breaks."""
 IDLE_SECONDS = 10.0
 """How long a connection without streams is kept for the next."""
+WINDOW_BYTES = 32 * 1024
+"""Bytes of a stream that are accepted before its reader asks for them."""
 OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -30,6 +32,7 @@ OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Without it, megabytes pile up here for a user who does not read.
     ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 )
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from retinue.manager.v1 import kernel_service_pb2_grpc
 
 CHUNK = 256 * 1024
-"""Most bytes in one message."""
+"""Maximum of bytes in one message."""
+SMALL_CHUNK = 32 * 1024
+"""The same for a manager that does not say how many it takes."""
 
 
 class PortConnection:
@@ -41,6 +43,8 @@ class PortConnection:
         self._stub = stub
         self._start = pb.OpenPortStart(session=session, port=port)
         self.port = 0
+        self.chunk = SMALL_CHUNK
+        """Maximum of bytes in one message, as the manager says."""
 
     async def __aenter__(self) -> Self:
         """Connects; `port` is the number then."""
@@ -49,7 +53,9 @@ class PortConnection:
         self._exchange = Exchange[pb.OpenPortRequest, pb.OpenPortResponse](call, identity)
         try:
             await self._exchange.send(pb.OpenPortRequest(start=self._start))
-            self.port = (await self._exchange.receive()).opened.port
+            opened = (await self._exchange.receive()).opened
+            self.port = opened.port
+            self.chunk = min(opened.max_data_bytes or SMALL_CHUNK, CHUNK)
         except BaseException:
             self._exchange.cancel()
             raise
@@ -68,8 +74,8 @@ class PortConnection:
 
     async def write(self, data: bytes | memoryview) -> None:
         """Sends data; returns when it is on its way, which may take until the other side reads."""
-        for begin in range(0, len(data), CHUNK):
-            await self._exchange.send(pb.OpenPortRequest(data=bytes(data[begin : begin + CHUNK])))
+        for begin in range(0, len(data), self.chunk):
+            await self._exchange.send(pb.OpenPortRequest(data=bytes(data[begin : begin + self.chunk])))
 
     async def end_data(self) -> None:
         """There is no more to be sent; what comes may still be read."""
@@ -177,7 +183,7 @@ async def _both_ways(local: socket.socket, remote: PortConnection) -> None:
 
 
 async def _out(local: socket.socket, remote: PortConnection) -> None:
-    room = memoryview(bytearray(CHUNK))
+    room = memoryview(bytearray(remote.chunk))
     while count := await _filled(local, room):
         try:
             await remote.write(room[:count])

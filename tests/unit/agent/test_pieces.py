@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from agent.api.pieces import FULL_IN_A_ROW, LARGEST, SHARED, SMALLEST, PieceSize, SharedRoom
 
 # What lies between the agent and a reader that does not read: a window of HTTP/2 on either hop.
-BETWEEN = 2 * 65_536
+BETWEEN = 2 * 32_768
 
 
 def test_a_reader_that_does_not_read_gets_small_pieces_only() -> None:
@@ -27,6 +27,14 @@ def test_full_pieces_that_are_taken_lead_to_larger_ones() -> None:
     for _ in range(10 * FULL_IN_A_ROW):
         chatting.taken(SMALLEST - 1)
     assert chatting.next(LARGEST) == SMALLEST
+
+
+def test_no_piece_is_larger_than_the_manager_takes() -> None:
+    size = PieceSize(2 * SMALLEST)
+    for _ in range(10 * FULL_IN_A_ROW):
+        assert size.next(LARGEST) <= 2 * SMALLEST
+        size.taken(size.next(LARGEST))
+    assert size.next(LARGEST) == 2 * SMALLEST
 
 
 def test_connections_that_are_left_unread_share_what_there_is() -> None:

@@ -1,0 +1,154 @@
+"""Hundreds of tunnels of one user: all open, and what is left unread in them fills no memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from manager.api.data_sizes import MAX_LARGE_TUNNELS_PER_USER
+from retinue.client.errors import CallError
+from retinue.client.local.cluster import Cluster
+from retinue.client.port import CHUNK, PortConnection
+from retinue.client.session import Session
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WAIT = 60.0
+TUNNELS = 300
+UNREAD = 64
+# Of memory for a tunnel in one process: a window and two copies of a message (96 KiB), what the few with large messages add, and
+# what the allocator keeps.
+BOUND = 384 * 1024
+PORTS = [("echo", "tcp", 7000), ("deaf", "tcp", 7001), ("endless", "tcp", 7002)]
+PROGRAM = """
+import asyncio, socket
+kept = []
+async def echo(reader, writer):
+    while data := await reader.read(4096):
+        writer.write(data)
+        await writer.drain()
+async def deaf(reader, writer):
+    reader._transport.pause_reading()
+    kept.append(writer)
+    await asyncio.Event().wait()
+async def endless(reader, writer):
+    await reader.read(1)
+    while True:
+        writer.write(bytes(16384))
+        await writer.drain()
+async def main():
+    for port, serve in ((7000, echo), (7001, deaf), (7002, endless)):
+        listening = socket.create_server(("127.0.0.1", port), backlog=512)
+        # Sockets take little, so that less has to be sent before they are full.
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            listening.setsockopt(socket.SOL_SOCKET, option, 4096)
+        await asyncio.start_server(serve, sock=listening, backlog=512)
+    print("listening", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def session(cluster: Cluster) -> AsyncIterator[Session]:
+    """Of a user who is no administrator."""
+    async with cluster.client() as client:
+        user = await client.users.create("tunnel-user", projects={"default": "member"})
+        token = await client.tokens.create(user=user.name, description="tunnels")
+    async with cluster.client(token.secret) as own:
+        found = await own.sessions.create(
+            type="interactive",
+            command=["python3", "-c", PROGRAM],
+            slots={"cpu": "0.5", "mem": "256m"},
+            termination_grace=0,
+            ports=PORTS,
+        )
+        try:
+            await found.wait("RUNNING", timeout=WAIT)
+            async with asyncio.timeout(WAIT):
+                async for chunk in found.logs(follow=True):
+                    if b"listening" in chunk.data:
+                        break
+            yield found
+        finally:
+            await found.terminate(force=True)
+            await found.wait_ended(WAIT)
+    async with cluster.client() as client:
+        await client.users.delete(user.name)
+
+
+async def test_three_hundred_at_once_all_open(session: Session) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        opened = await asyncio.gather(
+            *(stack.enter_async_context(session.open_port("echo")) for _ in range(TUNNELS)), return_exceptions=True
+        )
+        refused = [error for error in opened if isinstance(error, BaseException)]
+        assert refused == []
+        answers = await asyncio.gather(*(_answer(tunnel) for tunnel in opened if isinstance(tunnel, PortConnection)))
+    assert answers == [b"hello"] * TUNNELS
+
+
+async def _answer(tunnel: PortConnection) -> bytes:
+    await tunnel.write(b"hello")
+    async with asyncio.timeout(WAIT):
+        return await anext(aiter(tunnel))
+
+
+@pytest.mark.parametrize("port", ["deaf", "endless"])
+async def test_unread_tunnels_hold_little(session: Session, cluster: Cluster, port: str) -> None:
+    processes = [cluster.manager, *(agent.process for agent in cluster.agents)]
+    async with contextlib.AsyncExitStack() as stack:
+        opening = (stack.enter_async_context(session.open_port(port)) for _ in range(UNREAD))
+        opened = await asyncio.gather(*opening)
+        assert [tunnel.chunk for tunnel in opened].count(CHUNK) == MAX_LARGE_TUNNELS_PER_USER
+        before = [_memory(process.pid) for process in processes]
+        if port == "deaf":
+            await stack.enter_async_context(_stuffed(opened))
+        else:
+            await asyncio.gather(*(tunnel.write(b"g") for tunnel in opened))
+            # One more tunnel is served while nobody reads in the others.
+            async with session.open_port("echo") as tunnel:
+                assert await _answer(tunnel) == b"hello"
+        after = [_memory(process.pid) for process in processes]
+    grown = [now - then for now, then in zip(after, before, strict=True)]
+    assert max(grown) <= UNREAD * BOUND, grown
+
+
+@contextlib.asynccontextmanager
+async def _stuffed(tunnels: list[PortConnection]) -> AsyncIterator[None]:
+    """Writes into tunnels until none takes any more; returns while data wait in all of them."""
+    sent = 0
+
+    async def write(tunnel: PortConnection) -> None:
+        nonlocal sent
+        with contextlib.suppress(CallError):
+            while True:
+                await tunnel.write(bytes(CHUNK))
+                sent += 1
+
+    writing = [asyncio.create_task(write(tunnel)) for tunnel in tunnels]
+    try:
+        before = -1
+        while before < sent:
+            before = sent
+            await asyncio.wait(writing, timeout=1.0)
+        assert not [task for task in writing if task.done()]
+        yield
+    finally:
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+
+
+def _memory(pid: int | None) -> int:
+    """Returns the bytes of memory that a process has to itself."""
+    assert pid is not None
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss_Anon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the kernel does not tell")
