@@ -18,7 +18,7 @@ from agent.backends.backend import BackendError, UnknownAttemptError
 from agent.code.inside import LanguageMissingError
 from agent.code.runs import OffsetPastEndError, Run
 from agent.code.workspace import TooManyRunsError, Workspace
-from agent.code.workspaces import TooManyLanguagesError
+from agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import code_pb2
 
@@ -52,31 +52,38 @@ class CodeService:
         """Serves one stream to its end."""
         opening = (await first_request(anext(requests), "open")).open
         with self._open.hold(opening.attempt_id), _told(opening.attempt_id):
-            workspace = await self._workspaces.find(opening.attempt_id, opening.language)
-            yield pb.ExecuteCodeResponse(opened=pb.CodeOpened())
-            stream = _Stream(workspace)
-            stopping = asyncio.ensure_future(self._stopping.wait())
-            stream.begin(stream.take(requests))
-            upcoming: asyncio.Future[pb.ExecuteCodeResponse | _Ended] | None = None
-            try:
-                # The end of a task counts once it is read, and is behind all that the task has put there.
-                while stream.unread > 0:
-                    upcoming = asyncio.ensure_future(stream.responses.get())
-                    await asyncio.wait({upcoming, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                    if stopping.done():
-                        raise _unavailable("the agent is stopping")
-                    response = upcoming.result()
-                    if not isinstance(response, _Ended):
+            async with self._workspaces.open(opening.attempt_id, opening.language) as workspace:
+                yield pb.ExecuteCodeResponse(opened=pb.CodeOpened())
+                async with contextlib.aclosing(self._responses(workspace, requests)) as responses:
+                    async for response in responses:
                         yield response
-                        continue
-                    stream.unread -= 1
-                    if response.failure is not None:
-                        raise response.failure
-            finally:
-                stopping.cancel()
-                if upcoming is not None:
-                    upcoming.cancel()
-                await stream.close()
+
+    async def _responses(
+        self, workspace: Workspace, requests: AsyncIterator[pb.ExecuteCodeRequest]
+    ) -> AsyncGenerator[pb.ExecuteCodeResponse, None]:
+        stream = _Stream(workspace)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        stream.begin(stream.take(requests))
+        upcoming: asyncio.Future[pb.ExecuteCodeResponse | _Ended] | None = None
+        try:
+            # The end of a task counts once it is read, and is behind all that the task has put there.
+            while stream.unread > 0:
+                upcoming = asyncio.ensure_future(stream.responses.get())
+                await asyncio.wait({upcoming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done():
+                    raise _unavailable("the agent is stopping")
+                response = upcoming.result()
+                if not isinstance(response, _Ended):
+                    yield response
+                    continue
+                stream.unread -= 1
+                if response.failure is not None:
+                    raise response.failure
+        finally:
+            stopping.cancel()
+            if upcoming is not None:
+                upcoming.cancel()
+            await stream.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +185,15 @@ def _told(attempt_id: str) -> Iterator[None]:
     except NotRunningError as error:
         raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
     except TooManyRunsError as error:
-        raise _limit(64) from error
+        raise _limit(64, "runs wait") from error
     except TooManyLanguagesError as error:
-        raise _limit(8) from error
+        raise _limit(MAX_LANGUAGES, "languages are in use") from error
     except BackendError as error:
         raise _unavailable(str(error)) from error
 
 
-def _limit(limit: int) -> ApiError:
-    message = f"{limit} are under way in this kernel already"
+def _limit(limit: int, what: str) -> ApiError:
+    message = f"{limit} {what} in this kernel already"
     return ApiError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=str(limit))
 
 

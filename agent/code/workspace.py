@@ -23,6 +23,8 @@ from agent.kernel.python_runtime import find_runtime
 from retinue.types.v1 import code_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import zmq.asyncio
 
 log = logging.getLogger(__name__)
@@ -61,14 +63,20 @@ class Workspace:
         language: str,
         record: Path,
         cache: Path,
+        admit: Callable[[], None] = lambda: None,
     ) -> None:
-        """`record` is the file that tells a later agent of the Jupyter kernel; it holds the key."""
+        """`record` is the file that tells a later agent of the Jupyter kernel; it holds the key. `admit` is called before anything is
+        started, and raises what forbids that.
+        """
         self._backend = backend
         self._context = context
         self._attempt_id = attempt_id
         self._language = language
         self._path = record
         self._cache = cache
+        self._admit = admit
+        self.streams = 0
+        """How many streams have it open."""
         self._runs: dict[str, Run] = {}
         self._waiting: asyncio.Queue[Run] = asyncio.Queue(MOST_WAITING)
         self._jupyter: Jupyter | None = None
@@ -80,6 +88,12 @@ class Workspace:
     def is_idle(self) -> bool:
         """Whether nothing runs or waits."""
         return all(run.over for run in self._runs.values())
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anything was started: there are runs or a Jupyter kernel, or one is on its way."""
+        preparing = self._preparation is not None and not self._preparation.done()
+        return bool(self._runs) or self._jupyter is not None or preparing
 
     async def close(self) -> None:
         """Lets go of the Jupyter kernel; it goes on."""
@@ -96,9 +110,10 @@ class Workspace:
         return self._runs.get(run_id)
 
     async def add(self, request: pb.CodeRun) -> Run:
-        """Puts a run into the queue. Raises TooManyRunsError, LanguageMissingError, NotRunningError, BackendError."""
+        """Puts a run into the queue. Raises TooManyRunsError, LanguageMissingError, NotRunningError, BackendError, and as `admit`."""
         if self._waiting.full():
             raise TooManyRunsError
+        self._admit()
         if not request.HasField("batch"):
             # What is missing is told at once, to whoever asks.
             await self._prepare()
@@ -138,7 +153,8 @@ class Workspace:
             run.append(_ended(pb.CODE_STATUS_INTERRUPTED))
 
     async def complete(self, query: pb.CodeCompletionQuery) -> pb.CodeCompletions:
-        """How code may go on. Raises LanguageMissingError, NotRunningError, BackendError."""
+        """How code may go on. Raises LanguageMissingError, NotRunningError, BackendError, and as `admit`."""
+        self._admit()
         jupyter = await self._prepare()
         if not self.is_idle:
             # It would be answered only when the run is over.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import zmq.asyncio
@@ -14,13 +15,14 @@ from agent.backends.backend import UnknownAttemptError
 from agent.code.workspace import Workspace
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from agent.backends.backend import Backend
 
 SWEEP_SECONDS = 2.0
-MOST_LANGUAGES = 8
-"""At a time in one kernel."""
+MAX_LANGUAGES = 8
+"""Languages in use at a time in one kernel."""
 
 
 class TooManyLanguagesError(Exception):
@@ -38,28 +40,55 @@ class Workspaces:
         self._context: zmq.asyncio.Context | None = None
         self._open: dict[tuple[str, str], Workspace] = {}
 
-    async def find(self, attempt_id: str, language: str) -> Workspace:
-        """The workspace of a language in a kernel. Raises UnknownAttemptError, NotRunningError, TooManyLanguagesError."""
+    @asynccontextmanager
+    async def open(self, attempt_id: str, language: str) -> AsyncGenerator[Workspace]:
+        """Yields the workspace of a language in a kernel; one in which nothing was started goes with the last stream that has it open.
+
+        Raises UnknownAttemptError and NotRunningError.
+        """
+        key = (attempt_id, language.lower())
+        workspace = await self._find(key)
+        # Nothing is awaited before this: no other stream closes it meanwhile.
+        workspace.streams += 1
+        try:
+            yield workspace
+        finally:
+            workspace.streams -= 1
+            if not workspace.streams and not workspace.in_use and self._open.get(key) is workspace:
+                del self._open[key]
+                await workspace.close()
+
+    async def _find(self, key: tuple[str, str]) -> Workspace:
         await self._sweep()
+        attempt_id, language = key
         observed = self._backend.observed().get(attempt_id)
         if observed is None:
             raise UnknownAttemptError(f"there is no attempt {attempt_id}")
         if observed.phase is not Phase.RUNNING:
             raise NotRunningError(f"attempt {attempt_id} does not run")
-        key = (attempt_id, language.lower())
         if (there := self._open.get(key)) is not None:
             return there
-        if sum(attempt == attempt_id for attempt, _ in self._open) >= MOST_LANGUAGES:
-            raise TooManyLanguagesError
         if self._context is None:
             self._context = zmq.asyncio.Context()
         name = hashlib.sha256("\0".join(key).encode()).hexdigest()[:32]
         record = self._directory / f"{attempt_id}-{name}.json"
         made = Workspace(
-            self._backend, self._context, attempt_id=attempt_id, language=key[1], record=record, cache=self._cache
+            self._backend,
+            self._context,
+            attempt_id=attempt_id,
+            language=language,
+            record=record,
+            cache=self._cache,
+            admit=lambda: self._admit(key),
         )
         self._open[key] = made
         return made
+
+    def _admit(self, key: tuple[str, str]) -> None:
+        """Raises TooManyLanguagesError when so many other languages are in use that this one cannot be started."""
+        others = (other for other, workspace in self._open.items() if other != key and workspace.in_use)
+        if sum(attempt_id == key[0] for attempt_id, _ in others) >= MAX_LANGUAGES:
+            raise TooManyLanguagesError
 
     async def keep_swept(self) -> None:
         """Closes workspaces of kernels that have ended, whose sockets and tasks nothing else would end, until cancelled."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -27,8 +28,9 @@ class Workspaces:
         self._chance = chance
         self._running: set[asyncio.Task[None]] = set()
 
-    async def find(self, attempt_id: str, language: str) -> Workspaces:
-        return self
+    @asynccontextmanager
+    async def open(self, attempt_id: str, language: str) -> AsyncIterator[Workspaces]:
+        yield self
 
     async def add(self, request: code_pb2.CodeRun) -> Run:
         run = Run(request)
