@@ -32,6 +32,8 @@ from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
 _log = logging.getLogger(__name__)
 
+# Pauses before a stream is opened again: they double until one has lasted for longer than the longest of them. An agent that sends its
+# welcome and closes at once costs a dial and a commit each time.
 _MIN_BACKOFF, _MAX_BACKOFF = 0.1, 5.0
 # Pauses after nonsense: they double until a stream has lasted for longer than the last one was.
 _MIN_QUARANTINE, _MAX_QUARANTINE = 1.0, 300.0
@@ -116,8 +118,8 @@ class AgentLink:
         self._used = used
         self._sleep = sleep
         self._check_lease = check_lease
-        # Whether the stream that is open, or was open last, has begun as it should.
-        self._welcomed = False
+        # When the stream that is open, or was open last, began as it should; None when it did not.
+        self._welcomed: float | None = None
         self._wanted = asyncio.Event()
         # Sessions of which the agent may not have been told the newest; None means any.
         self._changed: set[uuid.UUID] | None = set()
@@ -138,7 +140,7 @@ class AgentLink:
         backoff, quarantine = _MIN_BACKOFF, _MIN_QUARANTINE
         while True:
             began, pause = self._clock(), 0.0
-            self._welcomed = False
+            self._welcomed = None
             try:
                 await self._stream()
                 _log.info("agent %s ended its stream", self.agent_id)
@@ -146,10 +148,10 @@ class AgentLink:
                 raise
             except ListenerBrokenError as error:
                 # The pause grows: the agent has nothing to do with it, and what it says again may fail again.
-                self._welcomed = False
+                self._welcomed = None
                 _log.warning("link to agent %s: %s", self.agent_id, error)
             except (grpc.aio.AioRpcError, TimeoutError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-                level = logging.WARNING if self._welcomed or _is_refusal(error) else logging.INFO
+                level = logging.WARNING if self._welcomed is not None or _is_refusal(error) else logging.INFO
                 _log.log(level, "link to agent %s: %s", self.agent_id, _described(error))
             except NonsenseError as error:
                 if self._clock() - began > quarantine:
@@ -161,11 +163,12 @@ class AgentLink:
                 pause, quarantine = quarantine, min(quarantine * 2, _MAX_QUARANTINE)
                 _log.exception("link to agent %s failed, and is opened again in %.0f s", self.agent_id, pause)
             if not pause:
-                pause = backoff = _MIN_BACKOFF if self._welcomed else min(backoff * 2, _MAX_BACKOFF)
+                stable = self._welcomed is not None and self._clock() - self._welcomed > _MAX_BACKOFF
+                pause = backoff = _MIN_BACKOFF if stable else min(backoff * 2, _MAX_BACKOFF)
             await self._sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # jitter, not a secret
 
     async def _quarantine(self, rejected: Rejected, pause: float) -> None:
-        self._welcomed = False
+        self._welcomed = None
         try:
             await self._listener.quarantined(self.agent_id, rejected, pause)
         except TermOverError:
@@ -203,7 +206,7 @@ class AgentLink:
         return parsed
 
     async def _converse(self, call: GuardedStream, facts: NodeFacts) -> None:
-        self._welcomed = True
+        self._welcomed = self._clock()
         await self._listener.welcomed(facts)
         # Not before: one whose welcome is refused, as a copy's is, is not heard however often it is dialled.
         self.heard = self._clock()
