@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from agent import checked
 from agent.attempts import ATTEMPT_ID, AttemptSpec, ImageFacts, ImageIdentity, Phase, ServicePort
 from agent.backends.processes import Process
+from agent.backends.status import known_exit_code
 from agent.damaged import DIRECTORY, DamagedFiles
 from agent.files import replace_file, sync_directory, write_new
 from agent.resources.holdings import Holding
@@ -101,8 +102,9 @@ def decode(content: bytes) -> Record:
             known[name] = tuple(known.get(name, ()))
         if known.get("image") is not None:
             known["image"] = _image_facts(known["image"])
+        known["exit_code"] = known_exit_code(known.get("exit_code"))
         return Record(**known)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a record: {error!r}") from error
 
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent import checked
 from agent.amounts import parse_slots
@@ -39,10 +41,38 @@ RUNNING = replace(RECORD, phase=Phase.RUNNING, start_time=1.0)
         ('{ "child-pid": 42 }\n{ "exit-co', Status(42, None)),
         ("no json", Status()),
         ('{ "child-pid": "x" }', Status()),
+        ('{ "child-pid": 42 }\n{ "exit-code": 4294967433 }', Status(42, None)),
+        ('{ "child-pid": 42 }\n{ "exit-code": 256 }', Status(42, None)),
+        ('{ "child-pid": 42 }\n{ "exit-code": -1 }', Status(42, None)),
+        ('{ "child-pid": 42 }\n{ "exit-code": true }', Status(42, None)),
+        ('{ "child-pid": 42 }\n{ "exit-code": 1.0 }', Status(42, None)),
+        ('{ "child-pid": 42 }\n{ "exit-code": "7" }', Status(42, None)),
+        ('{ "child-pid": 42 }\n{ "exit-code": ' + "9" * 5000 + " }", Status(42, None)),
+        ('{ "child-pid": 0 }', Status()),
+        ('{ "child-pid": 4194305 }', Status()),
+        ('{ "child-pid": 42 }\n' + '{"a":' * 100_000, Status(42, None)),
     ],
 )
 def test_status(text: str, status: Status) -> None:
     assert parse_status(text) == status
+
+
+@given(st.text() | st.text('{}[]",:0123456789-.eE \n' + "child-pidexitcode"))
+def test_any_status_is_read(text: str) -> None:
+    status = parse_status(text)
+    assert status.exit_code is None or 0 <= status.exit_code <= 255
+
+
+@pytest.mark.parametrize("code", [1 << 31, 1 << 32, -1, "1", True, 0.5, [1]])
+def test_an_exit_code_that_none_is_in_a_record_is_not_sent(code: object) -> None:
+    record = decode(checked.dump(checked.load(encode(RECORD)) | {"exit_code": code}))
+    assert record == RECORD
+
+
+def test_a_record_with_a_number_without_end_is_damaged() -> None:
+    values = checked.load(encode(RECORD)) | {"init": {"pid": float("inf"), "start": 1}}
+    with pytest.raises(ValueError, match="not a record"):
+        decode(checked.dump(values))
 
 
 def test_stat_of_a_process_with_a_strange_name() -> None:
