@@ -153,6 +153,9 @@ class ServerFault(CallError):
     """A bug of the server, or an answer that is none."""
 
 
+# What gRPC says of a certificate that no trusted CA has signed, or that is another server's.
+_UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed")
+
 _BY_CODE: Mapping[grpc.StatusCode, type[CallError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
@@ -188,8 +191,14 @@ def from_rpc(error: grpc.aio.AioRpcError, request_id: str = "") -> CallError:
         elif detail.Unpack(answered):
             request_id = answered.request_id or request_id
     kind = _BY_CODE.get(error.code(), ServerFault)
+    message = error.details() or error.code().name
+    if error.code() is grpc.StatusCode.UNAVAILABLE and status is None and any(word in message for word in _UNTRUSTED):
+        message = (
+            "the manager's certificate is not trusted: set RETINUE_CA, or --ca, to a copy of the manager's ca.pem, "
+            f"and check that the endpoint is the manager ({message})"
+        )
     return kind(
-        error.details() or error.code().name,
+        message,
         code=error.code(),
         reason=reason,
         metadata=metadata,

@@ -16,6 +16,7 @@ context.
 from __future__ import annotations
 
 import os
+import ssl
 import stat
 import tempfile
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _FIELDS = frozenset({"endpoint", "token", "ca"})
 PEM_START = "-----BEGIN"
+_CA_ADVICE = "RETINUE_CA, or --ca, must name a copy of the manager's ca.pem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +49,23 @@ class Settings:
 
 
 def read_ca(ca: str | bytes | os.PathLike[str] | None) -> bytes | None:
-    """The PEM of a CA given as PEM or as a path; None stays None. Raises UsageError when the file cannot be read."""
-    if ca is None or isinstance(ca, bytes):
-        return ca
-    if isinstance(ca, str) and ca.startswith(PEM_START):
-        return ca.encode()
+    """The PEM of a CA given as PEM or as a path; None stays None. Raises UsageError when the file cannot be read or holds no certificates."""
+    if ca is None:
+        return None
+    if isinstance(ca, bytes) or (isinstance(ca, str) and ca.startswith(PEM_START)):
+        content, source = ca if isinstance(ca, bytes) else ca.encode(), "the CA that was given"
+    else:
+        source = str(Path(ca))
+        try:
+            content = Path(ca).expanduser().read_bytes()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UsageError(f"the CA's certificate cannot be read: {error}: {_CA_ADVICE}") from error
     try:
-        return Path(ca).expanduser().read_bytes()
-    except OSError as error:
-        raise UsageError(f"the CA's certificate cannot be read: {error}") from error
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii", errors="ignore"))
+    except (ValueError, ssl.SSLError) as error:
+        # gRPC would say only that it cannot create a handshaker.
+        raise UsageError(f"{source} holds no certificate in PEM: {_CA_ADVICE}") from error
+    return content
 
 
 def contexts_path(environment: Mapping[str, str]) -> Path:

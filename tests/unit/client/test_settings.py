@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.client import Settings, UsageError
 from retinue.client.settings import contexts_path, read_ca, read_contexts, resolve, write_context
+
+if TYPE_CHECKING:
+    from tests.unit.client.conftest import Certificate
 
 DEV = Settings("127.0.0.1:7440", "rtn_dev", "/ca.pem")
 OTHER = Settings("far.example:7440", "rtn_far", None)
@@ -108,12 +112,27 @@ def test_places() -> None:
     assert contexts_path({}) == Path.home() / ".config/retinue/contexts.yaml"
 
 
-def test_ca(tmp_path: Path) -> None:
-    file = tmp_path / "ca.pem"
-    file.write_bytes(b"PEM")
+def test_ca(ca_file: Path, certificate: Certificate) -> None:
+    pem = certificate.certificate
     assert read_ca(None) is None
-    assert read_ca(b"x") == b"x"
-    assert read_ca("-----BEGIN CERTIFICATE-----") == b"-----BEGIN CERTIFICATE-----"
-    assert read_ca(str(file)) == read_ca(file) == b"PEM"
-    with pytest.raises(UsageError):
-        read_ca(tmp_path / "none")
+    assert read_ca(pem) == read_ca(pem.decode()) == read_ca(str(ca_file)) == read_ca(ca_file) == pem
+    commented = "# für uns\n".encode() + pem
+    assert read_ca(commented) == commented
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff\xfe\x00", b"-----BEGIN CERTIFICATE-----", None])
+def test_a_ca_that_is_none_says_what_to_do(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UsageError, match=r"ca\.pem.*RETINUE_CA, or --ca, must name a copy of the manager's ca\.pem"):
+        read_ca(file)
+
+
+def test_the_key_is_no_ca(certificate: Certificate) -> None:
+    with pytest.raises(UsageError, match="no certificate in PEM: RETINUE_CA"):
+        read_ca(certificate.key)
+    with pytest.raises(UsageError, match="no certificate in PEM: RETINUE_CA"):
+        read_ca("-----BEGIN CERTIFICATE-----")
+    with pytest.raises(UsageError, match="RETINUE_CA"):
+        read_ca("a\0b")
