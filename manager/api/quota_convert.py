@@ -66,14 +66,21 @@ def _slots(message: pb.Quota, violations: Violations) -> dict[str, int]:
 
 
 def quota_message(quota: Quota, use: Use) -> pb.Quota:
-    """A quota and what counts against it; one that is only imagined (version 0) has no etag."""
+    """A quota and what counts against it; one that is only imagined (version 0) has no etag.
+
+    Amounts that are none are left out.
+    """
+    # Typed as it should be, and stored as whoever wrote the row had it.
+    stored: object = quota.slots
+    known = stored if isinstance(stored, dict) else {}
+    slots = {slot: amount for slot, amount in known.items() if type(amount) is int and amount >= 0}
     message = pb.Quota(
         kind=_NUMBERS[quota.kind],
         name=quota.name,
-        slots={slot: format_amount(slot, amount) for slot, amount in quota.slots.items()},
+        slots={slot: format_amount(slot, amount) for slot, amount in slots.items()},
         etag=etag(quota.version) if quota.version else "",
         usage=pb.QuotaUsage(
-            slots={slot: format_amount(slot, use.slots.get(slot, 0)) for slot in quota.slots},
+            slots={slot: format_amount(slot, use.slots.get(slot, 0)) for slot in slots},
             sessions=use.sessions,
             pending_sessions=use.pending_sessions,
         ),

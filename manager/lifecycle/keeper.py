@@ -238,4 +238,4 @@ class Keeper:
 
 
 def _quota(row: Row) -> tuple[Subject, Limit]:
-    return (row["kind"], row["name"]), Limit(row["slots"], row["max_sessions"])
+    return (row["kind"], row["name"]), Limit.of(row)

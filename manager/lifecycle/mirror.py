@@ -16,6 +16,7 @@ from manager.lifecycle.account_table import Account, AccountTable, Subject, subj
 from manager.lifecycle.agent_table import AgentTable
 from manager.lifecycle.growing import Slots
 from manager.lifecycle.queue_table import QueueTable, Row
+from manager.scheduling.amounts import MAX_AMOUNT
 from manager.scheduling.columns import Integers
 
 
@@ -29,6 +30,21 @@ class Limit:
 
     slots: Mapping[str, int]
     max_sessions: int | None
+    # Why it cannot be read; whom it is for gets no place meanwhile, as nobody knows how much was meant.
+    unreadable: str = ""
+
+    @classmethod
+    def of(cls, row: Row) -> Limit:
+        """Returns a quota as stored. Never raises."""
+        slots, number = row["slots"], row["max_sessions"]
+        if not isinstance(slots, dict):
+            return cls({}, None, "its amounts are no object")
+        for slot, amount in slots.items():
+            if type(amount) is not int or not 0 <= amount <= MAX_AMOUNT:
+                return cls({}, None, f"its amount of {slot[:64]!r} is none")
+        if number is not None and number < 0:
+            return cls({}, None, "its number of sessions is negative")
+        return cls(slots, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +120,11 @@ class Mirror:
     def put_quota(self, subject: Subject, limit: Limit | None) -> set[str]:
         """A quota as read, or that there is none; returns the groups that it may concern."""
         before = self.quotas.pop(subject, None)
-        if limit is not None and (limit.slots or limit.max_sessions is not None):
+        name = "quota {} {}".format(*subject)
+        self.unreadable.pop(name, None)
+        if limit is not None and limit.unreadable:
+            self.unreadable[name] = limit.unreadable
+        if limit is not None and (limit.slots or limit.max_sessions is not None or limit.unreadable):
             self.quotas[subject] = limit
         if before == self.quotas.get(subject):
             return set()
@@ -173,7 +193,7 @@ class Mirror:
                 held = int(self.accounts.held[accounts, column].sum()) if column < self.accounts.held.shape[1] else 0
                 taken = int(totals[mine, column].sum()) if column < totals.shape[1] else 0
                 amounts[column] = most - held + taken
-            number = None
+            number = [0] if limit.unreadable else None
             if limit.max_sessions is not None:
                 number = [limit.max_sessions - int(self.accounts.sessions[accounts].sum()) + int(mine.sum())]
             left[subject] = (amounts, number)

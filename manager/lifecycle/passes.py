@@ -296,7 +296,7 @@ class GroupPasses:
         subjects = {subject for account in set(accounts) for subject in subjects_of(account)}
         async with self._database.transaction() as tx:
             held = await placements.hold(tx, self._term, subjects, plan.ids, self._wanted(holdings))
-            limits = {(row["kind"], row["name"]): Limit(row["slots"], row["max_sessions"]) for row in held.quotas}
+            limits = {(row["kind"], row["name"]): Limit.of(row) for row in held.quotas}
             refused = {session for session, session_id in enumerate(plan.ids) if session_id in held.lost}
             refused |= self._without_room(holdings, held.short, refused)
             kept = np.array([session for session in range(len(plan.ids)) if session not in refused], np.int64)

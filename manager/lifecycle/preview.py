@@ -184,7 +184,7 @@ async def _read(
     for row in await changes.read_agents(tx):
         mirror.put_agent(row)
     for row in await changes.read_quotas(tx):
-        mirror.put_quota((row["kind"], row["name"]), Limit(row["slots"], row["max_sessions"]))
+        mirror.put_quota((row["kind"], row["name"]), Limit.of(row))
     for claim in await changes.read_claims(tx):
         mirror.add_claim(*claim)
     for account, number in await changes.read_placed(tx):

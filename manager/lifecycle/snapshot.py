@@ -30,6 +30,7 @@ from manager.scheduling.columns import (
     Tier,
 )
 from manager.scheduling.fair_share import normalised_usage
+from manager.scheduling.quotas import QUOTA
 
 # What a kernel may need of an agent, in words, and the names of the agents' backends that give it.
 FEATURES = ("a backend for native processes", "a backend for images")
@@ -105,12 +106,14 @@ def take(
         endpoint: number
         for number, endpoint in enumerate(dict.fromkeys(filter(None, map(endpoint_of, particulars.values()))))
     }
-    limits = {
+    found = {
         subject: mirror.quotas[subject]
         for account in waiting.tolist()
         for subject in subjects_of(mirror.accounts.names[account])
         if subject in mirror.quotas
     }
+    limits = {subject: limit for subject, limit in found.items() if not limit.unreadable}
+    broken = [subject for subject, limit in found.items() if limit.unreadable]
     ids = queue.ids[rows]
     return Snapshot(
         group=group,
@@ -137,7 +140,8 @@ def take(
             requests=requests[:, columns],
             needs=queue.needs[kernels].astype(np.int64),
             tries=queue.tries[rows].astype(np.int64),
-            held_back={
+            held_back=_held_by_broken_quotas(mirror, broken, accounts)
+            | {
                 session: why
                 for session, row in particulars.items()
                 if (why := held_back(row, now, index.position)) is not None
@@ -245,6 +249,20 @@ def held_back(row: Row, now: float, position: Mapping[str, int]) -> Explanation 
             Tier.SYSTEM, "NO_AGENT_AVAILABLE", f"none of the agents that it must run on is here: {named}"
         )
     return None
+
+
+def _held_by_broken_quotas(mirror: Mirror, broken: Iterable[Subject], accounts: Integers) -> dict[int, Explanation]:
+    """Returns, by session, that a quota of its account cannot be read."""
+    why = {
+        account: Explanation(
+            Tier.POLICY, QUOTA, f"the quota of {words(subject)} cannot be read: an administrator has to set it again"
+        )
+        for subject in broken
+        for account in mirror.accounts.of_subject[subject]
+    }
+    if not why:
+        return {}
+    return {session: why[account] for session, account in enumerate(accounts.tolist()) if account in why}
 
 
 def _held_by_policy(row: Row, now: float) -> Explanation | None:

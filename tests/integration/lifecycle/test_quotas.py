@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from manager.api.quota_convert import quota_message
 from manager.lifecycle import commands
 from manager.lifecycle.admission import admit
 from manager.lifecycle.reports import Reports
@@ -189,3 +190,41 @@ async def test_stored_limits_are_plain(database: Database) -> None:
     await limit(database, "USER", "ann", max_pending_sessions=5)
     rows = await execute(database, "SELECT slots::text, max_sessions, max_pending_sessions, version FROM quota")
     assert [(json.loads(str(slots)), *rest) for slots, *rest in rows] == [({}, None, 5, 2)]
+
+
+BROKEN = {
+    "a list": "'[7]'",
+    "null": "'null'",
+    "a text": """'{"cpu": "many"}'""",
+    "no end": """'{"cpu": 1e30}'""",
+    "nested": """'{"cpu": {"soft": 1}}'""",
+    "negative": """'{"cpu": -1}'""",
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("running", [False, True], ids=["at the start", "while it leads"])
+async def test_a_quota_that_cannot_be_read_costs_whom_it_is_for(
+    database: Database, kind: str, running: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    await limit(database, "USER", "ann", slots={"cpu": 3000})
+    await limit(database, "USER", "ben", slots={"cpu": 3000})
+    async with roomy_node(database) as (_, scheduler):
+        if running:
+            await scheduler.run_once()
+        await execute(database, f"UPDATE quota SET slots = {BROKEN[kind]} WHERE name = 'ann'")  # noqa: S608  # the test's own
+        await submit(database, "ann", "a0")
+        await submit(database, "ben", "b0")
+        await scheduler.run_once()
+        assert await states(database) == {"a0": "PENDING", "b0": "SCHEDULED"}
+        reason, message, tier, _ = await waits(database, "a0")
+        assert (reason, tier) == ("QUOTA", "POLICY")
+        assert message == "the quota of user ann cannot be read: an administrator has to set it again"
+        assert "quota USER ann cannot be read" in caplog.text
+        async with database.transaction() as tx:
+            (quota,) = await quotas.read(tx, [("USER", "ann")])
+            use = await quotas.read_use(tx, [("USER", "ann")])
+        assert quota_message(quota, use["USER", "ann"]).name == "ann"
+        await limit(database, "USER", "ann", slots={"cpu": 3000})
+        await scheduler.run_once()
+        assert (await states(database))["a0"] == "SCHEDULED"
