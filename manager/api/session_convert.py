@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from manager.api.etags import etag
-from manager.api.unreadable_sessions import readable_part
+from manager.api.unreadable_sessions import missing_kernels, readable_part
 from manager.lifecycle.preview import Preview
 from manager.lifecycle.service_ports import TCP, PortRange, ServicePortSpec
 from manager.lifecycle.services import ServiceSpec
@@ -288,6 +288,8 @@ def _session_message(
     )
     if row.get("exit_code") is not None:
         message.exit_code = row["exit_code"]
+    if lost := missing_kernels(message.spec.cluster_size, kernels):
+        message.conditions.append(lost)
     return message
 
 

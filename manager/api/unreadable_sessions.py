@@ -43,6 +43,16 @@ def readable_part(
     return message
 
 
+def missing_kernels(number: int, kernels: Sequence[Mapping[str, Any]]) -> pb.Condition | None:
+    """Returns the condition of a session of so many kernels, of which some are missing from the database; None when all are there."""
+    if len(kernels) >= number:
+        return None
+    return pb.Condition(
+        type=UNREADABLE,
+        message=f"{number - len(kernels)} of its {number} kernels are missing from the database: terminate it, and create it again",
+    )
+
+
 def _columns(message: pb.Session, row: Mapping[str, Any]) -> None:
     message.owner, message.reason, message.message = row["owner"], row["reason"], row["message"]
     message.etag = etag(row["version"])

@@ -234,6 +234,7 @@ def _row(draft: Draft) -> dict[str, Any]:
         "architecture": spec["architecture"],
         "replica_placement": spec["replica_placement"],
         "readable": True,
+        "cluster_size": len(draft.kernels),
         "time_limit": spec["time_limit_seconds"],
         "retries": 0,
         "failed_starts": 0,

@@ -90,6 +90,8 @@ class QueueTable:
         self.remove(row["id"])
         _check_agents(row)
         number, shape = self.count, self._shape(row["kernels"] or "[]")
+        if shape.size != row["cluster_size"]:
+            raise ValueError(f"it has {shape.size} of its {row['cluster_size']} kernels")
         self.count += 1
         if number >= len(self.alive):
             for name in self._COLUMNS:

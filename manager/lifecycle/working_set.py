@@ -58,12 +58,12 @@ async def take_out(tx: Transaction, session_ids: Collection[uuid.UUID]) -> Worki
     taken = WorkingSet(rows, {})
     for session_id, row in rows.items():
         try:
-            session = _session(row, kernels[session_id])
+            session = _session(row, kernels.get(session_id, ()))
         except Exception as error:  # noqa: BLE001  # logged; whatever is stored, the other sessions move
             taken.unreadable[session_id] = repr(error)
             _log.error("session %s stays as it is: %r", session_id, error)
             continue
-        taken.addresses.update({kernel["id"]: kernel["address"] for kernel in kernels[session_id]})
+        taken.addresses.update({kernel["id"]: kernel["address"] for kernel in kernels.get(session_id, ())})
         for record in session.kernels:
             taken.attempts_before[record.id, record.epoch] = (record.goal, record.observed, record.attempt_ended)
             taken.images_before[record.id] = record.found_image

@@ -219,7 +219,8 @@ async def read_networks(tx: AsyncSession) -> list[tuple[str, int]]:
 
 
 _WAITING = f"""
-    SELECT s.id, s.owner, s.project, s.resource_group, s.priority, s.sequence, s.cluster_mode, s.tries, s.failed_agents, s.last_failure,
+    SELECT s.id, s.owner, s.project, s.resource_group, s.priority, s.sequence, s.cluster_mode, s.cluster_size, s.tries,
+        s.failed_agents, s.last_failure,
         s.retries, s.failed_starts, extract(epoch FROM s.create_time)::float8 AS created,
         s.promise->'agents' AS promise, coalesce({json_number("s.promise->'until'")}, 0) AS promise_until,
         s.reason, s.message, coalesce(extract(epoch FROM s.next_try_time), 0)::float8 AS next_try,

@@ -272,3 +272,49 @@ async def test_a_session_that_cannot_be_moved_holds_up_no_bound_of_others(
         await tx.execute(text("UPDATE session SET state_time = now() - interval '1 hour'"))
     await deadlines.enforce(database, TERM, lambda _: None)
     assert await states(database) == {"odd": "PENDING", "sound": "CANCELLED"}
+
+
+@pytest.mark.parametrize("lost", ["TRUE", "local_rank = 1"], ids=["all", "one"])
+async def test_a_waiting_session_without_its_kernels_is_not_placed_and_can_be_ended(
+    database: Database, lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = await submit(database, "ann", "odd", cluster_size=2)
+    async with database.transaction() as tx:
+        await tx.execute(text(f"DELETE FROM kernel WHERE session_id = :id AND {lost}"), {"id": odd})  # noqa: S608  # the test's own
+    async with leading(database, FakeAgent("n1")):
+        await submit(database, "ann", "other")
+        await until(partial(running, database, "other"))
+        assert await states(database) == {"odd": "PENDING", "other": "RUNNING"}
+        assert f"session {odd} cannot be read" in caplog.text
+        async with database.transaction() as tx:
+            found, kernels = await sessions.read(tx, [odd]), await sessions.read_kernels(tx, [odd])
+        shown = session_message(found[odd], kernels.get(odd, ()), view=SpecView.FULL)
+        assert [condition.type for condition in shown.conditions] == ["UNREADABLE"]
+        assert (shown.state, shown.spec.name) == (pb.SESSION_STATE_PENDING, "odd")
+        async with database.transaction() as tx:
+            assert await commands.terminate(tx, odd, by="ann", force=False)
+        assert (await states(database))["odd"] == "CANCELLED"
+
+
+async def test_a_session_without_kernels_waits_no_longer_than_its_group_allows(database: Database) -> None:
+    await submit(database, "ann", "odd")
+    async with database.transaction() as tx:
+        await tx.execute(text("DELETE FROM kernel"))
+        await tx.execute(text("""UPDATE resource_group SET options = '{"pending-timeout-seconds": "1"}'"""))
+        await tx.execute(text("UPDATE session SET state_time = now() - interval '1 hour'"))
+    await deadlines.enforce(database, TERM, lambda _: None)
+    assert await states(database) == {"odd": "CANCELLED"}
+
+
+async def test_a_session_that_runs_without_kernels_ends_when_that_is_requested(database: Database) -> None:
+    agent = FakeAgent("n1")
+    odd = await submit(database, "ann", "odd")
+    async with leading(database, agent):
+        await until(partial(running, database, "odd"))
+        async with database.transaction() as tx:
+            await tx.execute(text("DELETE FROM kernel"))
+        async with database.transaction() as tx:
+            assert await commands.terminate(tx, odd, by="ann", force=False)
+        await until(partial(ended, database, "odd"))
+        await submit(database, "ann", "other")
+        await until(partial(running, database, "other"))

@@ -26,6 +26,7 @@ def waiting(**changes: Any) -> dict[str, Any]:
         "priority": 10,
         "sequence": 1,
         "cluster_mode": "SINGLE_NODE",
+        "cluster_size": len(kernels),
         "kernels": json.dumps(kernels),
         **dict.fromkeys(("last_failure", "reason", "message", "endpoint"), ""),
         **dict.fromkeys(("agents", "agents_strict", "architecture", "replica_placement", "time_limit", "promise")),

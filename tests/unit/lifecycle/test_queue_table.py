@@ -34,7 +34,12 @@ def test_packing_keeps_every_session_and_its_kernels() -> None:
         kernels = [
             {"hostname": f"k{rank}", "image": False, "slots": {"cpu": 1000 * shape + rank + 1}} for rank in range(size)
         ]
-        row = waiting("ann") | {"priority": number, "sequence": number, "kernels": json.dumps(kernels)}
+        row = waiting("ann") | {
+            "priority": number,
+            "sequence": number,
+            "cluster_size": len(kernels),
+            "kernels": json.dumps(kernels),
+        }
         row["failed_agents"] = ["n1"] if number % 500 == 7 else []
         table.put(row, 0)
         ids.append(row["id"])
@@ -49,7 +54,11 @@ def test_packing_keeps_every_session_and_its_kernels() -> None:
     # A session of a shape that was kept, and one of a shape that was forgotten.
     for number, shape in ((3000, 9), (3001, 0)):
         kernels = [{"hostname": "k0", "image": False, "slots": {"cpu": 1000 * shape + 1}}]
-        table.put(waiting("ann") | {"priority": number, "sequence": number, "kernels": json.dumps(kernels)}, 0)
+        table.put(
+            waiting("ann")
+            | {"priority": number, "sequence": number, "cluster_size": len(kernels), "kernels": json.dumps(kernels)},
+            0,
+        )
         wanted[str(number)] = [1000 * shape + 1]
     assert cores(table, slots) == wanted
     assert np.array_equal(table.sequence[table.rows_of("g")], np.sort(table.sequence[table.rows_of("g")]))

@@ -43,6 +43,7 @@ def waiting(owner: str, project: str = "p", **slots: int) -> dict[str, Any]:
         "priority": 10,
         "sequence": 1,
         "cluster_mode": "SINGLE_NODE",
+        "cluster_size": 1,
         "tries": 0,
         "failed_agents": [],
         "last_failure": "",
