@@ -140,6 +140,7 @@ def test_images_need_a_backend_for_them_and_native_processes_another() -> None:
     session = waiting("ann")
     main = json.loads(session["kernels"])[0]
     session["kernels"] = json.dumps([main, {**main, "hostname": "sub1", "image": True}])
+    session["cluster_size"] = 2
     snapshot = build(agents, {}, [session], {})
     assert snapshot.agents.offers is not None
     assert snapshot.agents.offers.tolist() == [3, 1, 0]
