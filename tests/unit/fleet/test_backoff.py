@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from manager.fleet import link
 from manager.fleet.link import AgentLink
 
 
@@ -28,7 +27,7 @@ async def pauses(lifetimes: list[float], monkeypatch: pytest.MonkeyPatch) -> lis
             raise asyncio.CancelledError
 
     monkeypatch.setattr(AgentLink, "_stream", converse)
-    monkeypatch.setattr(link.random, "uniform", lambda _least, most: most)
+    monkeypatch.setattr("manager.fleet.link.random.uniform", lambda _least, most: most)
     unused = cast("Any", None)
     agent_link = AgentLink(
         "n1",
