@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from manager.fleet.agent_message import Rejected
 from manager.fleet.desired import (
@@ -25,6 +26,7 @@ from manager.lifecycle.desires import Concerned
 from manager.lifecycle.images import SeenImage
 from manager.lifecycle.machine import Observation
 from manager.lifecycle.orphans import Orphans
+from manager.lifecycle.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
 from manager.lifecycle.states import Observed
 from manager.lifecycle.supervision import for_links
 from manager.lifecycle.working_set import WorkingSet, put_back, take_out
@@ -35,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 # Reports of many agents share a commit, up to this many.
 _MAX_BATCH = 256
+# Between two changes of an agent's conditions: an agent that changes them more often is read more slowly.
+_CONDITIONS_SECONDS = 1.0
 
 # A report, and what its link waits for.
 Pending = tuple[NodeReport, asyncio.Future[None]]
@@ -73,7 +77,14 @@ class Reports:
         orphans: Orphans | None = None,
         *,
         out_of_bounds: Callable[[str, int], None] = lambda _agent, _attempts: None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._progress = PullProgress(clock)
+        # When conditions of agents changed last.
+        self._conditions_changed: dict[str, float] = {}
         self._database = database
         self._term = term
         self._committed = committed
@@ -135,12 +146,16 @@ class Reports:
             await self._orphans.reported(report)
 
     async def conditions_changed(self, agent_id: str, conditions: Collection[NodeCondition]) -> None:
-        """What is wrong with a node is this from now on."""
+        """What is wrong with a node is this from now on. Waits after a change, as the link reads nothing else of the agent meanwhile."""
+        wait = self._conditions_changed.get(agent_id, -_CONDITIONS_SECONDS) + _CONDITIONS_SECONDS - self._clock()
+        if wait > 0:
+            await self._sleep(wait)
         with for_links("its conditions"):
             async with self._database.transaction() as tx:
                 await leadership.check(tx, self._term)
                 changed = await _record_conditions(tx, agent_id, conditions)
         if changed:
+            self._conditions_changed[agent_id] = self._clock()
             _log.warning("conditions of agent %s: %s", agent_id, ", ".join(item.type for item in conditions) or "none")
             # Nothing new for any agent to do; the scheduler looks again.
             self._committed({})
@@ -175,13 +190,38 @@ class Reports:
     async def run(self) -> None:
         """Commits reports as they come until cancelled. Raises NotLeader."""
         while True:
-            batch = [await self._queue.get()]
+            await self.write_progress()
+            try:
+                async with asyncio.timeout(PROGRESS_SECONDS):
+                    batch = [await self._queue.get()]
+            except TimeoutError:
+                continue
             while len(batch) < _MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             try:
                 await self._take_in(batch)
             finally:
                 _answer(batch, ListenerBrokenError("this manager stops leading"))
+
+    async def write_progress(self) -> None:
+        """Writes the last progress of fetches that changed too often to be written at once. Raises NotLeader."""
+        due = self._progress.due()
+        if not due:
+            return
+        try:
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                taken = await take_out(tx, {progress.session_id for progress in due})
+                taken.pulls = {progress.key: progress.layers for progress in due}
+                await put_back(tx, taken)
+        except leadership.NotLeader:
+            raise
+        except Exception as error:  # noqa: BLE001  # logged; whatever else is reported is committed
+            _log.warning("the progress of %d fetches is not written: %r", len(due), error)
+            for progress in due:
+                self._progress.offer(progress)
+        else:
+            self._committed({})
 
     async def _take_in(self, batch: Collection[Pending]) -> None:
         """Commits reports together. What was not committed is not acknowledged: its link ends, and comes back with all it observes."""
@@ -239,6 +279,7 @@ class Reports:
             taken = await take_out(tx, set(of_session.values()))
             for who, session_id in of_session.items():
                 _observe(taken, session_id, statuses[who])
+                self._bound_progress(taken, session_id, who[1])
             dropping = [
                 statement
                 for agent_id, session_ids in removed.items()
@@ -260,6 +301,13 @@ class Reports:
         strays = Counter(agent_id for agent_id, key in statuses.keys() - own.keys() if key in known)
         for agent_id, number in strays.items():
             self._out_of_bounds(agent_id, number)
+
+    def _bound_progress(self, taken: WorkingSet, session_id: uuid.UUID, key: AttemptKey) -> None:
+        """Leaves progress that comes too soon for later."""
+        if (layers := taken.pulls.get(key)) is None:
+            self._progress.end(key)
+        elif not self._progress.offer(Progress(session_id, key, layers)):
+            del taken.pulls[key]
 
 
 def _observe(taken: WorkingSet, session_id: uuid.UUID, status: AttemptReport) -> None:
