@@ -3,6 +3,9 @@
 What sessions wait for is bounded by times of the database. A clock that is set an hour ahead would end all of them at once, and one that is set back
 would let them go on for an hour. The leader looks at both clocks each second, so that it knows a step and its size, and moves the times of what is
 live by as much.
+
+A step while nobody leads is not found: the boot clocks of two hosts cannot be compared, nor those of one host before and after its restart, and all
+times that are stored are of the clock that was set.
 """
 
 from __future__ import annotations
