@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.ext.asyncio import AsyncSession as SqlAlchemySession
+from sqlalchemy.util import greenlet_spawn
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from manager.cancellation import shielded
@@ -165,7 +166,9 @@ class Database:
 
         Raises StoreUnavailable, StoreBusy, StoreConflict for what passes; other errors of the database as SQLAlchemy raises them.
         """
-        tx = Transaction(self._pool(), expire_on_commit=False)
+        engine = self._pool()
+        pool = engine.pool
+        tx = Transaction(engine, expire_on_commit=False)
         tx.limit_seconds = self._statement_timeout + _LATE_SECONDS
         committed = False
         try:
@@ -176,6 +179,9 @@ class Database:
             finally:
                 # Rolls back what was not committed.
                 await tx.close()
+                if engine.pool is not pool:
+                    # Closed meanwhile: the connection went back to a pool that nothing uses or closes any more.
+                    await shielded(greenlet_spawn(pool.dispose), _GRACE_SECONDS)
         except (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.OperationalError, OSError) as error:
             raised = translate(error)
             if raised is None:
@@ -208,7 +214,7 @@ class Database:
             raise StoreUnavailable(f"no connection to the database for {purpose}") from error
 
     async def dispose(self) -> None:
-        """Closes the pools."""
+        """Closes the pools; the connections of transactions that are open are closed at the end of these."""
         for pool in self._pools.values():
             await pool.dispose()
 

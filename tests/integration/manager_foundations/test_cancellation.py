@@ -157,6 +157,31 @@ async def test_a_cancelled_caller_does_not_cost_a_connection(narrow: Database) -
     assert await connections() == before
 
 
+async def test_a_connection_in_use_while_its_pool_is_closed_is_closed_after_use(narrow: Database) -> None:
+    """As that of a call that ends after its server."""
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    used: list[psycopg.AsyncConnection[Any]] = []
+
+    async def use() -> None:
+        async with narrow.transaction() as tx:
+            connection: Any = await (await tx.connection()).get_raw_connection()
+            used.append(connection.driver_connection)
+            begun.set()
+            await may_end.wait()
+
+    for cancelled in (False, True):
+        begun.clear()
+        may_end.clear()
+        using = asyncio.create_task(use())
+        await begun.wait()
+        await narrow.dispose()
+        using.cancel() if cancelled else may_end.set()
+        await asyncio.wait((using,))
+        assert using.cancelled() is cancelled
+        assert used[-1].closed
+    await check(narrow)
+
+
 async def test_work_that_is_shielded_ends_before_its_cancelled_caller() -> None:
     begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
