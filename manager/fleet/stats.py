@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable
 
 import grpc.aio
@@ -22,6 +23,8 @@ class StatsReader:
     def __init__(self, dialer: Dialer) -> None:
         self._dialer = dialer
         self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
+        self.strays: Counter[str] = Counter()
+        """By agent, how often it reported on an attempt that it was not asked for."""
 
     async def read(self, places: Iterable[Place], seconds: float) -> dict[str, pb.AttemptStats]:
         """What these attempts use, by id; those of agents that do not answer within so many seconds are left out."""
@@ -51,4 +54,9 @@ class StatsReader:
             return ()
         # An agent is believed about what it was asked for, which is its own.
         asked = set(attempt_ids)
-        return [stats for stats in answer.attempts if stats.attempt_id in asked]
+        found = [stats for stats in answer.attempts if stats.attempt_id in asked]
+        if strays := len(answer.attempts) - len(found):
+            if not self.strays[agent[0]]:
+                _log.error("agent %s reports stats of %d attempts that it was not asked for: ignored", agent[0], strays)
+            self.strays[agent[0]] += strays
+        return found

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pytest
 
-from agent.api.guard import MANAGER_IDENTITY, CallEndedError, Guard, OpenCall
+from agent.api import server as agent_server
+from agent.api.agent_service import AgentService
+from agent.api.errors import invalid
+from agent.api.guard import MANAGER_IDENTITY, CallEndedError, Guard, HandlerContext, OpenCall
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 
 
 class Context:
     """The library's context: to touch it after the end of its call ends the process, here the test."""
 
-    def __init__(self, writes: int) -> None:
+    def __init__(self, writes: int, identities: Sequence[bytes] = (MANAGER_IDENTITY,)) -> None:
         """After so many writes the caller has gone."""
         self.over = False
+        self.aborted: list[grpc.StatusCode] = []
+        self._identities = identities
         self.touched_late: list[str] = []
         self._writes = writes
 
@@ -27,7 +35,7 @@ class Context:
 
     def auth_context(self) -> dict[str, list[bytes]]:
         self.touch("auth_context")
-        return {"x509_subject_alternative_name": [MANAGER_IDENTITY]}
+        return {"x509_subject_alternative_name": list(self._identities)}
 
     async def write(self, response: Any) -> None:
         self.touch("write")
@@ -35,6 +43,11 @@ class Context:
         self._writes -= 1
         if self._writes < 0:
             raise grpc.aio.InternalError
+
+    async def abort_with_status(self, status: Any) -> None:
+        self.touch("abort")
+        self.aborted.append(status.code)
+        raise grpc.aio.AbortError
 
 
 class Requests:
@@ -108,3 +121,142 @@ async def test_nothing_passes_to_a_call_that_has_ended() -> None:
         with pytest.raises(CallEndedError):
             await late
     assert not context.touched_late
+
+
+METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["AgentService"].methods}
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """As much of a call's details as registered handlers look at."""
+
+    method: str
+    invocation_metadata: tuple[()] = ()
+
+
+class Recording(pb_grpc.AgentServiceServicer):
+    """Answers every method, in the way of the agent's own, and keeps what it was given."""
+
+    def __init__(self, fails: Exception | None = None) -> None:
+        self.given: list[tuple[Any, Any]] = []
+        for name, method in METHODS.items():
+            setattr(self, name, self._streaming(fails) if method.server_streaming else self._answering(fails))
+
+    def _answering(self, fails: Exception | None) -> Any:
+        async def answer(request: Any, context: Any) -> bytes:
+            self.given.append((request, context))
+            if fails is not None:
+                raise fails
+            return b"response"
+
+        return answer
+
+    def _streaming(self, fails: Exception | None) -> Any:
+        async def stream(request: Any, context: Any) -> AsyncIterator[bytes]:
+            self.given.append((request, context))
+            if fails is not None:
+                raise fails
+            yield b"response"
+
+        return stream
+
+
+async def behavior_of(name: str, servicer: pb_grpc.AgentServiceServicer) -> Any:
+    """A method as the library runs it: by what the generated code registers, with the interceptors of the agent's server."""
+    handlers: list[Any] = []
+
+    class Registering:
+        def add_generic_rpc_handlers(self, generic: Any) -> None:
+            handlers.extend(generic)
+
+        def add_registered_method_handlers(self, *_: Any) -> None:
+            pass
+
+    registering: Any = Registering()
+    pb_grpc.add_AgentServiceServicer_to_server(servicer, registering)
+    details: Any = Details(f"/{agent_server.SERVICE}/{name}")
+
+    async def continuation(details: Any) -> Any:
+        return handlers[0].service(details)
+
+    handler: Any = await Guard().intercept_service(continuation, details)
+    method = METHODS[name]
+    assert (handler.request_streaming, handler.response_streaming) == (method.client_streaming, method.server_streaming)
+    kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+    (behavior,) = [kind for kind in kinds if kind is not None]
+    return behavior
+
+
+def request_of(name: str, context: Context) -> Any:
+    return Requests(context) if METHODS[name].client_streaming else b"request"
+
+
+def reachable(holder: Any) -> Iterator[Any]:
+    """What can be got from an object by its attributes, at any depth."""
+    seen: dict[int, Any] = {}
+    waiting = [holder]
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or isinstance(found, type):
+            continue
+        seen[id(found)] = found
+        yield found
+        waiting.extend(getattr(found, "__dict__", {}).values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+async def test_no_method_holds_the_context_of_its_call(name: str) -> None:
+    servicer, context = Recording(), Context(writes=5)
+    behavior = await behavior_of(name, servicer)
+    # The library calls it with the context, and runs what it returns in the task of the call: it may be no generator.
+    assert asyncio.iscoroutinefunction(behavior)
+    response = await behavior(request_of(name, context), context)
+    assert response == (None if METHODS[name].server_streaming else b"response")
+    ((request, handling),) = servicer.given
+    assert type(handling) is HandlerContext
+    # The call is over: neither what the handler had nor what hangs on it leads to the context.
+    context.over = True
+    assert not [found for found in reachable(handling) if found is context]
+    late = [handling.write(b"")]
+    if METHODS[name].client_streaming:
+        late.append(anext(request))
+    for touching in late:
+        with pytest.raises(CallEndedError):
+            await touching
+    assert not context.touched_late
+
+
+@pytest.mark.parametrize("name", METHODS)
+async def test_only_a_manager_gets_in_and_errors_become_answers(name: str) -> None:
+    for identities, fails, code in (
+        ((), None, grpc.StatusCode.PERMISSION_DENIED),
+        ((b"spiffe://retinue/agent/n1/1",), None, grpc.StatusCode.PERMISSION_DENIED),
+        ((MANAGER_IDENTITY,), invalid("field", "is odd"), grpc.StatusCode.INVALID_ARGUMENT),
+        ((MANAGER_IDENTITY,), ZeroDivisionError("a secret"), grpc.StatusCode.INTERNAL),
+    ):
+        servicer, context = Recording(fails), Context(5, identities)
+        behavior = await behavior_of(name, servicer)
+        with pytest.raises(grpc.aio.AbortError):
+            await behavior(request_of(name, context), context)
+        assert context.aborted == [code]
+        assert bool(servicer.given) is (fails is not None)
+
+
+def test_the_server_of_an_agent_has_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Around all that is registered there, and every method is one of the agent's own."""
+    made: list[dict[str, Any]] = []
+
+    def server(**options: Any) -> Any:
+        made.append(options)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(grpc.aio, "server", server)
+    monkeypatch.setattr(agent_server, "AttachService", lambda _: None)
+    monkeypatch.setattr(agent_server, "PortService", lambda _: None)
+    monkeypatch.setattr(agent_server, "CodeService", lambda _: None)
+    nothing: Any = None
+    with pytest.raises(ZeroDivisionError):
+        agent_server.Server(nothing, nothing, nothing, nothing)
+    (options,) = made
+    assert [type(interceptor) for interceptor in options["interceptors"]] == [Guard]
+    assert set(METHODS) <= vars(AgentService).keys()
