@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,61 @@ def test_an_agent_that_returns_knows_how_late_it_is(tmp_path: Path) -> None:
     assert Fence(tmp_path, "other", lambda: now).due() == frozenset()
     path.write_text("not json")
     assert Fence(tmp_path, "boot", lambda: now).due() == frozenset()
+
+
+def test_contact_in_the_future_is_none(tmp_path: Path) -> None:
+    """Whatever a file says: the time without a manager counts from now at the latest."""
+    (tmp_path / warden.FILE).write_bytes(warden.Guarded("boot", 1e9, {"a.1": 10.0}).encode())
+    now = 100.0
+    fence = Fence(tmp_path, "boot", lambda: now)
+    assert (fence.due(), fence.wait()) == (frozenset(), 10.0)
+    now = 110.0
+    assert fence.due() == {"a.1"}
+
+
+def test_what_is_forgotten_is_guarded_no_more(tmp_path: Path) -> None:
+    fence = Fence(tmp_path, "boot", lambda: 100.0)
+    fence.guard([guarded("a", 10.0), guarded("b", 20.0)])
+    (tmp_path / warden.MARKS).mkdir()
+    for name in ("a.1", "b.1"):
+        (tmp_path / warden.MARKS / name).touch()
+    fence.forget({"b.1"})
+    assert fence.wait() == 20.0
+    assert (warden.was_ended(tmp_path, "a.1"), warden.was_ended(tmp_path, "b.1")) == (False, True)
+    fence.write()
+    known = warden.read(tmp_path / warden.FILE, "boot")
+    assert known is not None
+    assert known.limits == {"b.1": 20.0}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_without_space_for_another_file_does_not_hide_the_contact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(path: Path, content: bytes, *, lasting: bool) -> None:
+        raise OSError(number, "full")
+
+    fence = Fence(tmp_path, "boot", lambda: 200.0)
+    fence.guard([guarded("a", 10.0)])
+    fence.write()
+    monkeypatch.setattr("agent.reconcile.fence.replace_file", full)
+    fence.guard([guarded("b", 20.0)])
+    fence.confirm(150.0)
+    fence.write()
+    assert warden.read(tmp_path / warden.FILE, "boot") == warden.Guarded("boot", 200.0, {"a.1": 10.0, "b.1": 20.0})
+
+
+@pytest.mark.parametrize("content", [b"", b"not json", warden.Guarded("boot", 5.0).encode()])
+def test_a_file_that_was_damaged_is_whole_before_the_next_one_is_let_go(tmp_path: Path, content: bytes) -> None:
+    seen: list[warden.Guarded | None] = []
+    path = tmp_path / warden.FILE
+    fence = Fence(tmp_path, "boot", lambda: 100.0, lambda _: seen.append(warden.read(path, "boot")))
+    fence.guard([guarded("a", 10.0)])
+    process = Process(5, 6)
+    asyncio.run(fence.pin("a.1", process))
+    path.write_bytes(content)
+    asyncio.run(fence.pin("a.1", process))
+    assert seen == [warden.Guarded("boot", 100.0, {"a.1": 10.0}, {"a.1": process})] * 2
 
 
 def test_nothing_is_written_for_nothing(tmp_path: Path) -> None:

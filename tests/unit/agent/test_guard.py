@@ -110,6 +110,23 @@ async def test_a_stream_leaves_nothing_behind(cancelled_after: int | None) -> No
     assert not context.touched_late
 
 
+async def test_a_stream_has_ended_when_its_call_ends() -> None:
+    """Not when the garbage collector finds it: its tasks would outlive the call."""
+    context, ended = Context(writes=3), asyncio.Event()
+
+    async def handler(_requests: Any, _handling: Any) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"response"
+        finally:
+            await asyncio.sleep(0)
+            ended.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await (await guarded(handler))(Requests(context), context)
+    assert ended.is_set()
+
+
 async def test_nothing_passes_to_a_call_that_has_ended() -> None:
     context = Context(writes=5)
     call = OpenCall(context)

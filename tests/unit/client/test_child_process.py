@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import pytest_asyncio
 
+from retinue.client.command import dev
 from retinue.client.command.dev import exit_notice
 from retinue.client.local.process import ChildProcess, how_it_ended
 
@@ -43,6 +51,7 @@ async def test_the_last_lines_of_the_last_run(tmp_path: Path) -> None:
     said = exit_notice(child, manager=True)
     assert "The manager ended with exit code 1; the end of" in said
     assert "  the reason\n" in said
+    assert "Nothing answers until the cluster is started again." in said
     silent = await ended("pass", log)
     assert silent.exit_report() == f"ended with exit code 0; the end of {log}: nothing was written"
 
@@ -52,5 +61,62 @@ async def test_a_crash_is_shown_from_its_beginning(tmp_path: Path) -> None:
     child = await ended(code, tmp_path / "n1.log")
     said = exit_notice(child, manager=False)
     assert "Agent manager was killed by SIGSEGV (11)" in said
+    assert "What runs there runs on, but nothing starts or stops there." in said
     assert child.last_lines()[0] == "Fatal Python error: Segmentation fault"
     assert len(child.last_lines()) == 12
+
+
+async def test_what_cannot_be_read_of_a_log_is_left_out(tmp_path: Path) -> None:
+    log = tmp_path / "manager.log"
+    child = await ended("print('x' * 200_000, end='')", log)
+    # The end of a log is read, however long it is.
+    assert [len(line) for line in child.last_lines()] == [65_536]
+    log.unlink()
+    assert child.exit_report() == f"ended with exit code 0; the end of {log}: nothing was written"
+
+
+@pytest_asyncio.fixture
+async def processes(tmp_path: Path) -> AsyncIterator[dict[str, ChildProcess]]:
+    """A manager and two agents, of which nothing is known but that they run."""
+    made = {
+        name: ChildProcess(name, ["sleep", "1000"], tmp_path / f"{name}.log", {}) for name in ("manager", "n1", "n2")
+    }
+    try:
+        for process in made.values():
+            await process.start()
+        yield made
+    finally:
+        for process in made.values():
+            await process.kill()
+
+
+async def test_each_process_that_ends_is_told_of_once_until_the_cluster_is_stopped(
+    processes: dict[str, ChildProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, bool]] = []
+    monkeypatch.setattr(dev, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(dev.click, "echo", lambda message, *, err: told.append((message, err)))
+    agents = [SimpleNamespace(process=processes[name]) for name in ("n1", "n2")]
+    cluster: Any = SimpleNamespace(manager=processes["manager"], agents=agents)
+    stopped: Any = asyncio.get_running_loop().create_future()
+    supervising = asyncio.create_task(dev._supervise(cluster, stopped))  # noqa: SLF001  # it has one caller
+
+    async def is_told(number: int) -> str:
+        async with asyncio.timeout(30):
+            while len(told) < number:
+                assert not supervising.done()
+                await asyncio.sleep(0.005)
+        assert told[-1][1], "on standard error"
+        return told[-1][0]
+
+    processes["n1"].signal(signal.SIGKILL)
+    assert "\nAgent n1 was killed by SIGKILL (9); the end of" in await is_told(1)
+    processes["manager"].signal(signal.SIGTERM)
+    assert "\nThe manager was killed by SIGTERM (15); the end of" in await is_told(2)
+    # In one step: whoever stops the cluster ends its processes, too.
+    processes["n2"].signal(signal.SIGTERM)
+    while processes["n2"].pid is not None:
+        time.sleep(0.005)  # noqa: ASYNC251  # nothing else is to run
+    stopped.set_result(True)
+    await supervising
+    assert len(told) == 2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manager.lifecycle import pending_limit
 from manager.lifecycle.pending_limit import PendingLimit
 
 
@@ -23,6 +25,29 @@ def test_counted_again_after_a_while() -> None:
     limit.counted("ada", 0, 0)
     assert limit.spend("ada", 1, 9)
     assert not limit.spend("ada", 1, 11)
+
+
+def test_each_user_has_a_count_of_its_own() -> None:
+    limit = PendingLimit(10)
+    assert limit.counted("ada", 10, 0) == 0
+    assert limit.counted("ben", 0, 0) == 10
+    assert not limit.spend("ada", 1, 1)
+    assert limit.spend("ben", 10, 1)
+
+
+def test_what_is_spent_does_not_put_off_the_next_count() -> None:
+    limit = PendingLimit(10)
+    limit.counted("ada", 0, 0)
+    assert limit.spend("ada", 1, 6)
+    assert not limit.spend("ada", 1, 12)
+
+
+def test_those_counted_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_limit, "_MAX_USERS", 3)
+    limit = PendingLimit(10)
+    for user in ("ada", "ben", "cid", "ada", "dan"):
+        limit.counted(user, 0, 0)
+    assert [user for user in ("ada", "ben", "cid", "dan") if limit.spend(user, 1, 0)] == ["ada", "cid", "dan"]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 8), st.floats(0, 5)), max_size=50))

@@ -73,6 +73,30 @@ def test_every_text_of_every_request(method: str) -> None:
         assert caught.value.violations == [(path, "must not hold NUL")], path
 
 
+def test_all_of_them_are_named() -> None:
+    request = pb.CreateSessionRequest(request_id=NUL)
+    request.spec.name = NUL
+    request.spec.kernel.command.extend(("sound", NUL, NUL))
+    request.spec.kernel.environment.update({"a": NUL, "b": "sound", "c": NUL})
+    with pytest.raises(InvalidRequest) as caught:
+        read(request.SerializeToString(), pb.CreateSessionRequest.FromString)
+    assert sorted(path for path, _ in caught.value.violations) == [
+        "request_id",
+        "spec.kernel.command[1]",
+        "spec.kernel.command[2]",
+        "spec.kernel.environment['a']",
+        "spec.kernel.environment['c']",
+        "spec.name",
+    ]
+
+
+@pytest.mark.parametrize("text", ["\0", "\0b", "a\0", "a\0b", "\0" * 3])
+def test_wherever_in_a_text_it_is(text: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(pb.GetSessionRequest(session=text).SerializeToString(), pb.GetSessionRequest.FromString)
+    assert caught.value.violations == [("session", "must not hold NUL")]
+
+
 def test_there_are_many_texts() -> None:
     paths = [path for path, _ in fill(pb.CreateSessionRequest())]
     assert {"spec.kernel.command[0]", "spec.kernel.environment", "spec.kernel.environment['key']", "request_id"} <= set(

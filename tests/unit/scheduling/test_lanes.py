@@ -39,6 +39,19 @@ def test_packs_and_unpacks() -> None:
     ]
 
 
+def test_guards_of_chosen_lanes() -> None:
+    lanes = Lanes(3)
+    for chosen in itertools.product((False, True), repeat=3):
+        # The guards of the lanes that are 0 are asked for in another way.
+        assert lanes.guards_of(chosen) == lanes.zeros(lanes.pack([0 if yes else 1 for yes in chosen]))
+
+
+def test_unpacks_one() -> None:
+    lanes = Lanes(3)
+    for amounts in itertools.product(EDGES, repeat=3):
+        assert lanes.unpack(lanes.pack(amounts)) == list(amounts)
+
+
 def test_what_is_too_large_is_cut_off() -> None:
     lanes = Lanes(2)
     assert lanes.pack([5, 1 << 80]) == lanes.pack([5, LIMIT])
