@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import shutil
 import uuid
@@ -11,11 +12,14 @@ import pytest
 from sqlalchemy import text
 
 from manager.installation import (
+    BusyError,
     MismatchError,
+    alone,
     claim,
     existing_database,
     read_cluster_id,
     read_seal_key,
+    refuse_other_authority,
     refuse_second_cluster,
     write_cluster_id,
 )
@@ -65,6 +69,58 @@ async def test_an_authority_of_another_cluster_is_refused(database: Database, tm
         await tx.execute(text("UPDATE cluster SET ca_fingerprint = 'another'"))
     with pytest.raises(MismatchError, match="is not that of cluster"):
         await claim(database, stranger, now)
+
+
+async def test_commands_refuse_the_database_of_another_cluster(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    await claim(database, tmp_path, now)
+    async with existing_database(tmp_path, database_url) as found, found.transaction() as tx:
+        assert (await tx.execute(text("SELECT count(*) FROM cluster"))).scalar_one() == 1
+    write_cluster_id(tmp_path, str(uuid.uuid4()))
+    with pytest.raises(MismatchError, match="of the same cluster"):
+        async with existing_database(tmp_path, database_url):
+            pass
+
+
+@pytest.mark.parametrize("content", ["", "not-an-id\n", "\ufffd"])
+async def test_a_damaged_id_of_a_cluster_is_not_taken_for_none(
+    database: Database, database_url: str, tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "cluster").write_text(content)
+    with pytest.raises(MismatchError, match="does not hold the id of a cluster"):
+        read_cluster_id(tmp_path)
+    with pytest.raises(MismatchError, match="does not hold the id of a cluster"):
+        await claim(database, tmp_path, now)
+    with pytest.raises(MismatchError, match="does not hold the id of a cluster"):
+        await refuse_second_cluster(tmp_path, database_url)
+    assert not (tmp_path / "ca.key").exists()
+
+
+async def test_a_backup_of_another_authority_is_refused(database: Database, tmp_path: Path) -> None:
+    refuse_other_authority(tmp_path, "any")
+    authority = await claim(database, tmp_path, now)
+    for same in ("", authority.fingerprint):
+        refuse_other_authority(tmp_path, same)
+    with pytest.raises(MismatchError, match="not that of the backup"):
+        refuse_other_authority(tmp_path, "0" * 64)
+
+
+async def test_managers_that_start_together_agree_on_one_authority(database: Database, tmp_path: Path) -> None:
+    directories = [made(tmp_path, f"m{number}") for number in range(4)]
+    authorities = await asyncio.gather(*(claim(database, directory, now, KEY) for directory in directories))
+    assert len({authority.fingerprint for authority in authorities}) == 1
+    assert len({(directory / "ca.key").read_bytes() for directory in directories}) == 1
+
+
+async def test_one_manager_at_a_time_uses_an_embedded_database(tmp_path: Path) -> None:
+    with alone(tmp_path):
+        with pytest.raises(BusyError, match="another manager runs on"), alone(tmp_path):
+            pass
+        with pytest.raises(BusyError), alone(tmp_path):
+            pass
+    with alone(tmp_path):
+        pass
 
 
 async def test_a_sealed_authority_is_taken_from_the_database(database: Database, tmp_path: Path) -> None:
