@@ -66,8 +66,11 @@ def test_a_lock_ends_with_the_process_that_has_it(tmp_path: Path) -> None:
         await child.wait()
 
     asyncio.run(other())
+    before = os.listdir("/proc/self/fd")
     with exclusive(tmp_path, "taken", timeout=0), pytest.raises(InUseError, match="taken"):
         lock(tmp_path, "taken", timeout=0)
+    # Neither has left a descriptor.
+    assert len(os.listdir("/proc/self/fd")) == len(before)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(descriptor)

@@ -151,7 +151,7 @@ class Details:
     invocation_metadata: tuple[()] = ()
 
 
-class Recording(pb_grpc.AgentServiceServicer):
+class Recording:
     """Answers every method, in the way of the agent's own, and keeps what it was given."""
 
     def __init__(self, fails: Exception | None = None) -> None:
@@ -178,7 +178,7 @@ class Recording(pb_grpc.AgentServiceServicer):
         return stream
 
 
-async def behavior_of(name: str, servicer: pb_grpc.AgentServiceServicer) -> Any:
+async def behavior_of(name: str, servicer: Any) -> Any:
     """A method as the library runs it: by what the generated code registers, with the interceptors of the agent's server."""
     handlers: list[Any] = []
 

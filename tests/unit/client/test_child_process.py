@@ -95,7 +95,7 @@ async def test_each_process_that_ends_is_told_of_once_until_the_cluster_is_stopp
 ) -> None:
     told: list[tuple[str, bool]] = []
     monkeypatch.setattr(dev, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(dev.click, "echo", lambda message, *, err: told.append((message, err)))
+    monkeypatch.setattr("click.echo", lambda message, *, err: told.append((message, err)))
     agents = [SimpleNamespace(process=processes[name]) for name in ("n1", "n2")]
     cluster: Any = SimpleNamespace(manager=processes["manager"], agents=agents)
     stopped: Any = asyncio.get_running_loop().create_future()
