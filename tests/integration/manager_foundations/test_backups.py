@@ -6,7 +6,7 @@ import asyncio
 import os
 import uuid
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import psycopg
@@ -111,6 +111,29 @@ async def test_what_was_backed_up_comes_back(
         assert capacity == ("5000",)
 
 
+async def test_all_rows_are_of_one_moment(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(database)
+    before = await asyncio.to_thread(everything, database_url)
+    columns_of, tables = rows._columns, list[str]()  # noqa: SLF001  # asked before each table
+
+    def columns(connection: Connection, table: str) -> list[str]:
+        # Others write before every table is read.
+        tables.append(table)
+        with psycopg.connect(database_url) as other:
+            other.execute("INSERT INTO project (name) VALUES (%s)", (f"p{len(tables)}",))
+            other.execute("INSERT INTO user_account (name, role) VALUES (%s, 'USER')", (f"u{len(tables)}",))
+        return columns_of(connection, table)
+
+    monkeypatch.setattr(rows, "_columns", columns)
+    await asyncio.to_thread(back_up, database_url, tmp_path / "backup")
+    assert {"project", "user_account"} <= set(tables)
+    with opened(tmp_path / "backup") as archive:
+        found = {name: table.rows for name, table in archive.manifest.tables.items() if name != "cluster"}
+    assert found == {name: len(lines) for name, lines in before.items()}
+
+
 async def test_numbers_go_on_after_those_that_were_given(
     database: Database, database_url: str, empty_url: str, tmp_path: Path
 ) -> None:
@@ -187,6 +210,26 @@ async def test_a_damaged_file_is_found_out(database: Database, database_url: str
         archive.writestr("manifest.json", '{"format": 99}')
     with pytest.raises(BadBackupError, match="not known to this version"), opened(file):
         pass
+
+
+async def test_an_archive_that_was_changed_is_found_out(database: Database, database_url: str, tmp_path: Path) -> None:
+    """By the manifest: the archive itself is sound."""
+    file, changed = tmp_path / "backup", tmp_path / "changed"
+    await asyncio.to_thread(back_up, database_url, file)
+    for odd in ("tables/project", "authority/ca.key"):
+        changes: tuple[Callable[[bytes], bytes | None], ...] = (
+            lambda content: content[:-1] + b"x",
+            lambda content: content + b"x",
+            lambda _: None,
+        )
+        for change in changes:
+            with zipfile.ZipFile(file) as source, zipfile.ZipFile(changed, "w") as target:
+                for name in source.namelist():
+                    content = change(source.read(name)) if name == odd else source.read(name)
+                    if content is not None:
+                        target.writestr(name, content)
+            with pytest.raises(BadBackupError, match=odd), opened(changed):
+                pass
 
 
 async def test_nothing_is_left_of_a_backup_that_failed(empty_url: str, tmp_path: Path) -> None:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from manager.lifecycle.clock_steps import MIN_STEP_SECONDS, ClockLook, find_step
 
 delays = st.floats(0.0, 30.0)
+
+
+@pytest.mark.parametrize("elapsed", [0.0, 1.0, 3600.0])
+@pytest.mark.parametrize("seconds", [0.0, 4.9, -4.9, 5.1, -5.1, 60.0, -60.0])
+def test_a_step_is_found_that_no_adjustment_explains(elapsed: float, seconds: float) -> None:
+    last = ClockLook(1000.0, 1000.0, 5e6)
+    found = find_step(last, ClockLook(1000.0 + elapsed, 1000.0 + elapsed, 5e6 + elapsed + seconds))
+    if abs(seconds) <= MIN_STEP_SECONDS:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.seconds == pytest.approx(seconds)
+        assert (found.window, found.former) == (elapsed, 5e6 + elapsed)
 
 
 @given(

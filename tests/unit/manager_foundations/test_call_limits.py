@@ -60,6 +60,35 @@ def test_so_many_begin_a_second() -> None:
     assert limits.begin(ADA, HEAVY, 100.25 + refused.retry_seconds) is None
 
 
+def test_what_is_not_used_is_saved_up_to_the_burst_only() -> None:
+    limits = CallLimits(SMALL)
+    for now in (0, 1e6):
+        for _ in range(3):
+            assert limits.begin(ADA, HEAVY, now) is None
+            limits.end(ADA, HEAVY)
+        assert limits.begin(ADA, HEAVY, now) is not None
+
+
+def test_asking_again_and_again_does_not_shorten_the_wait() -> None:
+    limits = CallLimits(SMALL)
+    for _ in range(3):
+        assert limits.begin(ADA, HEAVY, 0) is None
+        limits.end(ADA, HEAVY)
+    for hundredths in range(5, 100, 5):
+        assert limits.begin(ADA, HEAVY, hundredths / 100) is not None
+    assert limits.begin(ADA, HEAVY, 1.001) is None
+
+
+def test_streams_are_not_among_the_calls_that_run() -> None:
+    limits = CallLimits(SMALL)
+    at_a_time = SMALL[CallerClass.USER, Weight.LIGHT].at_a_time
+    assert limits.begin(ADA, LIGHT, 0, stream=True) is None
+    for _ in range(at_a_time):
+        assert limits.begin(ADA, LIGHT, 0) is None
+    assert limits.begin(ADA, LIGHT, 1) is not None
+    assert limits.begin(ADA, LIGHT, 1, stream=True) is None
+
+
 def test_streams_count_when_they_are_opened() -> None:
     limits = CallLimits(SMALL)
     for _ in range(5):
@@ -106,6 +135,17 @@ def test_every_class_has_limits_and_those_of_others_are_wider_than_those_of_user
         user, admin = DEFAULT_LIMITS[CallerClass.USER, weight], DEFAULT_LIMITS[CallerClass.ADMIN, weight]
         assert user.at_a_time < admin.at_a_time
         assert user.rate < admin.rate
+
+
+def test_calls_that_may_read_all_rows_of_a_kind_are_heavy() -> None:
+    ours = [method for method in METHODS if method.startswith("/retinue.")]
+    lists = {method for method in ours if method.rpartition("/")[2].startswith("List")}
+    # Of one node's disk, in bounded time.
+    lists.discard("/retinue.manager.v1.SessionService/ListFiles")
+    assert lists <= {method for method, weight in _WEIGHTS.items() if weight is Weight.HEAVY}
+    others = ("SessionService/GetSessionGraph", "SessionService/ExplainSession", "TemplateService/RenderTemplate")
+    for name in (*others, "FleetService/VerifyLedger", "AccountService/GetQuotas"):
+        assert weight_of(f"/retinue.manager.v1.{name}") is Weight.HEAVY
 
 
 def test_calls_that_take_long_leave_connections_to_other_users() -> None:
