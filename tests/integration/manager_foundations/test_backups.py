@@ -7,11 +7,14 @@ import os
 import uuid
 import zipfile
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 import pytest_asyncio
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from psycopg import sql
 from sqlalchemy import text
 
@@ -21,7 +24,7 @@ from manager.store.backups.archive import Archive, BadBackupError, opened, writi
 from manager.store.backups.restore import OccupiedError, begin_incarnation, restore
 from manager.store.backups.rows import Connection, NoClusterError
 from manager.store.database import Database
-from manager.store.migrations import synchronous_engine
+from manager.store.migrations import SchemaTooNewError, configuration, synchronous_engine, upgrade
 from tests.integration.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -132,6 +135,60 @@ async def test_all_rows_are_of_one_moment(
     with opened(tmp_path / "backup") as archive:
         found = {name: table.rows for name, table in archive.manifest.tables.items() if name != "cluster"}
     assert found == {name: len(lines) for name, lines in before.items()}
+
+
+def at_revision(url: str, revision: str) -> None:
+    """Makes a cluster with the schema of a former version."""
+    engine = synchronous_engine(url)
+    try:
+        with engine.connect() as connection, connection.begin():
+            upgrade(connection, revision)
+    finally:
+        engine.dispose()
+
+
+def revision_of(url: str) -> str | None:
+    engine = synchronous_engine(url)
+    try:
+        with engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    finally:
+        engine.dispose()
+
+
+async def test_a_backup_of_a_former_version_is_brought_to_this_one(
+    postgres: Postgres, empty_url: str, tmp_path: Path
+) -> None:
+    head, former = [script.revision for script in ScriptDirectory.from_config(configuration()).walk_revisions()][:2]
+    name = f"test_{uuid.uuid4().hex}"
+    await postgres.execute(f"CREATE DATABASE {name}")
+    try:
+        url = postgres.url_of(name)
+        await asyncio.to_thread(at_revision, url, former)
+        await asyncio.to_thread(back_up, url, tmp_path / "backup")
+    finally:
+        await postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with opened(tmp_path / "backup") as archive:
+        assert archive.manifest.schema == former
+        await asyncio.to_thread(bring_back, empty_url, archive)
+        # One of a version to come is refused.
+        future = Archive(None, replace(archive.manifest, schema="9999"))  # type: ignore[arg-type]  # not read
+        with pytest.raises(SchemaTooNewError):
+            await asyncio.to_thread(bring_back, empty_url, future, replace=True)
+    assert await asyncio.to_thread(revision_of, empty_url) == head
+
+
+async def test_an_incarnation_is_not_begun_while_a_manager_runs(database: Database, database_url: str) -> None:
+    async with database.transaction() as tx:
+        before = (await tx.execute(text("SELECT incarnation::text FROM cluster"))).scalar_one()
+    engine = synchronous_engine(database_url)
+    try:
+        with pytest.raises(OccupiedError, match="stop every manager first"):
+            await asyncio.to_thread(begin_incarnation, engine)
+    finally:
+        engine.dispose()
+    async with database.transaction() as tx:
+        assert (await tx.execute(text("SELECT incarnation::text FROM cluster"))).scalar_one() == before
 
 
 async def test_numbers_go_on_after_those_that_were_given(

@@ -57,6 +57,27 @@ def test_the_work_directory_remembers(tmp_path: Path) -> None:
     assert users.assign(tmp_path / "d.1", ()) == given[0]
 
 
+def test_an_id_rests_though_its_kernel_is_gone(tmp_path: Path) -> None:
+    users = Users(tmp_path, SMALL, 60_000, 60_000)
+    given = []
+    for number in range(4):
+        home = tmp_path / f"{number}.1"
+        home.mkdir()
+        given.append(users.assign(home, ()))
+        home.rmdir()
+    assert given == [70_000, 70_001, 70_002, 70_000]
+
+
+def test_a_link_beside_work_directories_uses_no_id(tmp_path: Path) -> None:
+    """Also one that leads nowhere: its owner is its own."""
+    scratch, elsewhere = tmp_path / "scratch", tmp_path / "elsewhere"
+    for directory in (scratch, elsewhere, scratch / "a.1"):
+        directory.mkdir()
+    os.chown(elsewhere, SMALL.first, 60_000)
+    (scratch / "link").symlink_to(elsewhere)
+    assert Users(scratch, SMALL, 60_000, 60_000).assign(scratch / "a.1", ()) == SMALL.first
+
+
 def test_no_two_at_once_get_the_same(tmp_path: Path) -> None:
     homes = [tmp_path / f"{number}.1" for number in range(40)]
     for home in homes:
