@@ -49,19 +49,6 @@ def test_what_takes_space_counts(tmp_path: Path) -> None:
     assert 1 << 20 <= found.size - empty.size <= (1 << 20) + 16_384
 
 
-def test_links_lead_to_what_belongs_to_others(tmp_path: Path) -> None:
-    home, others = tmp_path / "home", tmp_path / "others"
-    home.mkdir()
-    others.mkdir()
-    with (others / "reserved").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, 1 << 20)
-    (home / "file").symlink_to(others / "reserved")
-    (home / "directory").symlink_to(others)
-    found = measure(home, BOUNDS)
-    assert found.files == 2
-    assert found.size < 1 << 20
-
-
 def test_it_stops_where_that_is_too_much(tmp_path: Path) -> None:
     for number in range(50):
         (tmp_path / str(number)).touch()

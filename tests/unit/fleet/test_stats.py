@@ -16,6 +16,7 @@ from manager.fleet.dialer import Dialer
 from manager.fleet.forwarding import Place
 from manager.fleet.stats import StatsReader
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.types.v1.usage_pb2 import ResourceUsage
 
 SERVICE = pb.DESCRIPTOR.services_by_name["AgentService"].full_name
 OWN, OTHERS, UNKNOWN = "honest.1", "rogue.1", "nobody.7"
@@ -39,7 +40,8 @@ class Agent:
         names = {"own": OWN, "others": OTHERS, "unknown": UNKNOWN}
         return pb.ReadStatsResponse(
             attempts=[
-                pb.AttemptStats(attempt_id=names[name], memory_bytes=size) for name, size in sorted(self.memory.items())
+                pb.AttemptStats(attempt_id=names[name], usage=ResourceUsage(memory_bytes=size))
+                for name, size in sorted(self.memory.items())
             ]
         )
 
@@ -83,7 +85,7 @@ async def reading(dialer: Dialer) -> AsyncIterator[StatsReader]:
 
 
 def memory(found: dict[str, pb.AttemptStats]) -> dict[str, int]:
-    return {key: stats.memory_bytes for key, stats in found.items()}
+    return {key: stats.usage.memory_bytes for key, stats in found.items()}
 
 
 async def test_counters_of_others_change_nothing_and_are_counted(caplog: pytest.LogCaptureFixture) -> None:
