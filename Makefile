@@ -3,39 +3,58 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STUBS := gen/.stamp
 PLUGINS := .cache/stubs/.installed
+# What is installed, in parts. `make demo` needs the first two, `make check` and `make unit` the second and third.
+NODE := $(VENV)/.node
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
 INSTALLED := $(VENV)/.installed
 # Tests that start nothing and wait for nothing, which all cores can share.
 PURE := tests/unit tests/property tests/vectors
 
 .DEFAULT_GOAL := help
-.PHONY: help install proto stubs docs check format programs test soak demo bench clean
+.PHONY: help install proto stubs docs check format programs unit test soak demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(INSTALLED) ## virtual environment, Debian packages and stubs
+install: $(INSTALLED) ## everything: virtual environment, Debian packages, JupyterLab, stubs
 
-$(INSTALLED): pyproject.toml hatch_build.py scripts/install
-	scripts/install $(VENV)
+$(NODE): scripts/install
+	scripts/install packages demo
+	@mkdir -p $(@D)
 	@touch $@
+
+$(RUNTIME): pyproject.toml scripts/install
+	scripts/install python $(VENV) build manager agent
+	@touch $@
+
+$(DEV): $(RUNTIME)
+	scripts/install python $(VENV) dev
+	@touch $@
+
+$(INSTALLED): $(DEV) $(STUBS)
+	scripts/install packages test
+	scripts/install jupyterlab
+	@touch $(NODE) $@
 
 proto: $(STUBS) ## the gRPC stubs, into gen/
 
-$(STUBS): $(INSTALLED) $(shell find protos -name '*.proto')
-	$(PY) hatch_build.py
+# The hook of the build writes them; the commands of the project are installed beside.
+$(STUBS): $(RUNTIME) hatch_build.py $(shell find protos -name '*.proto')
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 stubs: $(PLUGINS) ## stubs for Go, Java, TypeScript and Python, into stubs/; needs go, mvn and npm
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" buf generate
 
-$(PLUGINS): $(INSTALLED) scripts/install-stub-plugins
+$(PLUGINS): $(DEV) scripts/install-stub-plugins
 	scripts/install-stub-plugins .cache/stubs
 	@touch $@
 
-docs: $(STUBS) ## the pages in docs/reference, from protos, tables and commands
+docs: $(DEV) $(STUBS) ## the pages in docs/reference, from protos, tables and commands
 	$(PY) -m docs.generator
 
-check: $(STUBS) ## ruff, mypy --strict (tests too), buf, import rules
+check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
@@ -43,25 +62,28 @@ check: $(STUBS) ## ruff, mypy --strict (tests too), buf, import rules
 	$(VENV)/bin/buf format --diff --exit-code
 	$(VENV)/bin/lint-imports
 
-format: $(INSTALLED) ## lay out Python and protos
+format: $(DEV) ## lay out Python and protos
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/buf format --write
 
-programs: $(STUBS) ## what is put inside kernels, built once: ssh for every image; needs root
+programs: $(INSTALLED) ## what is put inside kernels, built once: ssh for every image; needs root
 	$(PY) -m agent.kernel
 
-test: programs ## all tests; needs root
+unit: $(DEV) $(STUBS) ## the tests that start nothing, as any user
 	$(VENV)/bin/pytest -n auto $(PURE)
+
+test: programs unit ## all tests; needs root
 	$(VENV)/bin/pytest $(foreach part,$(PURE),--ignore=$(part))
 
 soak: programs ## impatient clients beside random kills for MINUTES (30); needs root
 	$(PY) -m tests.soak --minutes $(or $(MINUTES),30)
 
-demo: $(STUBS) ## the main job on two nodes of this machine; needs root
+demo: $(NODE) $(STUBS) ## the main job on two nodes of this machine; needs root
+	$(PY) -m agent.kernel --without-ssh
 	$(PY) -m demo
 
-bench: $(STUBS) ## every figure as a ratio, and the table in docs/performance.md; needs root
+bench: $(INSTALLED) ## every figure as a ratio, and the table in docs/performance.md; needs root
 	scripts/install-peers
 	$(PY) -m tests.bench --write
 

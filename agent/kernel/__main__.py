@@ -1,7 +1,8 @@
-"""Builds all that is put inside kernels, if it is not there yet: `python -m agent.kernel [DIRECTORY]`."""
+"""Builds all that is put inside kernels, if it is not there yet: `python -m agent.kernel [--without-ssh] [DIRECTORY]`."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -10,10 +11,16 @@ from agent.kernel.python_runtime import build_runtime
 from agent.kernel.ssh_programs import build_programs
 
 if __name__ == "__main__":
-    directory = Path(sys.argv[1]) if sys.argv[1:] else CACHE
+    parser = argparse.ArgumentParser(prog="python -m agent.kernel", description="Build what is put inside kernels.")
+    parser.add_argument("--without-ssh", action="store_true", help="leave out ssh, which is built from Debian's sources")
+    parser.add_argument("directory", nargs="?", type=Path, default=CACHE, help=f"where it goes (default: {CACHE})")
+    arguments = parser.parse_args()
+    directory = arguments.directory
     try:
-        for name in PROGRAMS:
-            sys.stdout.write(f"{build(directory, name)}\n")
-        sys.stdout.write(f"{build_programs(directory)}\n{build_runtime(directory)}\n")
+        built = [build(directory, name) for name in PROGRAMS]
+        if not arguments.without_ssh:
+            built.append(build_programs(directory))
+        built.append(build_runtime(directory))
     except BuildError as error:
         sys.exit(str(error))
+    sys.stdout.write("".join(f"{path}\n" for path in built))
