@@ -184,19 +184,27 @@ class EmbeddedServer:
         return FALLBACK_ROOT / f"postgres-{digest}"
 
     def _copy_binaries(self, original: Path) -> Path:
-        """The binaries where the server's user can reach them."""
-        digest = hashlib.sha256(os.fsencode(original) + str(original.stat().st_mtime_ns).encode()).hexdigest()[:16]
-        copy = FALLBACK_ROOT / f"postgresql-{MAJOR_VERSION}-{digest}"
+        """Copies the binaries to where the server's user can reach them, and returns the copy.
+
+        They find the libraries of their wheel by a path from their own, so both keep their places relative to each other.
+        """
+        package = original.parent
+        libraries = package.with_name(f"{package.name}.libs")
+        facts = f"{original} {original.stat().st_mtime_ns} {libraries.name}"
+        copy = FALLBACK_ROOT / f"postgresql-{MAJOR_VERSION}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
         if not copy.exists():
             FALLBACK_ROOT.mkdir(mode=0o711, parents=True, exist_ok=True)
             unfinished = copy.with_name(f"{copy.name}.{os.getpid()}")
             shutil.rmtree(unfinished, ignore_errors=True)
-            shutil.copytree(original, unfinished, symlinks=True)
-            unfinished.chmod(0o755)
+            shutil.copytree(original, unfinished / package.name / original.name, symlinks=True)
+            if libraries.is_dir():
+                shutil.copytree(libraries, unfinished / libraries.name, symlinks=True)
+            for directory in (unfinished, unfinished / package.name):
+                directory.chmod(0o755)
             with contextlib.suppress(OSError):
                 unfinished.rename(copy)
             shutil.rmtree(unfinished, ignore_errors=True)
-        return copy
+        return copy / package.name / original.name
 
     async def _create(self, binaries: Path) -> None:
         """Makes the cluster aside and moves it into place whole."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from manager.store import embedded
 from manager.store.embedded import FALLBACK_ROOT, EmbeddedServer, EmbeddedServerError, running_server
 from tests.integration.databases import passable_directory
 from tests.integration.manager_foundations.rig import until
@@ -131,6 +132,25 @@ async def test_a_place_that_cannot_be_reached_is_replaced(directory: Path, caplo
     finally:
         await server.stop()
         shutil.rmtree(server.directory)
+
+
+async def test_binaries_in_a_private_directory_are_copied_with_their_libraries(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = embedded._installed()  # noqa: SLF001  # where the wheel is
+    private = directory / "private"
+    private.mkdir(mode=0o700)
+    for part in (installed, installed.with_name(f"{installed.name}.libs")):
+        shutil.copytree(part, private / part.name, symlinks=True, ignore=shutil.ignore_patterns("pginstall", "include"))
+    monkeypatch.setattr(embedded, "_installed", lambda: private / installed.name)
+    before = set(FALLBACK_ROOT.glob("postgresql-*"))
+    server = EmbeddedServer(directory / "postgres", durable=False)
+    try:
+        assert await ask(await server.start(), "SELECT 1") == 1
+    finally:
+        await server.stop()
+        for copy in set(FALLBACK_ROOT.glob("postgresql-*")) - before:
+            shutil.rmtree(copy)
 
 
 async def test_a_name_too_long_for_a_socket_is_replaced(directory: Path) -> None:
