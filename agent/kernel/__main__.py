@@ -12,7 +12,9 @@ from agent.kernel.ssh_programs import build_programs
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m agent.kernel", description="Build what is put inside kernels.")
-    parser.add_argument("--without-ssh", action="store_true", help="leave out ssh, which is built from Debian's sources")
+    parser.add_argument(
+        "--without-ssh", action="store_true", help="leave out ssh, which is built from Debian's sources"
+    )
     parser.add_argument("directory", nargs="?", type=Path, default=CACHE, help=f"where it goes (default: {CACHE})")
     arguments = parser.parse_args()
     directory = arguments.directory

@@ -25,6 +25,10 @@ class InsufficientError(AllocationError):
     """There is not so much left."""
 
 
+class FragmentedError(AllocationError):
+    """There is as much left, but in parts of devices that are too small."""
+
+
 class InvalidAmountError(AllocationError):
     """Nobody could ever get that amount."""
 
@@ -45,9 +49,14 @@ def allocate_unique(free: Mapping[str, int], amount: int) -> dict[str, int]:
     raise InsufficientError("no device is left")
 
 
-def fill(free: Mapping[str, int], amount: int) -> dict[str, int]:
-    """One device after the other to its full, that with the most left first; ties in the given order."""
+def fill(free: Mapping[str, int], amount: int, *, quantum: int = QUANTUM, fragments: bool = True) -> dict[str, int]:
+    """One device after the other to its full, that with the most left first; ties in the given order.
+
+    Shares are rounded down to the quantum. Without `fragments` they are equal, on as few devices as could hold the amount.
+    """
     _check(free, amount)
+    if not fragments:
+        return _unfragmented(free, amount, quantum)
     given: dict[str, int] = {}
     for device in sorted(free, key=lambda device: -free[device]):
         if amount == 0:
@@ -55,7 +64,7 @@ def fill(free: Mapping[str, int], amount: int) -> dict[str, int]:
         if part := min(amount, free[device]):
             given[device] = part
             amount -= part
-    return _ordered(free, given)
+    return _rounded(free, given, quantum)
 
 
 def spread(free: Mapping[str, int], amount: int) -> dict[str, int]:
@@ -73,10 +82,13 @@ def spread(free: Mapping[str, int], amount: int) -> dict[str, int]:
     return _ordered(free, given)
 
 
-def share_evenly(free: Mapping[str, int], amount: int, least: int = 0) -> dict[str, int]:
+def share_evenly(
+    free: Mapping[str, int], amount: int, least: int = 0, *, quantum: int = QUANTUM, fragments: bool = True
+) -> dict[str, int]:
     """Equal shares of as few devices as hold it; of a single one, the smallest that does.
 
-    A device with less than `least` left is not used. What does not divide goes to the first ones.
+    A device with less than `least` left is not used. What does not divide goes to the first ones. Shares are rounded down to the
+    quantum. Without `fragments` as few devices are used as could hold the amount if all of them were free.
     """
     usable = {device: left // QUANTUM * QUANTUM for device, left in free.items() if left >= max(least, QUANTUM)}
     _check(usable, amount)
@@ -84,8 +96,10 @@ def share_evenly(free: Mapping[str, int], amount: int, least: int = 0) -> dict[s
         raise InvalidAmountError("shares are hundredths")
     if amount == 0:
         return {}
+    if not fragments:
+        return _unfragmented(usable, amount, quantum)
     if single := [device for device, left in usable.items() if left >= amount]:
-        return {min(single, key=lambda device: usable[device]): amount}
+        return _rounded(free, {min(single, key=lambda device: usable[device]): amount}, quantum)
     largest = sorted(usable, key=lambda device: -usable[device])
     number = next(n for n in range(2, len(largest) + 1) if sum(usable[device] for device in largest[:n]) >= amount)
     given: dict[str, int] = {}
@@ -94,7 +108,7 @@ def share_evenly(free: Mapping[str, int], amount: int, least: int = 0) -> dict[s
         part = amount // (number - position) // QUANTUM * QUANTUM
         given[device] = min(usable[device], part)
         amount -= given[device]
-    return _ordered(free, given)
+    return _rounded(free, given, quantum)
 
 
 def check_families(slots: Collection[str], families: Sequence[str]) -> None:
@@ -138,6 +152,26 @@ def _check(free: Mapping[str, int], amount: int) -> None:
         raise InvalidAmountError("amounts are not negative")
     if amount > (left := sum(free.values())):
         raise InsufficientError(f"{amount / WHOLE:g} asked for, {left / WHOLE:g} left")
+
+
+def _unfragmented(free: Mapping[str, int], amount: int, quantum: int) -> dict[str, int]:
+    """Equal shares of as few devices as could hold the amount, the smallest that are left of those that do."""
+    number = -(-amount // WHOLE)
+    if number == 0:
+        return {}
+    share = amount // number // quantum * quantum
+    fitting = sorted((device for device, left in free.items() if left >= share), key=lambda device: free[device])
+    if len(fitting) < number:
+        raise FragmentedError(f"{number} devices with {share / WHOLE:g} each asked for, {len(fitting)} left")
+    return _rounded(free, dict.fromkeys(fitting[:number], share), quantum)
+
+
+def _rounded(free: Mapping[str, int], given: Mapping[str, int], quantum: int) -> dict[str, int]:
+    """Whole quanta of what is given. Raises InvalidAmountError when nothing is left of it."""
+    rounded = {device: amount // quantum * quantum for device, amount in given.items()}
+    if any(given.values()) and not any(rounded.values()):
+        raise InvalidAmountError(f"less than {quantum / WHOLE:g} of a device cannot be asked for")
+    return _ordered(free, rounded)
 
 
 def _ordered(free: Mapping[str, int], given: Mapping[str, int]) -> dict[str, int]:

@@ -8,12 +8,14 @@ from typing import Any
 from agent.resources import allocation
 from agent.resources.allocation import (
     AllocationError,
+    FragmentedError,
     InsufficientError,
     InvalidAmountError,
     InvalidCombinationError,
 )
 
 _NAMES = {
+    FragmentedError: "fragmented",
     InsufficientError: "insufficient",
     InvalidAmountError: "invalid-argument",
     InvalidCombinationError: "invalid-combination",
@@ -24,6 +26,12 @@ def _thousandths(text: str) -> int:
     return int(Decimal(text) * 1000)
 
 
+def _grain(given: dict[str, Any]) -> dict[str, Any]:
+    """How finely devices are shared, where a vector says it: `quantum` of a device, and whether it may be left in fragments."""
+    quantum = {"quantum": _thousandths(given["quantum"])} if "quantum" in given else {}
+    return {**quantum, "fragments": given.get("allow_fragmentation", True)}
+
+
 def _step(given: dict[str, Any], free: dict[str, int], step: Any) -> dict[str, int]:
     if isinstance(step, dict) and "amount" not in step:
         allocation.check_families(step, given["exclusive"])
@@ -32,15 +40,18 @@ def _step(given: dict[str, Any], free: dict[str, int], step: Any) -> dict[str, i
     if given.get("slot_type") == "unique":
         return allocation.allocate_unique(free, amount)
     if given["strategy"] == "fill":
-        return allocation.fill(free, amount)
+        return allocation.fill(free, amount, **_grain(given))
     if given["map"] == "discrete":
         return allocation.spread(free, amount)
     least = _thousandths(step["min_memory"]) if isinstance(step, dict) else 0
-    return allocation.share_evenly(free, amount, least)
+    return allocation.share_evenly(free, amount, least, **_grain(given))
 
 
 def run_allocation(vector: dict[str, Any]) -> None:
     given = vector["input"]
+    assert given["map"] in {"discrete", "fraction"}
+    assert given["strategy"] in {"fill", "evenly"}
+    assert set(given.get("device_slots", given["devices"])) == set(given["devices"])
     free = {device: _thousandths(amount) for device, amount in given["devices"].items()}
     results: list[Any] = []
     for step in given["steps"]:
@@ -56,6 +67,9 @@ def run_allocation(vector: dict[str, Any]) -> None:
         result if isinstance(result, str) else {device: Decimal(amount) for device, amount in result.items()}
         for result in vector["expected"]["results"]
     ]
+    # Where fragments are not told from what is not there at all.
+    if "fragmented" not in expected:
+        results = ["insufficient" if result == "fragmented" else result for result in results]
     assert results == expected
 
 

@@ -8,6 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from tests.vectors.sorter import orders
+
 HERE = Path(__file__).parent
 EXCEPTIONS: dict[str, Any] = json.loads((HERE / "exceptions.json").read_text())
 Vector = dict[str, Any]
@@ -33,7 +35,7 @@ def case_exception(kind: str, case: Any) -> str | None:
 def _applies(rule: Mapping[str, Any], kind: str, given: Any) -> bool:
     """`where` holds values of the input, `anywhere` texts that one of the values of a key has in it, however deep it is, `zero` a key
     that is 0 somewhere. `tied` names two parts of the input with equal dominant shares; `over_unasked` is a slot over its quota before
-    anybody asks for more, and of which no more is asked for.
+    anybody asks for more, and of which no more is asked for; `counted` is an order that the number of allocations decides.
     """
     if rule["kind"] != kind:
         return False
@@ -41,6 +43,8 @@ def _applies(rule: Mapping[str, Any], kind: str, given: Any) -> bool:
     if "zero" in rule and not any(value == 0 for value in _values(given, rule["zero"])):
         return False
     if rule.get("over_unasked") and not _over_unasked(given):
+        return False
+    if rule.get("counted") and not any(clients.is_order_by_count() for clients, _ in orders(given["steps"])):
         return False
     if "tied" in rule and len({_share(given[side], given["total"]) for side in rule["tied"]}) != 1:
         return False
@@ -71,24 +75,3 @@ def _values(given: Any, key: str) -> Iterator[Any]:
         yield from _values(value, key)
     if isinstance(given, dict) and key in given:
         yield given[key]
-
-
-class Expectations(dict[str, Any]):
-    """What a vector expects, and which of it was read."""
-
-    def __init__(self, expected: Mapping[str, Any]) -> None:
-        super().__init__(expected)
-        self.read: set[str] = set()
-
-    def __getitem__(self, key: str) -> Any:
-        self.read.add(key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.read.add(key)
-        return super().get(key, default)
-
-    @property
-    def unread(self) -> set[str]:
-        """What nothing has looked at, but for what is left out on purpose and for notes."""
-        return {key for key in self if key not in self.read | set(EXCEPTIONS["expected"])}

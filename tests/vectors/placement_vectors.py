@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from manager.scheduling.columns import UNPLACED, Policy, Tier, Verdict
+from manager.lifecycle.states import SessionType
+from manager.scheduling.columns import UNPLACED, Explanation, Policy, Tier, Verdict
 from manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
 from manager.scheduling.kinds import KERNEL
 from manager.scheduling.reasons import ARCHITECTURE_MISSING, KERNELS
@@ -19,12 +20,25 @@ from manager.scheduling.strategies import (
     ROUND_ROBIN,
     SLOT_PRIORITY,
 )
+from tests.vectors.records import names_of
 from tests.vectors.scene import Amounts, Outcome, Scene, exact
 from tests.vectors.share_vectors import in_order, share
 
 Vector = dict[str, Any]
 # Ours, by the names that the vectors have for them.
 STRATEGIES = {"legacy": DISPERSED, "roundrobin": ROUND_ROBIN}
+# What an agent has to have, by the names that vectors have for it.
+FILTERS = {
+    "architecture": "architecture",
+    "designated": "agents",
+    "designated agents": "agents",
+    "schedulable": "agents",
+    "status": "agents",
+    "resource": "slots",
+    "resources": "slots",
+    "container-limit": "kernels",
+}
+SHORTFALLS = {"missing", "missing_containers"}
 
 
 def scene_with(agents: list[Vector]) -> Scene:
@@ -45,17 +59,29 @@ def scene_with(agents: list[Vector]) -> Scene:
     return scene
 
 
-def assert_agent(outcome: Outcome, expected: Vector) -> None:
+def assert_agent(outcome: Outcome, given: Vector, expected: Vector) -> None:
     """Session `s`, of one kernel, is where it is expected, or nowhere with the error that is."""
     got = outcome.agents.get("s", [None])
-    if "error" in expected:
+    if {"error", "failed_filter", *SHORTFALLS} & set(names_of(expected)):
         assert expected.get("agent") is None
-        assert_refused(outcome, expected)
+        assert_refused(outcome, given, [given["request"]], expected)
     elif "agent_any_of" in expected:
         assert len(got) == 1
         assert got[0] in expected["agent_any_of"]
     else:
         assert got == [expected["agent"]]
+
+
+def waiting(given: Vector) -> list[Vector]:
+    """The waiting sessions of a vector, which go by one of three names."""
+    (name,) = {"pending", "pending_queue", "sessions"} & set(names_of(given))
+    return list(given[name])
+
+
+def assert_still_waiting(outcome: Outcome, expected: Vector) -> None:
+    """What is left of the queue, in order of arrival, is what it is expected to be, if that is said."""
+    if "pending_queue" in expected:
+        assert [name for name in outcome.rows if name not in outcome.agents] == expected["pending_queue"]
 
 
 def policy_of(given: Vector, session_strategy: str = "fifo") -> Policy:
@@ -72,8 +98,13 @@ def policy_of(given: Vector, session_strategy: str = "fifo") -> Policy:
 def add_pending(scene: Scene, session: Vector) -> None:
     """Adds a waiting session of a vector."""
     kernels = session["kernels"] if "kernels" in session else [session["request"]]
+    for slot, amount in session.get("request", {}).items():
+        # Beside kernels it is what they ask for together.
+        assert exact(amount) == sum(exact(kernel.get(slot, 0)) for kernel in kernels)
+    SessionType(session.get("type", "batch").upper())
     held_back = session.get("starts_in_seconds", 0) > 0 or any(
-        (needed["status"], needed["result"]) != ("TERMINATED", "success") for needed in session.get("depends_on", [])
+        (needed["status"], needed["result"]) != ("TERMINATED", "success") or needed.get("id") == session["id"]
+        for needed in session.get("depends_on", [])
     )
     scene.add_session(
         session["id"],
@@ -95,15 +126,14 @@ def drf_order(vector: Vector) -> None:
         user: {slot: exact(part.get("requested", 0)) + exact(part.get("used", 0)) for slot, part in slots.items()}
         for user, slots in given["holdings"].items()
     }
-    order = in_order(given["capacity"], held, [(session["id"], session["user"]) for session in given["pending"]])
+    order = in_order(given["capacity"], held, [(session["id"], session["user"]) for session in waiting(given)])
     assert order == expected["order"]
     for user, wanted in expected.get("dominant_share", {}).items():
         assert share(held.get(user, {}), given["capacity"]) == exact(wanted)
 
 
-def pick_and_place(vector: Vector) -> None:
-    given, expected = vector["input"], vector["expected"]
-    scene = scene_with(given["agents"])
+def add_holdings(scene: Scene, given: Vector) -> None:
+    """Adds the owners of existing sessions, with what they hold together."""
     held: dict[str, dict[str, Fraction]] = {}
     for existing in given.get("existing", []):
         amounts = held.setdefault(existing["user"], {})
@@ -111,7 +141,14 @@ def pick_and_place(vector: Vector) -> None:
             amounts[slot] = amounts.get(slot, Fraction(0)) + exact(amount)
     for user, amounts in held.items():
         scene.add_owner(user, 1, amounts)
-    for session in given["pending"]:
+
+
+def pick_and_place(vector: Vector) -> None:
+    given, expected = vector["input"], vector["expected"]
+    scene = scene_with(given["agents"])
+    add_holdings(scene, given)
+    pending = waiting(given)
+    for session in pending:
         add_pending(scene, session)
     outcome = scene.run(policy_of(given, given["scheduler"]))
     picked, agent = expected["picked"], expected["agent"]
@@ -120,12 +157,16 @@ def pick_and_place(vector: Vector) -> None:
         assert agent is None
         assert picked not in outcome.agents
         assert picked is not None or not outcome.order
+        assert_still_waiting(outcome, expected)
         return
     assert outcome.order[0] == expected["picked"]
+    # One pick at a time: the queue afterwards has all the others.
+    if "pending_queue" in expected:
+        assert [session["id"] for session in pending if session["id"] != picked] == expected["pending_queue"]
     agents = outcome.agents[expected["picked"]]
     assert set(agents) == {expected["agent"]}
     assert expected.get("all_kernels_on_same_agent", True)
-    kernels = next(session for session in given["pending"] if session["id"] == expected["picked"]).get("kernels", [{}])
+    kernels = next(session for session in pending if session["id"] == expected["picked"]).get("kernels", [{}])
     assert len(agents) == len(kernels)
 
 
@@ -133,11 +174,11 @@ def accelerator_avoidance(vector: Vector) -> None:
     """Each session by itself, for what one takes does not count for the next here."""
     given = vector["input"]
     assert given["update_occupancy"] is False
-    pending = {session["id"]: session for session in given["pending"]}
-    sequence = Scene()
-    sequence.add_agent("pool", {"cpu": 1})
-    for name in pending:
-        sequence.add_session(name, "owner", [{}])
+    pending = {session["id"]: session for session in waiting(given)}
+    sequence = scene_with(given["agents"])
+    add_holdings(sequence, given)
+    for name, session in pending.items():
+        sequence.add_session(name, session.get("user", "owner"), [{}])
     order = sequence.run(Policy(given["scheduler"], "concentrated")).order
     got = []
     for name in order:
@@ -153,8 +194,9 @@ def fifo_hol_avoidance(vector: Vector) -> None:
     given = vector["input"]
     scene = Scene()
     scene.add_agent("pool", given["capacity"])
-    for session in given["pending"]:
-        scene.add_session(session["id"], "owner", [given["request_each"]], tries=session.get("scheduler_retries", 0))
+    request = dict(given["request_each"])
+    for session in waiting(given):
+        scene.add_session(session["id"], "owner", [request], tries=session.get("scheduler_retries", 0))
     options = {MAX_TRIES_BEFORE_SKIP: str(given["config"].get("num_retries_to_skip", 0))}
     order = scene.run(Policy(given["scheduler"], "concentrated", options)).order
     assert (order[0] if order else None) == vector["expected"]["picked"]
@@ -170,20 +212,50 @@ def priority_order(vector: Vector) -> None:
     assert [int(name) for name in order] == vector["expected"]["order_by_index"]
 
 
+def listed(value: Any) -> list[Any]:
+    """A list, or one thing alone as a list."""
+    return value if isinstance(value, list) else [value]
+
+
 def round_robin(vector: Vector) -> None:
+    """Picks one after the other; each `then` is a later pass, after `agents` are replaced, or some `add`ed or `remove`d."""
     given, expected = vector["input"], vector["expected"]
-    scene = Scene()
-    for agent in given["agents"]:
-        scene.add_agent(agent, {"cpu": given["picks"]})
-    for number in range(given["picks"]):
-        scene.add_session(str(number), "owner", [{"cpu": 1}])
-    outcome = scene.run(Policy("fifo", "round-robin"))
-    sequence = [outcome.agents[name][0] for name in outcome.order]
-    assert len(sequence) == given["picks"]
-    if "sequence" in expected:
-        assert sequence == expected["sequence"]
-    if "count_per_agent" in expected:
-        assert {sequence.count(agent) for agent in given["agents"]} == {expected["count_per_agent"]}
+    agents = {agent["id"]: agent for agent in map(agent_of, given["agents"])}
+    rotation, sequences = "", []
+    for later in [given, *listed(given.get("then", []))]:
+        if later is not given and "agents" in later:
+            agents = {agent["id"]: agent for agent in map(agent_of, later["agents"])}
+        agents.update((agent["id"], agent) for agent in map(agent_of, listed(later.get("add", []))))
+        for name in listed(later.get("remove", [])):
+            del agents[name]
+        picks, request = later["picks"], later.get("request", given.get("request", {"cpu": 1}))
+        # An agent without a capacity has room for all.
+        roomy = {slot: exact(amount) * max(picks, 1) for slot, amount in request.items()}
+        scene = scene_with([{"capacity": roomy, **agent} for agent in agents.values()])
+        for number in range(picks):
+            scene.add_session(str(number), "owner", [request])
+        outcome = scene.run(Policy("fifo", "round-robin"), rotation)
+        rotation = outcome.decisions.rotation
+        sequences.append([outcome.agents.get(str(number), [None])[0] for number in range(picks)])
+    wanted = [expected, *listed(expected["then"])] if "then" in expected else [expected]
+    if len(wanted) == 1:
+        sequences = [[agent for sequence in sequences for agent in sequence]]
+    for sequence, said in zip(sequences, wanted, strict=True):
+        if isinstance(said, list):
+            assert sequence == said
+            continue
+        assert {"sequence", "count_per_agent"} & set(names_of(said))
+        if "sequence" in said:
+            assert sequence == said["sequence"]
+        if "count_per_agent" in said:
+            counts = {name: sequence.count(name) for name in agents}
+            each = said["count_per_agent"]
+            assert counts == (each if isinstance(each, dict) else dict.fromkeys(agents, each))
+
+
+def agent_of(agent: Any) -> Vector:
+    """An agent that is given by its name alone, or with all that is known of it."""
+    return agent if isinstance(agent, dict) else {"id": agent}
 
 
 def agent_pick(vector: Vector) -> None:
@@ -198,7 +270,7 @@ def agent_pick(vector: Vector) -> None:
         strict=given.get("designation_policy") == "strict",
         avoided=given.get("failed_for_session", ()),
     )
-    assert_agent(scene.run(policy_of(given)), vector["expected"])
+    assert_agent(scene.run(policy_of(given)), given, vector["expected"])
 
 
 def agent_pick_in_batch(vector: Vector) -> None:
@@ -224,32 +296,50 @@ def agent_pick_in_batch(vector: Vector) -> None:
 
 
 def shortfall_report(vector: Vector) -> None:
-    """Against what is left: agents of any size, so that none is too small for it when it is empty."""
     given, expected = vector["input"], vector["expected"]
-    kernels = given.get("kernels") or [given["request"]]
+    kernels = given["kernels"] if "kernels" in given else [given["request"]]
+    outcome = assert_shortfall(given, kernels, expected)
+    assert not outcome.order
+    assert_unchanged(outcome, expected)
+
+
+def assert_shortfall(given: Vector, kernels: list[Amounts], expected: Vector) -> Outcome:
+    """What is short is what it is expected to be, against what is left: agents of any size, so that none is too small when it is empty."""
     more = {
         slot: sum((exact(kernel.get(slot, 0)) for kernel in kernels), Fraction(0))
         for kernel in kernels
         for slot in kernel
     }
     scene = scene_with([larger(agent, more) for agent in given["agents"]])
-    scene.add_session("s", "owner", kernels, single_node=given.get("cluster_mode") == "single-node")
+    scene.add_session(
+        "s",
+        "owner",
+        kernels,
+        single_node=given.get("cluster_mode") == "single-node",
+        architecture=given.get("architecture", ""),
+        designated=given.get("designated", ()),
+        strict=given.get("designation_policy") == "strict",
+    )
     outcome = scene.run(policy_of(given))
     explanation = outcome.decisions.explain(outcome.rows["s"])
     assert explanation is not None
     if "missing" in expected:
-        lacks = [lack for lack in explanation.shortfalls[0].lacks if lack.slot != KERNELS]
-        missing = {lack.slot: Fraction(lack.short, outcome.scale) for lack in lacks}
-        assert missing == {slot: exact(amount) for slot, amount in expected["missing"].items()}
+        # Of the first kernel that finds no place, or of each of them.
+        missing = [
+            {lack.slot: Fraction(lack.short, outcome.scale) for lack in shortfall.lacks if lack.slot != KERNELS}
+            for shortfall in explanation.shortfalls
+        ]
+        wanted = [{slot: exact(amount) for slot, amount in of.items()} for of in listed(expected["missing"])]
+        assert missing[: len(wanted)] == wanted
+    lacks = [lack for shortfall in explanation.shortfalls for lack in shortfall.lacks]
     if "missing_containers" in expected:
-        lacks = [lack for shortfall in explanation.shortfalls for lack in shortfall.lacks if lack.slot == KERNELS]
-        assert sum(lack.short for lack in lacks) // KERNEL == int(expected["missing_containers"] or 0)
+        short = sum(lack.short for lack in lacks if lack.slot == KERNELS)
+        assert short // KERNEL == int(expected["missing_containers"] or 0)
     if "failed_kernel_indices" in expected:
         failed = [shortfall.kernel for shortfall in explanation.shortfalls]
         assert failed == expected["failed_kernel_indices"]
         assert set(range(len(kernels))) - set(failed) == set(expected["placeable_kernel_indices"])
-    assert not outcome.order
-    assert_unchanged(outcome, expected)
+    return outcome
 
 
 def larger(agent: Vector, more: Amounts) -> Vector:
@@ -276,7 +366,7 @@ def failed_agent_avoidance(vector: Vector) -> None:
             strict=given.get("designation_policy") == "strict",
             avoided=given["failed_for_session"],
         )
-        assert_agent(scene.run(Policy("fifo", STRATEGIES.get(strategy, strategy))), vector["expected"])
+        assert_agent(scene.run(Policy("fifo", STRATEGIES.get(strategy, strategy))), given, vector["expected"])
 
 
 def multi_container_placement(vector: Vector) -> None:
@@ -293,25 +383,40 @@ def multi_container_placement(vector: Vector) -> None:
     )
     outcome = scene.run(policy_of(given))
     if "error" in expected:
-        assert_refused(outcome, expected)
+        assert_refused(outcome, given, given["kernels"], expected)
     else:
         placement = outcome.agents["s"]
         assert placement == expected["placement"]
         assert len(placement) == expected.get("placed_kernels", len(placement))
 
 
-def assert_refused(outcome: Outcome, expected: Vector) -> None:
-    """Nothing is placed or held, and the verdict says whether free amounts could matter."""
+def assert_refused(outcome: Outcome, given: Vector, kernels: list[Amounts], expected: Vector) -> None:
+    """Nothing is placed or held, and the verdict says whether free amounts could matter, which filter failed and what is short."""
     decisions = outcome.decisions
     assert not outcome.order
     assert not decisions.held.any()
     assert_unchanged(outcome, expected)
     explanation = decisions.explain(outcome.rows["s"])
     assert explanation is not None
-    compatible = {"no-fit": True, "no-compatible-agent": False}[expected["error"]]
-    assert (decisions.verdicts[outcome.rows["s"]] == Verdict.NO_ROOM) == compatible
-    if expected.get("failed_filter") == "architecture":
-        assert (explanation.tier, explanation.code) == (Tier.CONFIGURATION, ARCHITECTURE_MISSING)
+    if "error" in expected:
+        compatible = {"no-fit": True, "no-compatible-agent": False}[expected["error"]]
+        assert (decisions.verdicts[outcome.rows["s"]] == Verdict.NO_ROOM) == compatible
+    if "failed_filter" in expected:
+        # Named with what it is in brackets, as in `designated agents (STRICT)`.
+        assert failed_filter(explanation) == FILTERS[expected["failed_filter"].partition(" (")[0].lower()]
+    if SHORTFALLS & set(names_of(expected)):
+        assert_shortfall(given, kernels, expected)
+
+
+def failed_filter(explanation: Explanation) -> str:
+    """Which of the things that an agent has to have, one after the other, no agent has."""
+    if explanation.code == ARCHITECTURE_MISSING:
+        return "architecture"
+    if explanation.tier == Tier.SYSTEM:
+        return "agents"
+    # The slot that is short comes before the number of kernels.
+    lacking = {lack.slot for shortfall in explanation.shortfalls for lack in shortfall.lacks}
+    return "kernels" if lacking == {KERNELS} else "slots"
 
 
 def assert_unchanged(outcome: Outcome, expected: Vector) -> None:
@@ -324,8 +429,9 @@ def assert_unchanged(outcome: Outcome, expected: Vector) -> None:
 def scheduling_pass(vector: Vector) -> None:
     given, expected = vector["input"], vector["expected"]
     scene = scene_with(given["agents"])
-    for session in given["sessions"]:
+    for session in waiting(given):
         add_pending(scene, session)
+    add_quotas(scene, given, dict.fromkeys(session.get("user", "owner") for session in waiting(given)))
     outcome = scene.run(policy_of(given, given["scheduler"]))
     verdicts = {name: Verdict(outcome.decisions.verdicts[row]) for name, row in outcome.rows.items()}
     failures = {Verdict.NO_ROOM, Verdict.NO_AGENT, Verdict.HELD_BACK, Verdict.OVER_QUOTA}
@@ -334,6 +440,30 @@ def scheduling_pass(vector: Vector) -> None:
     assert {name for name, verdict in verdicts.items() if verdict == Verdict.BEHIND} == set(expected.get("skipped", []))
     for name, agents in expected.get("placement", {}).items():
         assert outcome.agents[name] == agents
+    assert_still_waiting(outcome, expected)
+
+
+def add_quotas(scene: Scene, given: Vector, users: Iterable[str]) -> None:
+    """Adds each `X_quota` for what `X_holdings`, or else `holdings`, says is held: one for each of the users, of another X one for all.
+
+    What is by user is an object of objects, by name; a user who is not named has no limit, or holds nothing.
+    """
+    for name in names_of(given):
+        if not name.endswith("_quota") or given[name] is None:
+            continue
+        kind = name.removesuffix("_quota")
+        held = given[f"{kind}_holdings"] if f"{kind}_holdings" in given else given.get("holdings", {})
+        if kind == "user":
+            for user in users:
+                scene.add_quota(of_user(given[name], user) or {}, of_user(held, user) or {}, owner=user)
+        else:
+            scene.add_quota(given[name], held)
+
+
+def of_user(amounts: Vector, user: str) -> Amounts | None:
+    """Amounts of everybody, or by user."""
+    by_user = any(isinstance(of, dict) for of in amounts.values())
+    return amounts.get(user) if by_user else amounts
 
 
 def fair_share_decay(vector: Vector) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from manager.scheduling.amounts import format_amount
@@ -10,27 +10,53 @@ from manager.scheduling.columns import Policy, Verdict
 from manager.scheduling.strategies import MAX_KERNELS_PER_AGENT, PREEMPTION, PREEMPTION_ORDER
 from tests.vectors.exceptions import case_exception
 from tests.vectors.placement_vectors import assert_agent, policy_of, scene_with
+from tests.vectors.records import Record, names_of, overlaid, read_all
 from tests.vectors.scene import Amounts, Scene, exact
 
 Vector = dict[str, Any]
+GROUP_RESULTS = {"agent", "agent_any_of", "placement", "agents", "sequence", "distinct_agents", "count_per_agent"}
 
 
 def endpoint_replica_spreading(vector: Vector) -> None:
     given = vector["input"]
-    scene = scene_with(given["agents"])
-    scene.add_session("s", "owner", [given["request"]], beside=given["same_endpoint_kernels"], pack=False)
-    assert_agent(scene.run(policy_of(given)), vector["expected"])
+    place_group(given, given["same_endpoint_kernels"], False, vector["expected"])
 
 
 def session_group_placement(vector: Vector) -> None:
     """A group that is preferred to be together or apart: our endpoints do the same for their replicas."""
     given = vector["input"]
     assert given["enforcement"] == "preferred"
+    members, pack = dict(given["group_members"]), {"spread": False, "pack": True, "none": None}[given["direction"]]
+    place_group(given, None if pack is None else members, bool(pack), vector["expected"])
+
+
+def place_group(given: Vector, members: Amounts | None, pack: bool, expected: Vector) -> None:
+    """One more session of a group, or `sessions` of them in one pass, each of which the next one counts."""
     scene = scene_with(given["agents"])
-    pack = {"spread": False, "pack": True, "none": None}[given["direction"]]
-    beside = None if pack is None else given["group_members"]
-    scene.add_session("s", "owner", [given["request"]], beside=beside, pack=bool(pack))
-    assert_agent(scene.run(policy_of(given)), vector["expected"])
+    names = [f"s{number}" for number in range(given["sessions"])] if "sessions" in given else ["s"]
+    beside = None if members is None else {agent: int(kernels) for agent, kernels in members.items()}
+    for name in names:
+        scene.add_session(name, "owner", [given["request"]], beside=beside, pack=pack, endpoint="group")
+    outcome = scene.run(policy_of(given))
+    if "sessions" not in given:
+        assert_agent(outcome, given, expected)
+        return
+    agents = [outcome.agents.get(name, [None])[0] for name in names]
+    assert GROUP_RESULTS & set(names_of(expected)), f"a vector of {len(names)} sessions expects one of {GROUP_RESULTS}"
+    if "agent" in expected:
+        assert set(agents) == {expected["agent"]}
+    if "agent_any_of" in expected:
+        assert set(agents) <= set(expected["agent_any_of"])
+    for named in ("placement", "agents", "sequence"):
+        if named in expected:
+            # By session, where it is known which one has which.
+            assert agents == expected[named]
+    if "distinct_agents" in expected:
+        assert len(set(agents) - {None}) == expected["distinct_agents"]
+    if "count_per_agent" in expected:
+        each = expected["count_per_agent"]
+        counts = {agent["id"]: agents.count(agent["id"]) for agent in given["agents"]}
+        assert counts == (each if isinstance(each, dict) else dict.fromkeys(counts, each))
 
 
 def preemption(vector: Vector) -> None:
@@ -107,35 +133,43 @@ def quota(vector: Vector) -> None:
     """
     given, expected = vector["input"], vector["expected"]
     got = []
-    short: set[str] = set()
-    for case in [{**given, **case} for case in given.get("cases", [{}])]:
-        assert any(name.endswith("_quota") for name in case)
-        limits: list[Limit] = [
-            (limit, case.get(f"{name.removesuffix('_quota')}_holdings", case.get("holdings", {})), None, 0)
-            for name, limit in case.items()
-            if name.endswith("_quota") and limit is not None
-        ]
+    short: dict[str, Amounts] = {}
+    for case in [overlaid(given, case) for case in given.get("cases", [Record({})])]:
+        quotas = [name for name in names_of(case) if name.endswith("_quota")]
+        assert quotas
+        limits: list[Limit] = []
+        for name in quotas:
+            of_kind = f"{name.removesuffix('_quota')}_holdings"
+            held = case[of_kind] if of_kind in case else case.get("holdings", {})
+            if case[name] is not None:
+                limits.append((case[name], held, None, 0))
         got.append(is_admitted(case["request"], limits))
         for limit, held, _, _ in limits:
-            short |= short_of(case["request"], limit, held)
+            for slot in short_of(case["request"], limit, held):
+                used, requested, most = (exact(of.get(slot, 0)) for of in (held, case["request"], limit))
+                short[slot] = {"used": used, "requested": requested, "limit": most, "over_by": used + requested - most}
     allowed = expected["allowed"]
     assert got == (allowed if isinstance(allowed, list) else [allowed])
     if "violations" in expected:
-        # By name, as keys, or in objects that say the slot; amounts were compared above.
+        # By name, as keys, or in objects that say the slot and amounts.
         named = expected["violations"]
-        assert short == {one["slot"] if isinstance(one, dict) else one for one in named}
+        assert set(short) == {one["slot"] if isinstance(one, dict) else one for one in named}
+        for one in named:
+            for part in set(names_of(one)) - {"slot"} if isinstance(one, dict) else ():
+                assert short[one["slot"]][part] == exact(one[part])
 
 
 def concurrency(vector: Vector) -> None:
     """The number of sessions at a time; `cases` replace parts of the input."""
     given = vector["input"]
-    cases: list[Mapping[str, Any]] = [{**given, **case} for case in given.get("cases", [{}])]
+    cases = [overlaid(given, case) for case in given.get("cases", [Record({})])]
     got = [
         is_admitted(
             case.get("request", {"cpu": 1}),
-            [] if case["max_concurrent"] is None else [({}, {}, case["max_concurrent"], case["current"])],
+            [] if limit is None else [({}, {}, limit, current)],
         )
         for case in cases
+        for limit, current in [(case["max_concurrent"], case["current"])]
     ]
     allowed = vector["expected"]["allowed"]
     assert got == (allowed if isinstance(allowed, list) else [allowed])
@@ -145,6 +179,7 @@ def placement_grouping(vector: Vector) -> None:
     """Each unit is what one agent has to have: there are agents for exactly these, and one short of anything gets nothing."""
     for case, units in zip(vector["input"]["cases"], vector["expected"]["units"], strict=True):
         if case_exception(vector["category"], case) is not None:
+            read_all(units)
             continue
         for missing in [None, *({slot for unit in units for slot in unit["slots"]})]:
             scene = Scene()

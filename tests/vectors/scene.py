@@ -56,7 +56,8 @@ class Scene:
         default_factory=list
     )
     _replicas: list[dict[int, int]] = field(default_factory=list)
-    _quotas: list[tuple[Amounts, Amounts, int | None, int]] = field(default_factory=list)
+    _endpoints: dict[str, int] = field(default_factory=dict)
+    _quotas: list[tuple[Amounts, Amounts, int | None, int, str | None]] = field(default_factory=list)
     _running: list[tuple[str, int, int, Mapping[str, Amounts]]] = field(default_factory=list)
 
     def add_agent(
@@ -92,28 +93,38 @@ class Scene:
         avoided: Sequence[str] = (),
         beside: Mapping[str, int] | None = None,
         pack: bool = False,
+        endpoint: str = "",
     ) -> None:
         """A session; they arrive in the order in which they are added. An owner not added before has weight 1 and holds nothing.
 
-        `beside` are kernels of its endpoint by agent, from which it keeps away or, with `pack`, to which it keeps close. An agent that
-        is not among those of the scene is gone.
+        `beside` are kernels of its endpoint by agent, from which it keeps away or, with `pack`, to which it keeps close. Sessions with
+        the same name for `endpoint` count each other too. An agent that is not among those of the scene is gone.
         """
         if owner not in self._owners:
             self.add_owner(owner)
         wishes = None
         if designated or avoided or beside is not None:
             row = {agent[0]: number for number, agent in enumerate(self._agents)}
-            endpoint = None
+            number = None
             if beside is not None:
-                endpoint = len(self._replicas)
-                self._replicas.append({row[agent]: number for agent, number in beside.items() if agent in row})
+                number = self._endpoints.setdefault(endpoint or name, len(self._replicas))
+                if number == len(self._replicas):
+                    self._replicas.append({row[agent]: kernels for agent, kernels in beside.items() if agent in row})
             wanted, unwanted = ([row[agent] for agent in agents if agent in row] for agents in (designated, avoided))
-            wishes = AgentWishes(wanted, strict, unwanted, endpoint, pack)
+            wishes = AgentWishes(wanted, strict, unwanted, number, pack)
         self._sessions.append((name, owner, kernels, priority, single_node, tries, architecture, held_back, wishes))
 
-    def add_quota(self, limits: Amounts, held: Amounts, *, most_sessions: int | None = None, sessions: int = 0) -> None:
-        """A quota of everybody; a slot that `limits` does not name has no limit."""
-        self._quotas.append((limits, held, most_sessions, sessions))
+    def add_quota(
+        self,
+        limits: Amounts,
+        held: Amounts,
+        *,
+        most_sessions: int | None = None,
+        sessions: int = 0,
+        owner: str | None = None,
+    ) -> None:
+        """A quota of one owner, or of all together; a slot that `limits` does not name has no limit."""
+        self._quotas.append((limits, held, most_sessions, sessions, owner))
 
     def add_running(self, name: str, priority: int, placed: int, holds: Mapping[str, Amounts]) -> None:
         """A placed session that may be preempted; what it holds, by agent, is among what is used there. A larger `placed` is newer."""
@@ -191,7 +202,10 @@ class Scene:
             held=matrix([quota[1] for quota in self._quotas]),
             session_limits=np.array([UNLIMITED if quota[2] is None else quota[2] for quota in self._quotas], np.int64),
             sessions=np.array([quota[3] for quota in self._quotas], np.int64),
-            of_sessions=[tuple(range(len(self._quotas)))] * len(self._sessions),
+            of_sessions=[
+                tuple(row for row, quota in enumerate(self._quotas) if quota[4] in (None, session[1]))
+                for session in self._sessions
+            ],
         )
 
     def run(self, policy: Policy, rotation: str = "") -> Outcome:

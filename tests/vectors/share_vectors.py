@@ -13,7 +13,9 @@ from manager.scheduling.columns import UNPLACED, Policy
 from manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
 from manager.scheduling.shares import ShareKeys, dominant_share
 from manager.scheduling.strategies import FIFO, MAX_TRIES_BEFORE_SKIP, SLOT_PRIORITY
+from tests.vectors.records import Record, overlaid
 from tests.vectors.scene import Amounts, Outcome, Scene, exact
+from tests.vectors.sorter import orders
 
 Vector = dict[str, Any]
 # Divisible tasks are cut into so many pieces.
@@ -44,7 +46,7 @@ def whole_weights(weights: Sequence[str | float]) -> list[int]:
     return [int(fraction * scale) for fraction in fractions]
 
 
-def fill(vector: Vector, pieces: int = 1) -> tuple[list[str], dict[str, int], Outcome]:
+def fill(vector: Mapping[str, Any], pieces: int = 1) -> tuple[list[str], dict[str, int], Outcome]:
     """Progressive filling of one pool: the owners in order of pick, their tasks, and the pass. `pieces` enlarges the pool."""
     scene = Scene()
     capacity = {slot: exact(amount) * pieces for slot, amount in vector["capacity"].items()}
@@ -73,7 +75,9 @@ def fill(vector: Vector, pieces: int = 1) -> tuple[list[str], dict[str, int], Ou
     return picks, {name: picks.count(name) for name in users}, outcome
 
 
-def steps_until_a_misfit(vector: Vector, picks: list[str], ties: list[str], capacity: dict[str, Fraction]) -> int:
+def steps_until_a_misfit(
+    vector: Mapping[str, Any], picks: list[str], ties: list[str], capacity: dict[str, Fraction]
+) -> int:
     """How many picks there were when first the owner with the lowest share was passed over, for its task did not fit."""
     users = {user["name"]: user for user in vector["users"]}
     held = {name: {slot: exact(users[name].get("initial", {}).get(slot, 0)) for slot in capacity} for name in ties}
@@ -112,7 +116,7 @@ def progressive_fill(vector: Vector) -> None:
 def divisible(vector: Vector) -> None:
     """The rule for divisible tasks is the limit of ever smaller ones; each owner is within two pieces of it."""
     expected = vector["expected"]
-    _, tasks, _ = fill({**vector, "on_no_fit": "stop"}, PIECES)
+    _, tasks, _ = fill(overlaid(vector, Record({"on_no_fit": "stop"})), PIECES)
     for name, wanted in (expected.get("tasks") or expected["drf_divisible_tasks"]).items():
         assert abs(Fraction(tasks[name], PIECES) - exact(wanted)) <= Fraction(2, PIECES)
     for user in vector["users"]:
@@ -125,6 +129,8 @@ def divisible(vector: Vector) -> None:
 
 
 def gang_fill(vector: Vector) -> None:
+    assert vector.get("on_no_fit", "skip_session") == "skip_session"
+    assert vector.get("placement", "concentrated(cpu,mem,id)") == "concentrated(cpu,mem,id)"
     scene = Scene()
     for node in vector["nodes"]:
         scene.add_agent(node["id"], {slot: amount for slot, amount in node.items() if slot != "id"})
@@ -153,11 +159,12 @@ def gang_fill(vector: Vector) -> None:
 
 
 def share_value(vector: Vector) -> None:
-    considered = vector.get("considered") or list(vector["total"])
-    multiplier = {slot: exact((vector.get("multiplier") or {}).get(slot, 1)) for slot in considered}
+    amounts, allocations = dict(vector["total"]), [dict(part) for part in vector["allocations"]]
+    considered, multipliers = vector.get("considered") or list(amounts), vector.get("multiplier") or {}
+    multiplier = {slot: exact(multipliers.get(slot, 1)) for slot in considered}
     # A slot that counts m times is as scarce as if there were an m-th of it, and one that counts for nothing is not there.
-    total = {slot: exact(vector["total"].get(slot, 0)) / times if times else 0 for slot, times in multiplier.items()}
-    held = {slot: sum((exact(part.get(slot, 0)) for part in vector["allocations"]), Fraction(0)) for slot in considered}
+    total = {slot: exact(amounts.get(slot, 0)) / times if times else 0 for slot, times in multiplier.items()}
+    held = {slot: sum((exact(part.get(slot, 0)) for part in allocations), Fraction(0)) for slot in considered}
     assert share(held, total, vector.get("weight", 1)) == exact(vector["expected_share"])
 
 
@@ -221,43 +228,14 @@ def fifo_hol_pick(vector: Vector) -> None:
 
 
 def sorter_steps(vector: Vector) -> None:
-    """Clients in order of their shares. Ties are by row here, and so they come in the order expected."""
-    total: Amounts = {}
-    weights: dict[str, Fraction] = {}
-    held: dict[str, dict[str, Fraction]] = {}
-    active: set[str] = set()
-    for step in vector["steps"]:
-        match step["op"]:
-            case "set_total":
-                total = step["res"]
-            case "weight":
-                weights[step["path"]] = exact(step["value"])
-            case "add":
-                held.setdefault(step["client"], {})
-                active.add(step["client"])
-            case "activate":
-                active.add(step["client"])
-            case "deactivate":
-                active.discard(step["client"])
-            case "remove":
-                del held[step["client"]]
-                active.discard(step["client"])
-            case "allocate" | "unallocate":
-                sign = 1 if step["op"] == "allocate" else -1
-                for slot, amount in step["res"].items():
-                    of_client = held[step["client"]]
-                    of_client[slot] = of_client.get(slot, Fraction(0)) + sign * exact(amount)
-            case "update":
-                held[step["client"]] = {slot: exact(amount) for slot, amount in step["res"].items()}
-            case "expect_order":
-                order = step["order"]
-                assert set(order) == active
-                whole = whole_weights([str(weights.get(client, 1)) for client in order])
-                by_client = dict(zip(order, whole, strict=True))
-                pending = [(client, client) for client in order]
-                assert not order or in_order(total, dict(held), pending, by_client) == order
-            case other:
-                raise AssertionError(f"nothing runs steps {other!r}")
+    """Clients in order of their shares; names break ties."""
+    for clients, expected in orders(vector["steps"]):
+        assert set(expected) == clients.active
+        names = sorted(clients.active)
+        whole = whole_weights([str(clients.weights.get(client, 1)) for client in names])
+        weights = dict(zip(names, whole, strict=True))
+        pending = [(client, client) for client in names]
+        assert not names or in_order(clients.total, dict(clients.held), pending, weights) == expected
 
 
 def one_slot_fill(total: str | float, weights: Mapping[str, str | float], wanted: Mapping[str, int]) -> dict[str, int]:
@@ -301,7 +279,7 @@ def decay(vector: Vector) -> None:
 
 def usage_factor(vector: Vector) -> None:
     for case in vector["cases"]:
-        normalised = normalised_usage(case["usage"], case["cap"], case["days"], case["res_weights"])
+        normalised = normalised_usage(dict(case["usage"]), dict(case["cap"]), case["days"], case["res_weights"])
         assert normalised == pytest.approx(case["n"], abs=vector["tolerance"])
         assert factor(normalised, case["weight"]) == pytest.approx(case["F"], abs=vector["tolerance"])
 

@@ -29,6 +29,7 @@ from manager.store import ledger
 from manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
 from tests.vectors.exceptions import case_exception
+from tests.vectors.placement_vectors import listed
 from tests.vectors.scene import Amounts, Scene, exact
 
 Vector = dict[str, Any]
@@ -37,8 +38,8 @@ UNITS = {"cpu": 1000, "mem": 1 << 30}
 
 
 @contextlib.asynccontextmanager
-async def node_with(url: str, capacity: Amounts) -> AsyncIterator[Database]:
-    """A database with one agent."""
+async def node_with(url: str, capacity: Amounts) -> AsyncIterator[tuple[Database, Node]]:
+    """A database with one agent, and the agent."""
     database = Database(url)
     reports = Reports(database, TERM, lambda _: None)
     task = asyncio.create_task(reports.run())
@@ -47,8 +48,9 @@ async def node_with(url: str, capacity: Amounts) -> AsyncIterator[Database]:
             await tx.execute(text("UPDATE leadership SET term = :term"), {"term": TERM})
         await enrol(database, ["n0"])
         units = {slot: int(exact(amount) * UNITS[slot]) for slot, amount in capacity.items()}
-        await Node("n0", reports, database, units).join()
-        yield database
+        node = Node("n0", reports, database, units)
+        await node.join()
+        yield database, node
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -126,14 +128,46 @@ async def placed(database: Database) -> set[uuid.UUID]:
         return set((await tx.execute(text("SELECT id FROM session WHERE state = 'SCHEDULED'"))).scalars())
 
 
-async def reserved(database: Database) -> dict[str, Fraction]:
-    """What live claims come to, of which the ledger says that it is sound: within capacity, and equal to the shares."""
+async def claimed(database: Database) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
+    """What live claims come to: those of sessions that do not run yet, which the vectors call reserved, and those in use. The ledger says
+    of them that it is sound: within capacity, and equal to the shares.
+    """
+    reserved: dict[str, Fraction] = {}
+    used: dict[str, Fraction] = {}
     async with database.transaction() as tx:
-        rows = await tx.execute(text("SELECT slot, sum(amount) FROM claim WHERE release_time IS NULL GROUP BY slot"))
-        claims = {slot: Fraction(int(amount), UNITS[slot]) for slot, amount in rows}
+        rows = await tx.execute(
+            text("""
+                SELECT claim.slot, session.state IN ('RUNNING', 'TERMINATING'), sum(claim.amount)
+                FROM claim JOIN kernel ON kernel.id = claim.kernel_id JOIN session ON session.id = kernel.session_id
+                WHERE claim.release_time IS NULL GROUP BY 1, 2
+            """)
+        )
+        for slot, runs, amount in rows:
+            (used if runs else reserved)[slot] = Fraction(int(amount), UNITS[slot])
         found = (await ledger.verify(tx, "")).mismatches
         assert found == [], found
-    return claims
+    return reserved, used
+
+
+async def carry_on(database: Database, node: Node, sessions: Sequence[uuid.UUID], step: str) -> None:
+    """Takes sessions that were placed on to where `step` says, by the reports of their node. A step that was taken already changes nothing."""
+    match step.lower():
+        case "running" | "start" | "started":
+            while await node.step():
+                pass
+        case "terminated" | "terminate" | "exited" | "finished":
+            while await node.step():
+                pass
+            while await node.step(exit_code=0):
+                pass
+        case "cancelled" | "cancel" | "release" | "released" | "free":
+            for session in sessions:
+                async with database.transaction() as tx:
+                    await commands.terminate(tx, session, by="ann", force=False)
+            while await node.step():
+                pass
+        case other:
+            raise AssertionError(f"nothing takes sessions on to {other!r}")
 
 
 def sum_of(kernels: Sequence[Amounts], slot: str) -> Fraction:
@@ -146,13 +180,23 @@ async def reservation(vector: Vector, url: str) -> None:
         hold(vector)
         return
     sessions = given["sessions"] if "sessions" in given else [given["kernels"]]
-    async with node_with(url, given["agent"]) as database:
+    async with node_with(url, given["agent"]) as (database, node):
+        if given.get("agent_used"):
+            # In use by a session that was there before.
+            await submit(database, [given["agent_used"]])
+            await schedule(database)
+            await carry_on(database, node, [], "running")
         ids = [await submit(database, kernels) for kernels in sessions]
         if (times := given.get("apply_times", 1)) > 1:
             await race(database, ids * times)
         else:
             await schedule(database)
-        held, winners = await reserved(database), await placed(database)
+        winners = await placed(database)
+        for step in listed(given.get("then", [])):
+            await carry_on(database, node, ids, step)
+        held, used = await claimed(database)
+    for slot, amount in expected.get("used", {}).items():
+        assert used.get(slot, 0) == exact(amount)
     for slot, capacity in given["agent"].items():
         wanted = expected.get("reserved", {}).get(slot)
         if "invariant" in expected:
@@ -160,7 +204,8 @@ async def reservation(vector: Vector, url: str) -> None:
             assert expected["invariant"] == "reserved+used never exceeds capacity"
             won = [kernels for session, kernels in zip(ids, sessions, strict=True) if session in winners]
             assert winners
-            assert held.get(slot, 0) == sum(sum_of(kernels, slot) for kernels in won) <= exact(capacity)
+            assert held.get(slot, 0) == sum(sum_of(kernels, slot) for kernels in won)
+            assert held.get(slot, 0) + used.get(slot, 0) <= exact(capacity)
         else:
             # A kernel that does not say how much of a slot it asks for has some all the same.
             said = all(slot in kernel for kernels in sessions for kernel in kernels)
@@ -191,10 +236,10 @@ def hold(vector: Vector) -> None:
 async def reservation_concurrency(vector: Vector, url: str) -> None:
     given, expected = vector["input"], vector["expected"]
     sessions = [[{"cpu": cpu} for cpu in kernels] for kernels in given["sessions"]]
-    async with node_with(url, given["agent"]) as database:
+    async with node_with(url, given["agent"]) as (database, _):
         ids = [await submit(database, kernels) for kernels in sessions]
         await race(database, ids)
-        held, winners = await reserved(database), await placed(database)
+        (held, _), winners = await claimed(database), await placed(database)
         async with database.transaction() as tx:
             rows = await tx.execute(text("SELECT DISTINCT session_id FROM kernel WHERE state = 'SCHEDULED'"))
             with_kernels = set(rows.scalars())
@@ -212,7 +257,7 @@ async def reservation_concurrency(vector: Vector, url: str) -> None:
 
 async def dependency(vector: Vector, url: str) -> None:
     cases = vector["input"]["cases"]
-    async with node_with(url, {"cpu": 2 * sum(len(case) + 1 for case in cases), "mem": 1000}) as database:
+    async with node_with(url, {"cpu": 2 * sum(len(case) + 1 for case in cases), "mem": 1000}) as (database, _):
         children = []
         for case in cases:
             parents = [await submit(database, [{"cpu": 1}]) for _ in case]
@@ -231,7 +276,7 @@ async def dependency(vector: Vector, url: str) -> None:
 
 async def reserved_batch_start(vector: Vector, url: str) -> None:
     startable, sessions = [], []
-    async with node_with(url, {"cpu": 100, "mem": 1000}) as database:
+    async with node_with(url, {"cpu": 100, "mem": 1000}) as (database, _):
         for case, wanted in zip(vector["input"]["cases"], vector["expected"]["startable"], strict=True):
             kind = SessionType(case["type"].upper())
             starts_at = None if case["offset_seconds"] is None else time.time() + case["offset_seconds"]
@@ -250,7 +295,7 @@ async def pending_timeout(vector: Vector, url: str) -> None:
     """Sessions that cannot be placed and have waited for so many days; a second look finds nothing more to cancel."""
     given, expected = vector["input"], vector["expected"]
     seconds = int(exact(given["pending_timeout_days"]) * 86400)
-    async with node_with(url, {"cpu": 1, "mem": 1}) as database:
+    async with node_with(url, {"cpu": 1, "mem": 1}) as (database, _):
         ids = [await submit(database, [{"cpu": 2}]) for _ in given["ids"]]
         async with database.transaction() as tx:
             await tx.execute(
@@ -273,7 +318,8 @@ async def pending_timeout(vector: Vector, url: str) -> None:
                 for of in [{(row.id, row.state) for row in rows}]
                 for state in ("PENDING", "CANCELLED")
             }
-            assert by_state == {"PENDING": expected["candidates"], "CANCELLED": expected["cancelled"]}
+            waiting = expected["pending_queue"] if "pending_queue" in expected else expected["candidates"]
+            assert by_state == {"PENDING": waiting, "CANCELLED": expected["cancelled"]}
             assert {row.reason for row in rows if row.state == "CANCELLED"} <= {"PENDING_TIMEOUT"}
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from tests.integration.databases import Postgres, fresh_database
 from tests.vectors import device_vectors, idle_vectors, placement_vectors, policy_vectors, share_vectors, store_vectors
-from tests.vectors.exceptions import EXCEPTIONS, HERE, Expectations, Vector, case_exception, exception_of, kind_of
+from tests.vectors.exceptions import EXCEPTIONS, HERE, Vector, case_exception, exception_of, kind_of
+from tests.vectors.records import Record, names_of, overlaid
 
 RUNNERS = {
     **device_vectors.RUNNERS,
@@ -71,29 +72,23 @@ def test_vector(vector: Vector) -> None:
     assert kind in RUNNERS, (
         f"nothing runs vectors of kind {kind!r}; known are: {', '.join(sorted({*RUNNERS, *STORE_RUNNERS}))}"
     )
-    vector = observed(vector)
-    RUNNERS[kind](vector)
-    assert_all_read(vector)
+    record = Record(vector)
+    RUNNERS[kind](record)
+    assert_all_read(record)
 
 
 async def test_vector_of_the_store(vector: Vector, postgres: Postgres) -> None:
-    vector = observed(vector)
+    record = Record(vector)
     async with fresh_database(postgres) as url:
-        await STORE_RUNNERS[kind_of(vector)](vector, url)
-    assert_all_read(vector)
+        await STORE_RUNNERS[kind_of(vector)](record, url)
+    assert_all_read(record)
 
 
-def observed(vector: Vector) -> Vector:
-    """The vector, with a record of what is read of its expectations."""
-    expected = vector.get("expected")
-    return {**vector, "expected": Expectations(expected)} if isinstance(expected, dict) else vector
-
-
-def assert_all_read(vector: Vector) -> None:
-    """Fails for a vector of which a part was not looked at."""
-    expected = vector.get("expected")
-    unread = sorted(expected.unread) if isinstance(expected, Expectations) else []
-    assert not unread, f"nothing looks at what it expects of {', '.join(unread)}"
+def assert_all_read(vector: Record) -> None:
+    """Fails for a vector with a key, at any depth, that nothing looks at: what it asks for or expects would be left out."""
+    # What is left out on purpose, and comments for readers.
+    unread = sorted(vector.unread({*EXCEPTIONS["comments"], *EXCEPTIONS["expected"]}))
+    assert not unread, f"nothing looks at {', '.join(unread)}"
 
 
 def test_exceptions_name_what_exists_and_nothing_else_is_left_out() -> None:
@@ -132,10 +127,41 @@ def test_a_directory_that_holds_something_else(tmp_path: Path, text: str | None,
         list(read_vectors(tmp_path))
 
 
-def test_an_unknown_kind_and_an_expectation_that_nothing_looks_at_fail() -> None:
+def test_an_unknown_kind_and_keys_that_nothing_looks_at_fail() -> None:
     with pytest.raises(AssertionError, match="nothing runs vectors of kind 'new'"):
         test_vector({"id": "x", "kind": "new"})
-    vector = {"id": "x", "category": "priority_order"}
     given = {"scheduler": "fifo", "pending_priorities_in_arrival_order": [1]}
-    with pytest.raises(AssertionError, match="nothing looks at what it expects of colour"):
-        test_vector({**vector, "input": given, "expected": {"order_by_index": [0], "colour": "red"}})
+    expected = {"order_by_index": [0]}
+    vector = {"id": "x", "category": "priority_order", "input": given, "expected": expected}
+    test_vector(vector)
+    for wrong, where in (
+        ({"colour": 1}, "colour"),
+        ({"input": {**given, "colour": 1}}, "input.colour"),
+        ({"expected": {**expected, "colour": 1}}, "expected.colour"),
+    ):
+        with pytest.raises(AssertionError, match=f"nothing looks at {where}"):
+            test_vector({**vector, **wrong})
+
+
+def test_keys_deep_inside_and_in_cases_are_looked_for_too() -> None:
+    record = Record({"agents": [{"id": "a", "colour": 1}], "whole": {"a": {"b": 1}}, "never": 1, "note": ""})
+    assert [agent["id"] for agent in record["agents"]] == ["a"]
+    assert record["whole"] == {"a": {"b": 1}}
+    assert sorted(record.unread({"note"})) == ["agents[0].colour", "never"]
+    case = Record({"limit": 1, "colour": 2})
+    base = Record({"limit": 3, "held": 0})
+    over = overlaid(base, case)
+    assert (over["limit"], over["held"], sorted(names_of(over))) == (1, 0, ["colour", "held", "limit"])
+    assert list(case.unread()) == ["colour"]
+    # What every case replaces was of no use.
+    assert list(base.unread()) == ["limit"]
+
+
+@pytest.mark.parametrize("decided_by_count", [False, True])
+def test_orders_that_the_number_of_allocations_decides_are_exceptions(decided_by_count: bool) -> None:
+    steps = [{"op": "set_total", "res": {"cpus": 10}}]
+    steps += [{"op": "add", "client": client} for client in "ab"]
+    client = "a" if decided_by_count else "b"
+    steps += [{"op": op, "client": client, "res": {"cpus": 1}} for op in ("allocate", "unallocate")]
+    steps += [{"op": "expect_order", "order": ["b", "a"] if decided_by_count else ["a", "b"]}]
+    assert (exception_of({"kind": "sorter_steps", "steps": steps}) is not None) == decided_by_count
