@@ -53,7 +53,7 @@ class Record(dict[str, Any]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]  # as for any dict
+    __hash__ = None
 
     def names(self) -> list[str]:
         """Returns the keys and reads none of them."""
