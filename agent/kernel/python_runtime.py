@@ -38,7 +38,7 @@ LEFT_OUT = (
 )
 STEP_TIMEOUT = 600.0
 _LIBRARY = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x", re.MULTILINE)
-MADE = "2"
+MADE = "3"
 """Counts changes in how it is made."""
 
 
@@ -79,8 +79,16 @@ def _fill(root: Path, launcher: Path) -> None:
     standard = Path(sysconfig.get_path("stdlib"))
     packages = library / standard.name / "site-packages"
     (root / "bin").mkdir(parents=True)
+    # Where Debian's own interpreter looks.
+    packages.parent.mkdir(parents=True)
+    (packages.parent / "dist-packages").symlink_to(packages.name)
     # Debian keeps the platform's own modules beside: what is linked to is copied.
-    shutil.copytree(standard, library / standard.name, ignore=shutil.ignore_patterns(*LEFT_OUT, "sitecustomize.py"))
+    shutil.copytree(
+        standard,
+        library / standard.name,
+        ignore=shutil.ignore_patterns(*LEFT_OUT, "sitecustomize.py"),
+        dirs_exist_ok=True,
+    )
     interpreter = root / "bin" / "interpreter"
     shutil.copyfile(Path(os.path.realpath(sys.executable)), interpreter)
     interpreter.chmod(0o755)
