@@ -74,7 +74,7 @@ class Record(dict[str, Any]):
                 yield from _unread(value, ignored, f"{path}{key}")
 
 
-def overlaid(base: Record, case: Record) -> ChainMap[str, Any]:
+def overlaid(base: dict[str, Any], case: dict[str, Any]) -> ChainMap[str, Any]:
     """Returns a case whose other keys are those of `base`; reading it reads the one that it comes from."""
     return ChainMap(case, base)
 

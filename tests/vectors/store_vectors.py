@@ -38,8 +38,15 @@ UNITS = {"cpu": 1000, "mem": 1 << 30}
 
 
 @contextlib.asynccontextmanager
-async def node_with(url: str, capacity: Amounts) -> AsyncIterator[tuple[Database, Node]]:
-    """A database with one agent, and the agent."""
+async def node_with(url: str, capacity: Amounts) -> AsyncIterator[Database]:
+    """A database with one agent."""
+    async with reporting_node(url, capacity) as (database, _):
+        yield database
+
+
+@contextlib.asynccontextmanager
+async def reporting_node(url: str, capacity: Amounts) -> AsyncIterator[tuple[Database, Node]]:
+    """A database with one agent, and the agent, which takes attempts on by its reports."""
     database = Database(url)
     reports = Reports(database, TERM, lambda _: None)
     task = asyncio.create_task(reports.run())
@@ -180,7 +187,7 @@ async def reservation(vector: Vector, url: str) -> None:
         hold(vector)
         return
     sessions = given["sessions"] if "sessions" in given else [given["kernels"]]
-    async with node_with(url, given["agent"]) as (database, node):
+    async with reporting_node(url, given["agent"]) as (database, node):
         if given.get("agent_used"):
             # In use by a session that was there before.
             await submit(database, [given["agent_used"]])
@@ -236,7 +243,7 @@ def hold(vector: Vector) -> None:
 async def reservation_concurrency(vector: Vector, url: str) -> None:
     given, expected = vector["input"], vector["expected"]
     sessions = [[{"cpu": cpu} for cpu in kernels] for kernels in given["sessions"]]
-    async with node_with(url, given["agent"]) as (database, _):
+    async with node_with(url, given["agent"]) as database:
         ids = [await submit(database, kernels) for kernels in sessions]
         await race(database, ids)
         (held, _), winners = await claimed(database), await placed(database)
@@ -257,7 +264,7 @@ async def reservation_concurrency(vector: Vector, url: str) -> None:
 
 async def dependency(vector: Vector, url: str) -> None:
     cases = vector["input"]["cases"]
-    async with node_with(url, {"cpu": 2 * sum(len(case) + 1 for case in cases), "mem": 1000}) as (database, _):
+    async with node_with(url, {"cpu": 2 * sum(len(case) + 1 for case in cases), "mem": 1000}) as database:
         children = []
         for case in cases:
             parents = [await submit(database, [{"cpu": 1}]) for _ in case]
@@ -276,7 +283,7 @@ async def dependency(vector: Vector, url: str) -> None:
 
 async def reserved_batch_start(vector: Vector, url: str) -> None:
     startable, sessions = [], []
-    async with node_with(url, {"cpu": 100, "mem": 1000}) as (database, _):
+    async with node_with(url, {"cpu": 100, "mem": 1000}) as database:
         for case, wanted in zip(vector["input"]["cases"], vector["expected"]["startable"], strict=True):
             kind = SessionType(case["type"].upper())
             starts_at = None if case["offset_seconds"] is None else time.time() + case["offset_seconds"]
@@ -295,7 +302,7 @@ async def pending_timeout(vector: Vector, url: str) -> None:
     """Sessions that cannot be placed and have waited for so many days; a second look finds nothing more to cancel."""
     given, expected = vector["input"], vector["expected"]
     seconds = int(exact(given["pending_timeout_days"]) * 86400)
-    async with node_with(url, {"cpu": 1, "mem": 1}) as (database, _):
+    async with node_with(url, {"cpu": 1, "mem": 1}) as database:
         ids = [await submit(database, [{"cpu": 2}]) for _ in given["ids"]]
         async with database.transaction() as tx:
             await tx.execute(
