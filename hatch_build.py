@@ -21,7 +21,8 @@ def generate(root: Path = ROOT) -> None:
     target = root / "gen.new"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
-    protos = sorted(str(path) for path in (root / "protos").rglob("*.proto"))
+    # What is not ours comes with its own package: googleapis-common-protos.
+    protos = sorted(str(path) for path in (root / "protos/retinue").rglob("*.proto"))
     well_known = str(Path(protoc.__file__).parent / "_proto")
     # The plugins are scripts beside the interpreter, or on the path of an isolated build.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

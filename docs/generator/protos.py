@@ -85,7 +85,7 @@ class Contract:
     @classmethod
     def read(cls, directory: Path) -> Contract:
         """Compiles all protos below a directory. Raises RuntimeError when one does not compile."""
-        names = sorted(str(path) for path in directory.rglob("*.proto"))
+        names = sorted(str(path) for path in directory.glob("retinue/**/*.proto"))
         well_known = Path(protoc.__file__).parent / "_proto"
         with tempfile.TemporaryDirectory() as temporary:
             target = Path(temporary, "contract")

@@ -76,6 +76,16 @@ class ApiError(Exception):
         return status
 
 
+def short_status(status: Status) -> Status:
+    """Returns code and reason of an error that is sent."""
+    short = Status(code=status.code)
+    for detail in status.details:
+        information = ErrorInfo()
+        if detail.Unpack(information):
+            short.details.add().Pack(ErrorInfo(reason=information.reason, domain=information.domain))
+    return short
+
+
 class InvalidRequest(ApiError):
     """Fields are wrong, whatever the state of things."""
 

@@ -72,8 +72,8 @@ def _event_message(event: Event) -> pb.SessionEvent:
         entered.hostname, entered.user, entered.token_id = payload["hostname"], payload["user"], payload["token_id"]
         entered.port, entered.service = payload["port"], payload["service"]
     else:
-        noted = message.noted
-        noted.id = str(event.session_id)
-        noted.reason, noted.message = payload.get("reason", ""), payload.get("message", "")
-        noted.conditions.extend(conditions(payload.get("conditions", [])))
+        changed = message.pending_reason_changed
+        changed.id = str(event.session_id)
+        changed.reason, changed.message = payload.get("reason", ""), payload.get("message", "")
+        changed.conditions.extend(conditions(payload.get("conditions", [])))
     return message

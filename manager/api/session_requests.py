@@ -6,7 +6,7 @@ import datetime as dt
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from manager.api import errors
 from manager.api.session_convert import preview_message, spec_from_message
@@ -129,24 +129,11 @@ def result_message(
         if session["id"] in previews:
             accepted.preview.CopyFrom(preview_message(previews[session["id"]]))
         return pb.CreateSessionsResult(accepted=accepted)
-    violations: Sequence[tuple[str, str]] = ()
     if isinstance(drafted, errors.InvalidRequest):
-        violations = [(f"specs[{position}]{path.removeprefix('spec')}", text) for path, text in drafted.violations]
-    elif isinstance(drafted, errors.QuotaExceeded):
-        violations = drafted.violations
-    code: Any = drafted.code.value[0]
-    return pb.CreateSessionsResult(
-        refused=pb.SessionRefusal(
-            code=code,
-            reason=drafted.reason,
-            message=str(drafted),
-            metadata=drafted.metadata,
-            violations=[
-                pb.RefusalViolation(subject=subject, description=description)
-                for subject, description in violations[: errors.MAX_VIOLATIONS]
-            ],
+        drafted = errors.InvalidRequest(
+            [(f"specs[{position}]{path.removeprefix('spec')}", text) for path, text in drafted.violations]
         )
-    )
+    return pb.CreateSessionsResult(refused=drafted.status())
 
 
 def bounded(results: Iterable[pb.CreateSessionsResult]) -> list[pb.CreateSessionsResult]:
@@ -158,8 +145,7 @@ def bounded(results: Iterable[pb.CreateSessionsResult]) -> list[pb.CreateSession
         total += result.ByteSize()
         if total > MAX_RESULT_BYTES:
             if result.HasField("refused"):
-                refused = result.refused
-                result.refused.CopyFrom(pb.SessionRefusal(code=refused.code, reason=refused.reason))
+                result.refused.CopyFrom(errors.short_status(result.refused))
             elif result.accepted.HasField("preview"):
                 preview = result.accepted.preview
                 result.accepted.preview.CopyFrom(pb.PlacementPreview(reason=preview.reason, tier=preview.tier))

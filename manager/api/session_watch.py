@@ -9,7 +9,9 @@ from contextlib import aclosing
 
 from manager.api import errors
 from manager.api.event_convert import event_message
+from manager.api.filters import Term
 from manager.api.pages import fitting
+from manager.api.session_filters import session_terms
 from manager.api.sight import sight
 from manager.lifecycle.states import ENDED_SESSION_STATES
 from manager.store import journal, sessions
@@ -19,6 +21,8 @@ from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
 BOOKMARK_SECONDS = 10.0
+# Sessions whose match a stream remembers.
+_MAX_KNOWN = 10_000
 
 
 async def serve_watch(
@@ -28,9 +32,12 @@ async def serve_watch(
     only = _session_id(request.session_id)
     if request.until_ended and only is None:
         raise errors.InvalidRequest([("until_ended", "needs session_id")])
+    terms = session_terms(request.filter, fixed=True)
+    if terms and only is not None:
+        raise errors.InvalidRequest([("filter", "has no place beside session_id")])
     if request.after_revision < 0:
         raise errors.InvalidRequest([("after_revision", "must not be negative")])
-    seeing = sight()
+    seeing, matches = sight(), _Matches(database, terms)
     over = False
     async with database.transaction() as tx:
         newest, oldest, incarnation = await journal.head(tx)
@@ -52,10 +59,33 @@ async def serve_watch(
     async with aclosing(_portions(tail, after, only)) as portions:
         async for revision, events in portions:
             visible = [event for event in events if seeing.sees(event.owner, event.project)]
+            if terms:
+                visible = await matches.of(visible)
             for response in split(revision, incarnation, [event_message(event) for event in visible]):
                 yield response
             if request.until_ended and any(_ends_session(event) for event in visible):
                 return
+
+
+class _Matches:
+    """Which sessions a filter lets through; what it compares does not change in their lives."""
+
+    def __init__(self, database: Database, terms: Sequence[Term]) -> None:
+        self._database = database
+        self._terms = terms
+        self._known: dict[uuid.UUID, bool] = {}
+
+    async def of(self, events: Sequence[journal.Event]) -> list[journal.Event]:
+        """Returns the events of sessions that match."""
+        unknown = {event.session_id for event in events} - self._known.keys()
+        if unknown:
+            if len(self._known) > _MAX_KNOWN:
+                self._known.clear()
+                unknown = {event.session_id for event in events}
+            async with self._database.transaction() as tx:
+                found = await sessions.matching(tx, self._terms, unknown)
+            self._known |= {session_id: session_id in found for session_id in unknown}
+        return [event for event in events if self._known[event.session_id]]
 
 
 def split(

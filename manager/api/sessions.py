@@ -13,7 +13,6 @@ import grpc.aio
 
 from manager.api import errors, fields, pages
 from manager.api.etags import check_etag
-from manager.api.filters import parse_filter
 from manager.api.idle import extend_session, show_checks
 from manager.api.interceptors import current_principal
 from manager.api.revisions import with_revision
@@ -25,6 +24,7 @@ from manager.api.session_convert import (
     session_message,
     show_unmade,
 )
+from manager.api.session_filters import session_terms
 from manager.api.session_requests import Drafted, admitted, bounded, draft_all, result_message, wrong_number
 from manager.api.session_watch import serve_watch
 from manager.api.sight import find_session, full_view, sight
@@ -38,8 +38,6 @@ from manager.store.recordset import Row
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 
-_FILTER_FIELDS = frozenset({"id", "name", "project", "owner", "state", "type", "result", "resource_group"})
-_ENUM_PREFIXES = {"state": "SESSION_STATE_", "type": "SESSION_TYPE_", "result": "SESSION_RESULT_"}
 _MOST_WAITED_FOR = 20
 # As many as fit in the 4 MiB that clients take.
 _MAX_NODES, _MAX_EDGES = 10_000, 40_000
@@ -151,7 +149,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self, request: pb.ListSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListSessionsResponse:
         """See the proto."""
-        terms = _terms(request.filter)
+        terms = session_terms(request.filter)
         if request.order_by not in ("", "create_time", "create_time desc"):
             raise errors.InvalidRequest([("order_by", "must be `create_time` or `create_time desc`")])
         if request.view not in session_pb2.SessionView.values():
@@ -271,12 +269,3 @@ async def _shown(tx: Transaction, session_id: uuid.UUID) -> session_pb2.Session:
 async def _read(tx: Transaction, session_id: uuid.UUID) -> tuple[Row, list[Row]]:
     row = (await sessions.read(tx, [session_id]))[session_id]
     return row, (await sessions.read_kernels(tx, [session_id]))[session_id]
-
-
-def _terms(text: str) -> list[tuple[str, str, str]]:
-    """The filter's terms with the enum prefixes of the protos taken off, as the store has them."""
-    terms = []
-    for field, operator, value in parse_filter(text, _FILTER_FIELDS, prefixes=("labels.",)):
-        prefix = _ENUM_PREFIXES.get(field, "")
-        terms.append((field, operator, value.removeprefix(prefix)))
-    return terms

@@ -241,15 +241,9 @@ async def list_page(
     conditions, values = [sight.condition("s")], dict[str, Any](sight.parameters())
     if not ended:
         conditions.append("s.state NOT IN ('TERMINATED', 'CANCELLED')")
-    for number, (field, operator, value) in enumerate(terms):
-        comparison = "IS DISTINCT FROM" if operator == "!=" else "IS NOT DISTINCT FROM"
-        if field.startswith("labels."):
-            values[f"key{number}"] = field.removeprefix("labels.")
-            column = f"s.spec->'labels'->>:key{number}"
-        else:
-            column = f"s.{field}::text"
-        conditions.append(f"{column} {comparison} :value{number}")
-        values[f"value{number}"] = value
+    compared, parameters = _comparisons(terms)
+    conditions += compared
+    values |= parameters
     direction, beyond = ("DESC", "<") if newest_first else ("ASC", ">")
     if after is not None:
         conditions.append(f"(s.create_time, s.id) {beyond} (CAST(:after_time AS timestamptz), CAST(:after_id AS uuid))")
@@ -273,6 +267,31 @@ async def list_page(
     )
     rows = fetched(found)
     return rows, rows[0]["found"] if rows else 0
+
+
+def _comparisons(terms: Sequence[tuple[str, str, str]]) -> tuple[list[str], dict[str, str]]:
+    """Conditions on the session `s`, and the values of their parameters."""
+    conditions, values = [], {}
+    for number, (field, operator, value) in enumerate(terms):
+        comparison = "IS DISTINCT FROM" if operator == "!=" else "IS NOT DISTINCT FROM"
+        if field.startswith("labels."):
+            values[f"key{number}"] = field.removeprefix("labels.")
+            column = f"s.spec->'labels'->>:key{number}"
+        else:
+            column = f"s.{field}::text"
+        conditions.append(f"{column} {comparison} :value{number}")
+        values[f"value{number}"] = value
+    return conditions, values
+
+
+async def matching(
+    tx: AsyncSession, terms: Sequence[tuple[str, str, str]], session_ids: Iterable[uuid.UUID]
+) -> set[uuid.UUID]:
+    """Returns those of some sessions that are there and match; `terms` are as in `list_page`."""
+    conditions, values = _comparisons(terms)
+    query = f"SELECT s.id FROM session s WHERE {' AND '.join(['s.id = ANY(:ids)', *conditions])}"  # noqa: S608  # our own words
+    found = await tx.execute(text(query), {**values, "ids": list(session_ids)})
+    return set(found.scalars())
 
 
 def writing(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> tuple[Statement, Statement]:

@@ -207,8 +207,8 @@ async def test_lost_agent_is_a_condition_of_its_sessions_until_it_returns(
     lost = next(n for n, agent in enumerate(cluster.agents) if agent.id == counting.kernels[2].agent)
     await cluster.kill_agent(lost)
     async for event in client.sessions.watch(after_revision=counting.revision, session_id=counting.id):
-        if event.HasField("noted") and event.noted.conditions:
-            assert [condition.type for condition in event.noted.conditions] == ["AGENT_LOST"]
+        if event.HasField("pending_reason_changed") and event.pending_reason_changed.conditions:
+            assert [condition.type for condition in event.pending_reason_changed.conditions] == ["AGENT_LOST"]
             break
     assert (await counting.refresh()).state == "RUNNING"
     assert counting.view.conditions[0].type == "AGENT_LOST"

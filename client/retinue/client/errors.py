@@ -173,9 +173,18 @@ _BY_CODE: Mapping[grpc.StatusCode, type[CallError]] = {
 
 def from_rpc(error: grpc.aio.AioRpcError, request_id: str = "") -> CallError:
     """The error of the tree for a failed call; `request_id` is what the call was sent with."""
+    message = error.details() or error.code().name
+    return _made(error.code(), message, _status(error), _answered_id(error) or request_id)
+
+
+def from_status(status: status_pb2.Status) -> CallError:
+    """Returns the error of the tree for a part of a request that was refused by itself."""
+    code = next((code for code in grpc.StatusCode if code.value[0] == status.code), grpc.StatusCode.UNKNOWN)
+    return _made(code, status.message or code.name, status, "")
+
+
+def _made(code: grpc.StatusCode, message: str, status: status_pb2.Status | None, request_id: str) -> CallError:
     reason, metadata, violations, retry_after = "", {}, [], None
-    request_id = _answered_id(error) or request_id
-    status = _status(error)
     for detail in status.details if status is not None else ():
         info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
         retry, answered = error_details_pb2.RetryInfo(), error_details_pb2.RequestInfo()
@@ -190,16 +199,15 @@ def from_rpc(error: grpc.aio.AioRpcError, request_id: str = "") -> CallError:
             retry_after = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
         elif detail.Unpack(answered):
             request_id = answered.request_id or request_id
-    kind = _BY_CODE.get(error.code(), ServerFault)
-    message = error.details() or error.code().name
-    if error.code() is grpc.StatusCode.UNAVAILABLE and status is None and any(word in message for word in _UNTRUSTED):
+    kind = _BY_CODE.get(code, ServerFault)
+    if code is grpc.StatusCode.UNAVAILABLE and status is None and any(word in message for word in _UNTRUSTED):
         message = (
             "the manager's certificate is not trusted: set RETINUE_CA, or --ca, to a copy of the manager's ca.pem, "
             f"and check that the endpoint is the manager ({message})"
         )
     return kind(
         message,
-        code=error.code(),
+        code=code,
         reason=reason,
         metadata=metadata,
         violations=tuple(violations),

@@ -26,11 +26,11 @@ def fold(session: session_pb2.Session | None, event: session_pb2.SessionEvent) -
         _move_kernel(after, event.kernel_moved)
     elif change == "image_pull":
         _pull(after, event.image_pull)
-    elif change == "noted":
-        # A note is about these and nothing else; whatever else it holds is known already.
-        after.reason, after.message, after.etag = event.noted.reason, event.noted.message, event.noted.etag
+    elif change == "pending_reason_changed":
+        changed = event.pending_reason_changed
+        after.reason, after.message, after.etag = changed.reason, changed.message, ""
         after.ClearField("conditions")
-        after.conditions.extend(event.noted.conditions)
+        after.conditions.extend(changed.conditions)
     return after
 
 

@@ -160,11 +160,13 @@ class Sessions:
         incarnation: str = "",
         session_id: str = "",
         until_ended: bool = False,
+        filter: str = "",  # noqa: A002  # as in the contract
     ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
         """Events after a revision (default: from now on), in order, each once, over broken connections.
 
         `incarnation` is what came with the revision: with it, a database that was restored since is noticed, and the stream ends with
-        OutOfRange. `session_id` leaves out those of other sessions; with `until_ended` the stream ends with that session.
+        OutOfRange. `session_id` leaves out those of other sessions; with `until_ended` the stream ends with that session. `filter` is in
+        the language of WatchSessionsRequest: it leaves out those of sessions that do not match.
         """
         return watch(
             self._stub,
@@ -172,6 +174,7 @@ class Sessions:
             incarnation=incarnation,
             session_id=session_id,
             until_ended=until_ended,
+            filter=filter,
             patience=self._patience,
         )
 

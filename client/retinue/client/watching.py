@@ -22,6 +22,7 @@ async def watch(
     incarnation: str,
     session_id: str,
     until_ended: bool,
+    filter: str,  # noqa: A002  # as in the contract
     patience: Patience,
 ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
     """Events after `after_revision` (None: from now on), in order of revision, each exactly once.
@@ -34,7 +35,11 @@ async def watch(
 
     def request() -> session_service_pb2.WatchSessionsRequest:
         return session_service_pb2.WatchSessionsRequest(
-            after_revision=position, incarnation=incarnation, session_id=session_id, until_ended=until_ended
+            after_revision=position,
+            incarnation=incarnation,
+            session_id=session_id,
+            until_ended=until_ended,
+            filter=filter,
         )
 
     async with aclosing(resumed(stub.WatchSessions, request, endless=not until_ended, patience=patience)) as responses:

@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
+from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from manager.api.authentication import Authenticator
@@ -28,6 +29,7 @@ from manager.server import client_credentials
 from manager.store import accounts, agents
 from manager.store.database import Database
 from manager.store.journal_tail import JournalTail
+from retinue.manager.v1 import session_service_pb2
 
 
 def now() -> dt.datetime:
@@ -123,13 +125,24 @@ async def failure(call: Awaitable[Any]) -> Failure:
 def taken_apart(error: grpc.aio.AioRpcError) -> Failure:
     status = rpc_status.from_call(error)
     assert status is not None, f"no details: {error}"
+    return status_apart(status, str(error))
+
+
+def status_apart(status: Status, shown: str = "") -> Failure:
+    """A status, taken apart; `shown` is how it was shown."""
     information, request = ErrorInfo(), BadRequest()
     for detail in status.details:
         detail.Unpack(information)
         detail.Unpack(request)
     assert information.domain == "retinue"
     fields = [violation.field for violation in request.field_violations]
-    return Failure(error.code(), information.reason, dict(information.metadata), fields, str(error))
+    code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+    return Failure(code, information.reason, dict(information.metadata), fields, shown or status.message)
+
+
+def reasons(answer: session_service_pb2.CreateSessionsResponse) -> list[str]:
+    """Why each of many sessions was refused; empty of those that were accepted."""
+    return [status_apart(item.refused).reason if item.HasField("refused") else "" for item in answer.results]
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from manager.store import journal
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
-from tests.integration.manager_foundations.rig import Service, bearer, failure
+from tests.integration.manager_foundations.rig import Service, bearer, failure, reasons, status_apart
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -69,7 +69,7 @@ async def test_each_by_itself(ada: Ada) -> None:
     shown = [
         ("", "")
         if item.HasField("accepted")
-        else (Code.__members__[_name(item.refused.code)].name, item.refused.reason)
+        else (status_apart(item.refused).code.name, status_apart(item.refused).reason)
         for item in answer.results
     ]
     assert shown == [
@@ -82,11 +82,13 @@ async def test_each_by_itself(ada: Ada) -> None:
         ("INVALID_ARGUMENT", "INVALID_FIELD"),
         ("", ""),
     ]
-    refused = [item.refused for item in answer.results]
-    assert [violation.subject for violation in refused[2].violations] == ["specs[2].name", "specs[2].priority"]
-    assert [violation.subject for violation in refused[4].violations] == ["specs[4].resource_group"]
-    assert [violation.subject for violation in refused[6].violations] == ["specs[6].type"]
-    assert dict(refused[1].metadata) == {"kind": "session", "name": "taken"}
+    refused = {
+        place: status_apart(item.refused) for place, item in enumerate(answer.results) if not item.HasField("accepted")
+    }
+    assert refused[2].fields == ["specs[2].name", "specs[2].priority"]
+    assert refused[4].fields == ["specs[4].resource_group"]
+    assert refused[6].fields == ["specs[6].type"]
+    assert refused[1].metadata == {"kind": "session", "name": "taken"}
     assert answer.results[7].accepted.name.startswith("s-")
     assert (await ada.count("session"), await ada.count("kernel")) == (3, 5)
     async with ada.service.database.transaction() as tx:
@@ -96,10 +98,6 @@ async def test_each_by_itself(ada: Ada) -> None:
     assert len(page.events[0].payload["kernels"]) == 3
     found = await ada.stub.GetSession(pb.GetSessionRequest(session="one"), metadata=ada.metadata)
     assert (found.session.id, len(found.session.kernels)) == (made[0], 3)
-
-
-def _name(code: int) -> str:
-    return next(item.name for item in Code if item.value[0] == code)
 
 
 async def test_a_repetition_answers_as_the_first(ada: Ada) -> None:
@@ -115,7 +113,7 @@ async def test_a_repetition_answers_as_the_first(ada: Ada) -> None:
 async def test_validate_only_makes_nothing(ada: Ada) -> None:
     answer = await ada.create(spec(name="a"), spec(name="A"), validate_only=True)
     assert (answer.results[0].accepted.id, answer.results[0].accepted.name) == ("", "a")
-    assert answer.results[1].refused.reason == "INVALID_FIELD"
+    assert reasons(answer)[1] == "INVALID_FIELD"
     assert answer.revision == 0
     assert (await ada.count("session"), await ada.count("journal"), await ada.count("request")) == (0, 0, 0)
 

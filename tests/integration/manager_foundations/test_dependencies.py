@@ -13,9 +13,10 @@ from sqlalchemy import text
 
 from manager.lifecycle import dependencies
 from manager.store import changes, journal
+from retinue.client.errors import from_status
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
-from tests.integration.manager_foundations.rig import Service, bearer, failure
+from tests.integration.manager_foundations.rig import Service, bearer, failure, reasons
 from tests.integration.manager_foundations.test_bulk import Ada, spec
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -53,10 +54,6 @@ async def settle(ada: Ada) -> int:
     async with ada.service.database.transaction() as tx:
         term = (await tx.execute(text("SELECT term FROM leadership"))).scalar_one()
     return await dependencies.settle(ada.service.database, term, lambda _: None)
-
-
-def reasons(answer: pb.CreateSessionsResponse) -> list[str]:
-    return [result.refused.reason for result in answer.results]
 
 
 async def states(ada: Ada) -> dict[str, tuple[str, str]]:
@@ -148,9 +145,9 @@ async def test_refusals_are_passed_on_and_cycles_named(ada: Ada) -> None:
             "",
             "",
         ]
-        cycle = answer.results[6].refused.violations[0]
-        assert (cycle.subject, cycle.description) == ("specs[6].depends_on", "is a cycle: b → c → a → b")
-        assert answer.results[2].refused.metadata["session"] == "child"
+        cycle = from_status(answer.results[6].refused).violations[0]
+        assert (cycle.field, cycle.description) == ("specs[6].depends_on", "is a cycle: b → c → a → b")
+        assert from_status(answer.results[2].refused).metadata["session"] == "child"
     assert set(await states(ada)) == {"taken", "alone", "of-lonely"}
 
 

@@ -15,6 +15,7 @@ import pytest_asyncio
 from google.rpc.error_details_pb2 import QuotaFailure
 from grpc_status import rpc_status
 
+from retinue.client.errors import from_status
 from retinue.manager.v1 import account_service_pb2 as pb
 from retinue.manager.v1 import (
     account_service_pb2_grpc,
@@ -24,7 +25,7 @@ from retinue.manager.v1 import (
     session_service_pb2,
     session_service_pb2_grpc,
 )
-from tests.integration.manager_foundations.rig import Service, bearer, failure, served
+from tests.integration.manager_foundations.rig import Service, bearer, failure, reasons, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -185,7 +186,7 @@ async def test_many_at_once_are_counted_one_by_one(callers: Callers) -> None:
         request_id=str(uuid.uuid4()),
     )
     answer = await callers.sessions.CreateSessions(request, metadata=callers.metadata["ada"])
-    assert [item.refused.reason for item in answer.results] == [
+    assert reasons(answer) == [
         "",
         "NAME_TAKEN",
         "NAME_TAKEN",
@@ -193,8 +194,8 @@ async def test_many_at_once_are_counted_one_by_one(callers: Callers) -> None:
         "",
         "QUOTA_EXCEEDED",
     ]
-    refused = answer.results[5].refused
-    assert [(item.subject, item.description) for item in refused.violations] == [
+    refused = from_status(answer.results[5].refused)
+    assert [(item.field, item.description) for item in refused.violations] == [
         ("users/ada", "3 of at most 3 sessions of user ada wait already")
     ]
 
@@ -253,7 +254,7 @@ async def test_what_waits_is_bounded_without_a_quota(database_url: str, tmp_path
         made = await callers.sessions.CreateSessions(many, metadata=callers.metadata["ada"])
         assert [item.HasField("accepted") for item in made.results] == [True, True, False, False]
         expected = [("users/ada", "3 of at most 3 sessions of user ada wait already")]
-        assert [(item.subject, item.description) for item in made.results[3].refused.violations] == expected
+        assert [(item.field, item.description) for item in from_status(made.results[3].refused).violations] == expected
         assert await violations(callers.create("ada")) == expected
         await callers.create("ben")
         # What no longer waits makes room, and a quota takes the place of the bound.

@@ -18,7 +18,7 @@ from retinue.manager.v1 import session_pb2 as spb
 from retinue.manager.v1 import session_service_pb2 as sessions_pb
 from retinue.manager.v1 import session_service_pb2_grpc, template_service_pb2_grpc
 from retinue.manager.v1 import template_service_pb2 as pb
-from tests.integration.manager_foundations.rig import Service, bearer, failure
+from tests.integration.manager_foundations.rig import Service, bearer, failure, reasons, status_apart
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -190,8 +190,8 @@ async def test_many_sessions_each_from_its_template(rig: Rig) -> None:
     request = sessions_pb.CreateSessionsRequest(specs=specs, request_id=str(uuid.uuid4()))
     answer = await rig.sessions.CreateSessions(request, metadata=rig.metadata["ada"])
     assert [item.accepted.name for item in answer.results] == ["a", "plain", "", "", "z"]
-    assert [item.refused.reason for item in answer.results] == ["", "", "NOT_FOUND", "INVALID_FIELD", ""]
-    assert answer.results[3].refused.violations[0].subject == "specs[3].priority"
+    assert reasons(answer) == ["", "", "NOT_FOUND", "INVALID_FIELD", ""]
+    assert status_apart(answer.results[3].refused).fields == ["specs[3].priority"]
     assert await rig.sessions.CreateSessions(request, metadata=rig.metadata["ada"]) == answer
     # A few bytes ask for much.
     many = [spb.RoleSpec(role="w", count=1000)]

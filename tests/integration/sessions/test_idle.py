@@ -55,8 +55,8 @@ async def story(client: Client, session: Session) -> list[str]:
         ) as events,
     ):
         async for event in events:
-            if event.HasField("noted"):
-                now = {condition.type for condition in event.noted.conditions}
+            if event.HasField("pending_reason_changed"):
+                now = {condition.type for condition in event.pending_reason_changed.conditions}
                 told += [f"+{name}" for name in now - known] + [f"-{name}" for name in known - now]
                 known = now
             elif event.HasField("session_moved"):

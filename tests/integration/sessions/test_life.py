@@ -103,7 +103,7 @@ async def test_cluster_that_fits_one_node_gets_a_bridge(client: Client, cluster:
 async def test_session_that_fits_nowhere_waits_and_says_why(client: Client) -> None:
     session = await client.sessions.create(type="interactive", cluster_size=3, slots={"cpu": "2", "mem": "64m"})
     async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
-        if event.HasField("noted"):
+        if event.HasField("pending_reason_changed"):
             break
     explanation = await client.sessions.explain(session.id)
     assert explanation.state == session_pb2.SESSION_STATE_PENDING
@@ -147,8 +147,8 @@ async def test_a_session_with_an_image_waits_where_no_agent_runs_images(client: 
     session = await client.sessions.create(type="batch", command=["true"], image="alpine:3")
     assert session.revision is not None
     async for event in client.sessions.watch(after_revision=session.revision - 1, session_id=session.id):
-        if event.HasField("noted"):
-            assert event.noted.reason == "FEATURE_MISSING"
+        if event.HasField("pending_reason_changed"):
+            assert event.pending_reason_changed.reason == "FEATURE_MISSING"
             break
     await session.terminate()
     await session.wait_ended(30)

@@ -51,7 +51,7 @@ async def test_replicas_of_an_endpoint_spread_or_pack(client: Client) -> None:
 async def test_an_architecture_that_no_agent_has(client: Client) -> None:
     session = await client.sessions.create(type="interactive", architecture="riscv64")
     async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
-        if event.HasField("noted"):
+        if event.HasField("pending_reason_changed"):
             break
     assert (await client.sessions.explain(session.id)).reason == "ARCHITECTURE_MISSING"
     await session.terminate()
@@ -79,7 +79,7 @@ async def test_a_check_tells_where_a_session_would_go(client: Client, cluster: C
 async def test_an_explanation_says_what_would_start_now(client: Client, cluster: Cluster) -> None:
     session = await client.sessions.create(type="interactive", slots={"cpu": "1000", "mem": "64m"})
     async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
-        if event.HasField("noted"):
+        if event.HasField("pending_reason_changed"):
             break
     explanation = await client.sessions.explain(session.id)
     assert (explanation.queue_position, explanation.queue_length) == (1, 1)

@@ -8,13 +8,14 @@ from contextlib import aclosing
 import pytest
 
 from retinue.client import Client
-from retinue.client.errors import OutOfRange
+from retinue.client.errors import InvalidRequest, OutOfRange
 from retinue.client.session_view import fold
 from retinue.manager.v1 import session_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WRITERS = 32
+CANCELLED = session_pb2.SESSION_STATE_CANCELLED
 
 
 async def collect(client: Client, after: int, until: int) -> list[session_pb2.SessionEvent]:
@@ -29,7 +30,6 @@ async def collect(client: Client, after: int, until: int) -> list[session_pb2.Se
 
 async def test_resumed_at_every_revision_the_stream_is_the_same(client: Client) -> None:
     begin = (await client.sessions.create(type="batch", command=["true"], slots={"cpu": "64"})).revision
-    assert begin is not None
 
     async def write(number: int) -> None:
         session = await client.sessions.create(
@@ -73,6 +73,44 @@ async def collect_until_quiet(client: Client, after: int) -> list[session_pb2.Se
             if len(ended) == WRITERS:
                 return events
     return events
+
+
+async def test_a_filter_lets_all_events_of_a_session_through_or_none(client: Client) -> None:
+    made = [
+        await client.sessions.create(type="batch", command=["true"], slots={"cpu": "64"}, labels={"team": team})
+        for team in ("red", "blue", "red")
+    ]
+    begin = made[0].revision - 1
+    for session in made:
+        await session.terminate()
+
+    async def seen(text: str) -> list[tuple[str, str | None]]:
+        found: list[tuple[str, str | None]] = []
+        stream = client.sessions.watch(after_revision=begin, filter=text)
+        async with aclosing(stream) as events:
+            async for event in events:
+                found.append((event.session_id, event.WhichOneof("change")))
+                if event.session_id == made[-1].id and event.session_moved.to_state == CANCELLED:
+                    return found
+        return found
+
+    everything = await seen("")
+    for text, kept in (
+        ('labels.team = "red"', made[::2]),
+        ('labels.team != "blue" AND type = "SESSION_TYPE_BATCH"', made[::2]),
+        (f'id = "{made[2].id}"', made[2:]),
+    ):
+        ids = {session.id for session in kept}
+        assert await seen(text) == [event for event in everything if event[0] in ids], text
+    assert {session_id for session_id, _ in everything} == {session.id for session in made}
+
+
+@pytest.mark.parametrize("text", ['state = "RUNNING"', 'result = "SUCCESS"', 'secret = "x"', "x"])
+async def test_a_filter_of_what_changes_is_refused(client: Client, text: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        async for _ in client.sessions.watch(filter=text):
+            pass
+    assert [violation.field for violation in raised.value.violations] == ["filter"]
 
 
 async def test_a_revision_that_is_not_there_yet_is_refused(client: Client) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import uuid
 
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+
+from manager.api.errors import InvalidRequest
 from manager.api.session_requests import MAX_SPECS, bounded
 from retinue.manager.v1 import session_service_pb2 as pb
 
@@ -11,9 +15,15 @@ CLIENT_BYTES = 4 * 1024 * 1024
 
 
 def refused() -> pb.CreateSessionsResult:
-    violation = pb.RefusalViolation(subject="s" * 128, description="d" * 200)
-    refusal = pb.SessionRefusal(code=3, reason="INVALID_FIELD", message="m" * 400, violations=[violation] * 20)
-    return pb.CreateSessionsResult(refused=refusal)
+    error = InvalidRequest([("s" * 128, "d" * 200)] * 20)
+    return pb.CreateSessionsResult(refused=error.status())
+
+
+def reason_of(status: Status) -> str:
+    information = ErrorInfo()
+    for detail in status.details:
+        detail.Unpack(information)
+    return str(information.reason)
 
 
 def previewed() -> pb.CreateSessionsResult:
@@ -35,7 +45,7 @@ def test_as_many_as_may_be_asked_for_fit() -> None:
         assert pb.CreateSessionsResponse(results=results, revision=2**60).ByteSize() < CLIENT_BYTES
         # The first have all that is to be said, and the last what they are.
         assert results[0] == make()
-        assert results[-1].refused.reason == ("INVALID_FIELD" if make is refused else "")
+        assert reason_of(results[-1].refused) == ("INVALID_FIELD" if make is refused else "")
         assert results[-1].accepted.preview.reason == ("NO_CAPACITY" if make is previewed else "")
 
 

@@ -12,11 +12,11 @@ from retinue.client.command.connection import Connection, asynchronous, pass_con
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import output_option, print_message, table
 from retinue.client.command.text import safe
-from retinue.client.errors import UsageError
+from retinue.client.errors import CallError, UsageError, from_status
 from retinue.client.manifest import read_specs
 
 if TYPE_CHECKING:
-    from retinue.manager.v1 import session_service_pb2
+    pass
 
 
 @click.command("apply")
@@ -67,15 +67,15 @@ async def apply_command(connection: Connection, file: str, request_id: str, vali
     for (spec, number), result in zip(specs, answer.results, strict=True):
         if result.HasField("refused"):
             refused = True
-            _tell(f"{source}:{number}", spec.name, result.refused)
+            _tell(f"{source}:{number}", spec.name, from_status(result.refused))
     return ExitCode.FAILURE if refused else ExitCode.OK
 
 
-def _tell(place: str, name: str, refusal: session_service_pb2.SessionRefusal) -> None:
+def _tell(place: str, name: str, refusal: CallError) -> None:
     who = f" {safe(name)}" if name else ""
     click.echo(f"{place}:{who} refused: {safe(refusal.message)} [{safe(refusal.reason)}]", err=True)
     for violation in refusal.violations:
-        click.echo(f"  {safe(violation.subject)}: {safe(violation.description)}", err=True)
+        click.echo(f"  {safe(violation.field)}: {safe(violation.description)}", err=True)
 
 
 def read_file(file: str) -> tuple[str, str]:

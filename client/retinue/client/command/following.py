@@ -18,27 +18,32 @@ from retinue.client.command.output import plain
 from retinue.client.command.progress import changes, open_progress
 from retinue.client.command.text import or_dash, safe, short_id
 from retinue.client.errors import SessionEnded
+from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
     from retinue.client.client import Client
     from retinue.client.session import Session
-    from retinue.manager.v1 import session_pb2
 
 
 @click.command("watch")
 @click.option("-o", "--output", type=click.Choice(["lines", "json"]), default="lines", show_default=True)
 @click.option("--after", type=click.IntRange(0), help="Start after this revision of the journal; 0 is the oldest kept.")
+@click.option("--filter", "filter_", default="", metavar="TERMS", help="""As in: owner = "ann" AND project = "x".""")
 @click.argument("session", required=False)
 @pass_connection
 @asynchronous
-async def watch_command(connection: Connection, session: str | None, output: str, after: int | None) -> int:
+async def watch_command(
+    connection: Connection, session: str | None, output: str, after: int | None, filter_: str
+) -> int:
     """Shows what happens to a session until it is over, and ends with its exit code; without one, to all sessions.
 
     With -o json every event is one line of proto JSON.
     """
+    if session is not None and filter_:
+        raise click.UsageError("--filter is for all sessions: name none")
     async with connection.client() as client:
         if session is None:
-            await _watch_all(client, output, after)
+            await _watch_all(client, output, after, filter_)
             return ExitCode.OK
         handle = await client.sessions.get(session)
         if output == "json":
@@ -62,8 +67,8 @@ async def watch_command(connection: Connection, session: str | None, output: str
         return of_session(handle.view)
 
 
-async def _watch_all(client: Client, output: str, after: int | None) -> None:
-    async with aclosing(client.sessions.watch(after_revision=after)) as events:
+async def _watch_all(client: Client, output: str, after: int | None, filter_: str) -> None:
+    async with aclosing(client.sessions.watch(after_revision=after, filter=filter_)) as events:
         async for event in events:
             if output == "json":
                 _print_json(event)
@@ -95,7 +100,13 @@ def event_line(event: session_pb2.SessionEvent) -> str:
         place = " ".join(filter(None, (str(entered.port or ""), safe(entered.service))))
         way = words.word(words.KERNEL_WAY, entered.way).lower().replace("_", " ") + (f" {place}" if place else "")
         return f"{head}  {safe(entered.user)} enters {safe(entered.hostname)}: {way}"
-    return f"{head}  {changes(None, event.noted)[0]}"
+    if change == "pending_reason_changed":
+        changed = event.pending_reason_changed
+        view = session_pb2.Session(
+            id=changed.id, reason=changed.reason, message=changed.message, conditions=changed.conditions
+        )
+        return f"{head}  {changes(None, view)[0]}"
+    return head
 
 
 @click.command("wait")

@@ -91,7 +91,7 @@ async def _follow(
 
 
 def _tells(event: session_pb2.SessionEvent) -> bool:
-    return event.HasField("session_moved") or event.HasField("noted")
+    return event.HasField("session_moved") or event.HasField("pending_reason_changed")
 
 
 def _print(console: Console, graph: session_service_pb2.GetSessionGraphResponse) -> None:
