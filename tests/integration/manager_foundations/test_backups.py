@@ -178,6 +178,25 @@ async def test_a_backup_of_a_former_version_is_brought_to_this_one(
     assert await asyncio.to_thread(revision_of, empty_url) == head
 
 
+async def test_a_table_that_the_schema_lacks_is_no_small_matter(
+    database: Database, database_url: str, empty_url: str, tmp_path: Path
+) -> None:
+    await asyncio.to_thread(back_up, database_url, tmp_path / "backup")
+    with opened(tmp_path / "backup") as archive:
+        tables = {**archive.manifest.tables, "unheard": archive.manifest.tables["project"]}
+        odd = Archive(None, replace(archive.manifest, tables=tables))  # type: ignore[arg-type]  # not read
+        with pytest.raises(ValueError, match="the schema has no table unheard"):
+            await asyncio.to_thread(bring_back, empty_url, odd)
+
+
+async def test_rows_that_do_not_agree_are_found(database: Database, database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        assert invariants.find_wrong(connection) == []
+        connection.execute("UPDATE journal_head SET revision = revision + 1")
+        assert invariants.find_wrong(connection) == ["the journal has gaps"]
+        connection.rollback()
+
+
 async def test_an_incarnation_is_not_begun_while_a_manager_runs(database: Database, database_url: str) -> None:
     async with database.transaction() as tx:
         before = (await tx.execute(text("SELECT incarnation::text FROM cluster"))).scalar_one()
