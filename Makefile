@@ -60,6 +60,7 @@ check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, import rules
 	$(VENV)/bin/mypy
 	$(VENV)/bin/buf lint
 	$(VENV)/bin/buf format --diff --exit-code
+	scripts/check-proto-width
 	$(VENV)/bin/lint-imports
 
 format: $(DEV) ## lay out Python and protos

@@ -143,9 +143,10 @@ async def _pass_on(requests: AsyncIterator[pb.AttachRequest], attachment: Attach
                 case "resize":
                     await attachment.resize(*_size(request.resize))
                 case "signal":
-                    if not 0 < request.signal < signal.NSIG:
-                        raise invalid("signal", "is not the number of a signal")
-                    await attachment.signal(request.signal)
+                    number = signal.Signals.__members__.get(f"SIG{request.signal.removeprefix('SIG')}")
+                    if number is None:
+                        raise invalid("signal", "is not the name of a signal")
+                    await attachment.signal(number)
                 case _:
                     raise invalid("step", "makes no sense here")
         # Whoever can say no more has no more input either.

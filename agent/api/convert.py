@@ -86,7 +86,7 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
         session_secret=message.session_secret,
     )
     grace = message.stop_grace.seconds + message.stop_grace.nanos / 1e9
-    fence = message.fence_after.seconds + message.fence_after.nanos / 1e9
+    fence = message.fence_timeout.seconds + message.fence_timeout.nanos / 1e9
     return DesiredAttempt(spec, goal, max(0.0, grace), max(0.0, fence))
 
 

@@ -257,7 +257,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
         self._changed()
         return response
 
-    async def GetQuotas(self, request: pb.GetQuotasRequest, context: _Context) -> pb.GetQuotasResponse:
+    async def ListQuotas(self, request: pb.ListQuotasRequest, context: _Context) -> pb.ListQuotasResponse:
         """See the proto."""
         caller = current_principal()
         violations = Violations()
@@ -277,7 +277,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
             )
             messages = await _quota_messages(tx, found[: page.size])
         listed, token = page.close(messages, len(found), lambda place: [found[place].kind, found[place].name])
-        return pb.GetQuotasResponse(quotas=listed, next_page_token=token)
+        return pb.ListQuotasResponse(quotas=listed, next_page_token=token)
 
     async def SetIdleOverride(
         self, request: pb.SetIdleOverrideRequest, context: _Context

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
@@ -25,10 +24,7 @@ _log = logging.getLogger(__name__)
 MAX_INPUT_BYTES = 64 * 1024
 MAX_PATH_BYTES = 4096
 MAX_TERMINAL = 1000
-SIGNALS = {
-    name: int(getattr(signal, f"SIG{name}"))
-    for name in ("INT", "TERM", "KILL", "HUP", "QUIT", "USR1", "USR2", "STOP", "CONT", "TSTP", "WINCH", "ALRM")
-}
+SIGNALS = ("INT", "TERM", "KILL", "HUP", "QUIT", "USR1", "USR2", "STOP", "CONT", "TSTP", "WINCH", "ALRM")
 
 
 async def serve_attach(
@@ -109,10 +105,10 @@ def agent_step(request: pb.AttachRequest) -> agent_pb.AttachRequest:
                 raise errors.InvalidRequest(violations)
             return agent_pb.AttachRequest(resize=_size(request.resize))
         case "signal":
-            number = SIGNALS.get(request.signal.removeprefix("SIG"))
-            if number is None:
+            name = request.signal.removeprefix("SIG")
+            if name not in SIGNALS:
                 raise errors.InvalidRequest([("signal", f"must be one of {', '.join(SIGNALS)}")])
-            return agent_pb.AttachRequest(signal=number)
+            return agent_pb.AttachRequest(signal=name)
         case "start":
             raise errors.InvalidRequest([("start", "must come once")])
         case _:

@@ -32,7 +32,7 @@ METHODS: Mapping[str, Access] = {
         "retinue.manager.v1.SessionService",
         {
             "CreateSession": Access.USER,
-            "CreateSessions": Access.USER,
+            "BatchCreateSessions": Access.USER,
             "GetSession": Access.USER,
             "ListSessions": Access.USER,
             "GetSessionGraph": Access.USER,
@@ -110,7 +110,7 @@ METHODS: Mapping[str, Access] = {
             "ListTokens": Access.USER,
             "RevokeToken": Access.USER,
             "SetQuota": Access.ADMIN,
-            "GetQuotas": Access.USER,
+            "ListQuotas": Access.USER,
             "SetIdleOverride": Access.ADMIN,
             "ListIdleOverrides": Access.USER,
         },

@@ -53,7 +53,7 @@ class Limit:
 Limits = Mapping[tuple[CallerClass, Weight], Limit]
 
 _WEIGHTS: Mapping[str, Weight] = {
-    "/retinue.manager.v1.SessionService/CreateSessions": Weight.BULK,
+    "/retinue.manager.v1.SessionService/BatchCreateSessions": Weight.BULK,
     **dict.fromkeys(
         (
             "/retinue.manager.v1.SessionService/ListSessions",
@@ -69,7 +69,7 @@ _WEIGHTS: Mapping[str, Weight] = {
             "/retinue.manager.v1.AccountService/ListProjects",
             "/retinue.manager.v1.AccountService/ListUsers",
             "/retinue.manager.v1.AccountService/ListTokens",
-            "/retinue.manager.v1.AccountService/GetQuotas",
+            "/retinue.manager.v1.AccountService/ListQuotas",
             "/retinue.manager.v1.AccountService/ListIdleOverrides",
         ),
         Weight.HEAVY,

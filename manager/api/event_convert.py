@@ -67,8 +67,8 @@ def _event_message(event: Event) -> pb.SessionEvent:
         for identifier, fetched, total, done in payload["layers"]:
             pull.progress.layers.add(id=identifier, bytes=fetched, total_bytes=total, done=done)
     elif event.kind == "ENTERED":
-        entered = message.kernel_entered
-        entered.way = pb.KernelWay.Value(f"KERNEL_WAY_{payload['way']}")
+        entered = message.kernel_accessed
+        entered.method = pb.AccessMethod.Value(f"ACCESS_METHOD_{payload['way']}")
         entered.hostname, entered.user, entered.token_id = payload["hostname"], payload["user"], payload["token_id"]
         entered.port, entered.service = payload["port"], payload["service"]
     else:

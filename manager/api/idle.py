@@ -38,7 +38,7 @@ async def show_checks(tx: Transaction, session: session_pb2.Session) -> None:
     merged = Policies({"": policy}, {"": override}).of("", "")
     session.idle_checks.extend(check_messages(idle.judge(merged, seen, now).checks))
     if session.idle_checks and seen.extended_until is not None and seen.extended_until > now:
-        session.extended_until.FromDatetime(dt.datetime.fromtimestamp(seen.extended_until, dt.UTC))
+        session.extension_end_time.FromDatetime(dt.datetime.fromtimestamp(seen.extended_until, dt.UTC))
 
 
 async def extend_session(tx: Transaction, request: pb.ExtendSessionRequest) -> uuid.UUID:

@@ -61,9 +61,9 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
             raise ValueError(f"spec.roles[{position}].role", "is given twice")
         roles[role.role] = _kernel_spec(role.kernel)
     try:
-        message.starts_at.ToJsonString()
+        message.earliest_start_time.ToJsonString()
     except ValueError:
-        raise ValueError("spec.starts_at", "is not a valid time") from None
+        raise ValueError("spec.earliest_start_time", "is not a valid time") from None
     counts = role_counts([(role.role, role.count if role.HasField("count") else None) for role in message.roles])
     return SessionSpec(
         name=message.name or default_name,
@@ -91,7 +91,9 @@ def spec_from_message(message: pb.SessionSpec, *, default_name: str, default_pro
         time_limit_seconds=_seconds("spec.time_limit", message.time_limit) if message.HasField("time_limit") else None,
         preemptible=message.preemptible,
         bootstrap_script=message.bootstrap_script,
-        starts_at=message.starts_at.ToNanoseconds() / 1e9 if message.HasField("starts_at") else None,
+        earliest_start_time=message.earliest_start_time.ToNanoseconds() / 1e9
+        if message.HasField("earliest_start_time")
+        else None,
         depends_on=tuple(message.depends_on),
         mounts=tuple(MountSpec(mount.source, mount.target, mount.writable) for mount in message.mounts),
         retry=_retry_policy(message.retry) if message.HasField("retry") else None,
@@ -180,7 +182,9 @@ def _spec_message(stored: Mapping[str, Any], view: SpecView) -> pb.SessionSpec:
         time_limit=None if limit is None else _duration(limit),
         preemptible=spec.preemptible,
         bootstrap_script="" if view is SpecView.BASIC else spec.bootstrap_script,
-        starts_at=time_message(None if spec.starts_at is None else dt.datetime.fromtimestamp(spec.starts_at, dt.UTC)),
+        earliest_start_time=time_message(
+            None if spec.earliest_start_time is None else dt.datetime.fromtimestamp(spec.earliest_start_time, dt.UTC)
+        ),
         depends_on=spec.depends_on,
         retry=None if spec.retry is None else _retry_message(spec.retry),
         mounts=[pb.Mount(source=mount.source, target=mount.target, writable=mount.writable) for mount in spec.mounts],

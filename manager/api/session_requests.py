@@ -121,22 +121,22 @@ def _random_name(digits: int) -> str:
 
 def result_message(
     position: int, drafted: Drafted, previews: Mapping[uuid.UUID, Preview], *, shown_id: bool
-) -> pb.CreateSessionsResult:
+) -> pb.BatchCreateSessionsResult:
     """What became of the request at a position among many; paths of fields say at which."""
     if isinstance(drafted, commands.Draft):
         session = drafted.session
         accepted = pb.AcceptedSession(id=str(session["id"]) if shown_id else "", name=session["name"])
         if session["id"] in previews:
             accepted.preview.CopyFrom(preview_message(previews[session["id"]]))
-        return pb.CreateSessionsResult(accepted=accepted)
+        return pb.BatchCreateSessionsResult(accepted=accepted)
     if isinstance(drafted, errors.InvalidRequest):
         drafted = errors.InvalidRequest(
             [(f"specs[{position}]{path.removeprefix('spec')}", text) for path, text in drafted.violations]
         )
-    return pb.CreateSessionsResult(refused=drafted.status())
+    return pb.BatchCreateSessionsResult(refused=drafted.status())
 
 
-def bounded(results: Iterable[pb.CreateSessionsResult]) -> list[pb.CreateSessionsResult]:
+def bounded(results: Iterable[pb.BatchCreateSessionsResult]) -> list[pb.BatchCreateSessionsResult]:
     """Returns results that clients can take together: once the first ones take MAX_RESULT_BYTES, refusals are code and reason, and previews a
     reason. Few bytes of a request may be wrong in many ways.
     """

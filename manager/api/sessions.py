@@ -100,9 +100,9 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self._tail.wake()
         return response
 
-    async def CreateSessions(
-        self, request: pb.CreateSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.CreateSessionsResponse:
+    async def BatchCreateSessions(
+        self, request: pb.BatchCreateSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.BatchCreateSessionsResponse:
         """See the proto."""
         principal = current_principal()
         violations = [*wrong_number(request.specs), *fields.wrong_request_id(request.request_id)]
@@ -112,7 +112,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         drafted = [] if templated else await asyncio.to_thread(draft_all, request.specs, principal)
         async with self._database.transaction() as tx:
 
-            async def create() -> pb.CreateSessionsResponse:
+            async def create() -> pb.BatchCreateSessionsResponse:
                 if templated:
                     drafted.extend(await draft_with_templates(tx, request.specs))
                 revision = await accept(tx, drafted, request.specs, self._pending, validate_only=request.validate_only)
@@ -124,12 +124,14 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                     result_message(position, item, found, shown_id=not request.validate_only)
                     for position, item in enumerate(drafted)
                 )
-                return pb.CreateSessionsResponse(results=results, revision=revision, incarnation=self._tail.incarnation)
+                return pb.BatchCreateSessionsResponse(
+                    results=results, revision=revision, incarnation=self._tail.incarnation
+                )
 
             if request.validate_only:
                 return await create()
             response = await requests.once(
-                tx, principal.name, "CreateSessions", request, pb.CreateSessionsResponse, create
+                tx, principal.name, "BatchCreateSessions", request, pb.BatchCreateSessionsResponse, create
             )
         self._tail.wake()
         return response

@@ -118,7 +118,7 @@ def _attempt(attempt: DesiredAttempt) -> pb.Attempt:
         if attempt.image_digest or attempt.image_id
         else None,
         shared_memory=attempt.shared_memory,
-        fence_after=fence if attempt.fence_seconds else None,
+        fence_timeout=fence if attempt.fence_seconds else None,
         egress=attempt.egress,
         mounts=[
             pb.Mount(root=mount.root, path=mount.path, target=mount.target, writable=mount.writable)

@@ -242,7 +242,7 @@ def _row(draft: Draft) -> dict[str, Any]:
         "promise_until": 0.0,
         "next_try": 0.0,
         "clearing": False,
-        "starts_at": spec.get("starts_at") or 0.0,
+        "earliest_start_time": spec.get("earliest_start_time") or 0.0,
         "open_dependencies": len(spec.get("depends_on", ())),
         "waits_for": list(spec.get("depends_on", ()))[:3],
         "kernels": json.dumps(

@@ -106,7 +106,7 @@ class QueueTable:
         self.account[number] = account
         self.sequence[number] = row["sequence"]
         self.priority[number] = row["priority"]
-        self.next_try[number] = max(row["next_try"], row["starts_at"])
+        self.next_try[number] = max(row["next_try"], row["earliest_start_time"])
         self.created[number], self.promise_until[number] = row["created"], row["promise_until"]
         self.tries[number] = self.written_tries[number] = row["tries"]
         self.note[number] = self.written_note[number] = note
@@ -239,7 +239,7 @@ def is_particular(row: Row) -> bool:
         row["failed_agents"]
         or row["clearing"]
         or row["next_try"]
-        or row["starts_at"]
+        or row["earliest_start_time"]
         or row["open_dependencies"]
         or row["agents"]
         or row["replica_placement"]

@@ -270,7 +270,7 @@ def _held_by_policy(row: Row, now: float) -> Explanation | None:
         names, number = list(row["waits_for"]), row["open_dependencies"]
         more = f" and {number - len(names)} more" if number > len(names) else ""
         return Explanation(Tier.POLICY, "DEPENDENCY", f"it waits for the success of {', '.join(names)}{more}")
-    if row["starts_at"] > now:
+    if row["earliest_start_time"] > now:
         return Explanation(Tier.POLICY, "START_TIME", "its start time has not come")
     return None
 

@@ -121,7 +121,7 @@ class SessionSpec:
     preemptible: bool = False
     bootstrap_script: str = ""
     # Seconds since 1970; not placed before then.
-    starts_at: float | None = None
+    earliest_start_time: float | None = None
     # Ids or names as asked for, ids once accepted.
     depends_on: tuple[str, ...] = ()
     retry: RetryPolicy | None = None
@@ -150,7 +150,7 @@ class SessionSpec:
         """What it asks for that not every type of session has."""
         asked = {
             Feature.BOOTSTRAP: bool(self.bootstrap_script),
-            Feature.START_TIME: self.starts_at is not None,
+            Feature.START_TIME: self.earliest_start_time is not None,
             Feature.DEPENDENCIES: bool(self.depends_on),
             Feature.RETRIES: self.retry is not None,
             Feature.CLUSTERING: self.cluster_size > 1,

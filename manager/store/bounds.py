@@ -48,7 +48,7 @@ async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:
                 THEN (options->>'pending-timeout-seconds')::int END AS seconds FROM resource_group) g
             JOIN session s ON s.resource_group = g.name AND s.state = 'PENDING'
             WHERE g.seconds > 0 AND s.state_time <= now() - make_interval(secs => g.seconds)
-                AND coalesce({json_number("s.spec->'starts_at'")}, 0) <= extract(epoch FROM now()) - g.seconds
+                AND coalesce({json_number("s.spec->'earliest_start_time'")}, 0) <= extract(epoch FROM now()) - g.seconds
                 AND NOT EXISTS (
                     SELECT FROM session_dependency d LEFT JOIN session p ON p.id = d.parent_id
                     WHERE d.child_id = s.id AND (NOT d.settled OR p.end_time > now() - make_interval(secs => g.seconds))

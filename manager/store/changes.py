@@ -224,7 +224,7 @@ _WAITING = f"""
         s.retries, s.failed_starts, extract(epoch FROM s.create_time)::float8 AS created,
         s.promise->'agents' AS promise, coalesce({json_number("s.promise->'until'")}, 0) AS promise_until,
         s.reason, s.message, coalesce(extract(epoch FROM s.next_try_time), 0)::float8 AS next_try,
-        coalesce({json_number("s.spec->'starts_at'")}, 0) AS starts_at, s.endpoint,
+        coalesce({json_number("s.spec->'earliest_start_time'")}, 0) AS earliest_start_time, s.endpoint,
         s.spec->'agents' AS agents, s.spec->'agents_strict' AS agents_strict, s.spec->>'architecture' AS architecture,
         s.spec->>'replica_placement' AS replica_placement, {json_number("s.spec->'time_limit_seconds'")} AS time_limit,
         {readable("s.spec")} AS readable,

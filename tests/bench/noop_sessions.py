@@ -1,6 +1,6 @@
 """Sessions that do nothing, from submit to finished, through two real agents with null kernels and a real database; peer: Slurm.
 
-Ours: one `CreateSessions` of all of them, to the moment when no session is live, asked over the API. PostgreSQL keeps its durable settings,
+Ours: one `BatchCreateSessions` of all of them, to the moment when no session is live, asked over the API. PostgreSQL keeps its durable settings,
 agents speak mutual TLS, everything goes through the same code as with real kernels but the kernel itself. Slurm's: one job array, the fastest
 way it has, on the same machine right after, with as many processors in name. Rounds alternate; each is reported by its median.
 """

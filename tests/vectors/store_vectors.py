@@ -68,7 +68,7 @@ async def submit(
     database: Database,
     kernels: Sequence[Amounts],
     parents: Sequence[uuid.UUID] = (),
-    starts_at: float | None = None,
+    earliest_start_time: float | None = None,
     kind: SessionType = SessionType.BATCH,
 ) -> uuid.UUID:
     """A session of kernels with these amounts, one role for each."""
@@ -85,7 +85,7 @@ async def submit(
             counts=tuple((role, 1) for role in roles),
             kernel=KernelSpec(command=("x",)),
             roles={role: KernelSpec(slots=of) for role, of in zip(roles, slots, strict=True)},
-            starts_at=starts_at,
+            earliest_start_time=earliest_start_time,
         )
     )
     assert violations == []
@@ -286,13 +286,13 @@ async def reserved_batch_start(vector: Vector, url: str) -> None:
     async with node_with(url, {"cpu": 100, "mem": 1000}) as database:
         for case, wanted in zip(vector["input"]["cases"], vector["expected"]["startable"], strict=True):
             kind = SessionType(case["type"].upper())
-            starts_at = None if case["offset_seconds"] is None else time.time() + case["offset_seconds"]
+            earliest_start_time = None if case["offset_seconds"] is None else time.time() + case["offset_seconds"]
             if case_exception("reserved_batch_start", case) is not None:
-                spec = SessionSpec("s", "default", "default", kind, starts_at=starts_at)
+                spec = SessionSpec("s", "default", "default", kind, earliest_start_time=earliest_start_time)
                 assert spec.features() - FEATURES[kind]
                 continue
             startable.append(wanted)
-            sessions.append(await submit(database, [{"cpu": 1}], starts_at=starts_at, kind=kind))
+            sessions.append(await submit(database, [{"cpu": 1}], earliest_start_time=earliest_start_time, kind=kind))
         await schedule(database)
         started = await placed(database)
     assert [session in started for session in sessions] == startable

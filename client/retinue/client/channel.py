@@ -31,7 +31,7 @@ RETRIED_METHODS = {
     # work twice, or answer that the work is done already as if it were an error.
     "retinue.manager.v1.SessionService": (
         "CreateSession",
-        "CreateSessions",
+        "BatchCreateSessions",
         "GetSession",
         "ListSessions",
         "GetSessionGraph",
@@ -79,7 +79,7 @@ RETRIED_METHODS = {
         "RemoveMembership",
         "ListTokens",
         "RevokeToken",
-        "GetQuotas",
+        "ListQuotas",
         "ListIdleOverrides",
     ),
 }

@@ -110,7 +110,7 @@ def _well_known(path: str, field: FieldDescriptor, text: str) -> Any:
             raise UsageError(f"{path} is a time such as 30s, 5m or 2h, not {text!r}")
         content = f"{float(found[1]) * _UNITS[found[2] or 's']:.9f}s"
     holder = session_pb2.SessionSpec() if kind == _TIMESTAMP else session_pb2.RetryPolicy()
-    name = "starts_at" if kind == _TIMESTAMP else "backoff"
+    name = "earliest_start_time" if kind == _TIMESTAMP else "backoff"
     try:
         json_format.ParseDict({name: content}, holder)
     except json_format.ParseError as error:

@@ -52,9 +52,9 @@ class Quotas:
         """Quotas that the caller may read, by kind and name, with what counts against them now."""
         wanted = _kind(kind) if kind else pb.QUOTA_KIND_UNSPECIFIED
 
-        async def fetch(token: str, size: int) -> pb.GetQuotasResponse:
-            request = pb.GetQuotasRequest(kind=wanted, name=name, page_size=size, page_token=token)
-            return await call(self._stub.GetQuotas, request)
+        async def fetch(token: str, size: int) -> pb.ListQuotasResponse:
+            request = pb.ListQuotasRequest(kind=wanted, name=name, page_size=size, page_token=token)
+            return await call(self._stub.ListQuotas, request)
 
         async for quota in paged(fetch, lambda page: page.quotas, limit):
             yield quota

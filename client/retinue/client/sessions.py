@@ -91,16 +91,16 @@ class Sessions:
 
     async def create_many(
         self, specs: Iterable[session_pb2.SessionSpec], *, request_id: str = "", validate_only: bool = False
-    ) -> session_service_pb2.CreateSessionsResponse:
+    ) -> session_service_pb2.BatchCreateSessionsResponse:
         """Asks for up to 10,000 sessions at once, made with `retinue.client.spec.session_spec`; each is accepted or refused by itself,
         and `results` says so in the same order.
 
         `request_id` is a UUID: the same one again answers the same. `validate_only` only checks.
         """
-        request = session_service_pb2.CreateSessionsRequest(
+        request = session_service_pb2.BatchCreateSessionsRequest(
             specs=specs, request_id=request_id or str(uuid.uuid4()), validate_only=validate_only
         )
-        return await call(self._stub.CreateSessions, request)
+        return await call(self._stub.BatchCreateSessions, request)
 
     async def get(self, session: str) -> Session:
         """One session, by id, by a prefix of it that is unique, or by name."""

@@ -25,7 +25,7 @@ class SessionOptions(TypedDict, total=False):
     `termination_grace`, `time_limit`: seconds. `agents`: to run on, `agent_choice`: `preferred` or `strict`.
     `architecture`: that the agents must have. `endpoint`: that it is a replica of,
     `replica_placement`: `spread` or `pack`. `preemptible`: may make way for sessions of higher priority.
-    `bootstrap_script`: what every kernel runs before its command. Batch only: `starts_at`, not before then, in seconds
+    `bootstrap_script`: what every kernel runs before its command. Batch only: `earliest_start_time`, not before then, in seconds
     since 1970; `depends_on`, ids or names of sessions that must succeed first;
     `max_attempts`, `retry_on_failure` and `retry_backoff` in seconds, to run it again.
     `template`: name or id of a template that all the above overrides, `template_version` by default the newest; then nothing else is required.
@@ -64,7 +64,7 @@ class SessionOptions(TypedDict, total=False):
     time_limit: float
     preemptible: bool
     bootstrap_script: str
-    starts_at: float
+    earliest_start_time: float
     depends_on: Sequence[str]
     max_attempts: int
     retry_on_failure: bool
@@ -112,8 +112,8 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
         spec.retry.max_attempts, spec.retry.on_failure = tries, options.get("retry_on_failure", False)
         if (pause := options.get("retry_backoff")) is not None:
             spec.retry.backoff.FromNanoseconds(round(pause * 1e9))
-    if (begin := options.get("starts_at")) is not None:
-        spec.starts_at.FromNanoseconds(round(begin * 1e9))
+    if (begin := options.get("earliest_start_time")) is not None:
+        spec.earliest_start_time.FromNanoseconds(round(begin * 1e9))
     _refer(spec, template, options.get("template_version", 0))
     spec.type = _session_type(options.get("type", ""), optional=bool(template))
     if mode := options.get("cluster_mode"):

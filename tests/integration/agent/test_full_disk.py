@@ -111,7 +111,7 @@ async def test_what_runs_goes_on_and_ends_on_a_full_disk(
 ) -> None:
     conversation = await agent.converse(term=1, interval=0.5)
     guarded = attempt("guarded", session_id="guarded")
-    guarded.fence_after.FromSeconds(30)
+    guarded.fence_timeout.FromSeconds(30)
     ending = attempt("ending", "sh", "-c", "while [ ! -e go ]; do sleep 0.02; done; exit 7", session_id="ending")
     wanted = [attempt("stays", session_id="stays"), attempt("goes", session_id="goes"), guarded, ending]
     await conversation.snapshot(*wanted)

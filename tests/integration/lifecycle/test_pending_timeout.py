@@ -45,7 +45,7 @@ async def test_only_time_in_which_a_session_could_have_had_a_place_counts(postgr
     assert validate_policy(Policy(options=BOUND)).pending_timeout_seconds == HOUR
     async with fresh_database(postgres) as url, node_with(url, {"cpu": 1, "mem": 1}) as database:
         plain = await submit(database, [{"cpu": 2}])
-        later = await submit(database, [{"cpu": 2}], starts_at=time.time() - HOUR / 2)
+        later = await submit(database, [{"cpu": 2}], earliest_start_time=time.time() - HOUR / 2)
         parent, finished = [await submit(database, [{"cpu": 2}]) for _ in range(2)]
         child, grown = await submit(database, [{"cpu": 2}], [parent]), await submit(database, [{"cpu": 2}], [finished])
         async with database.transaction() as tx:

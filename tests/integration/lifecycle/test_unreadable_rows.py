@@ -35,7 +35,7 @@ SPECS = {
     "no roles": "spec - 'roles'",
     "future type": """spec || '{"type": "SWARM"}'""",
     "numbers for texts": """jsonb_set(spec, '{kernel,command}', '[1, null]')""",
-    "texts for numbers": """spec || '{"starts_at": "noon", "time_limit_seconds": "long", "cluster_size": "two"}'""",
+    "texts for numbers": """spec || '{"earliest_start_time": "noon", "time_limit_seconds": "long", "cluster_size": "two"}'""",
     "a list": "'[]'",
     "null": "'null'",
 }

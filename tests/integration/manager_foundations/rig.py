@@ -140,7 +140,7 @@ def status_apart(status: Status, shown: str = "") -> Failure:
     return Failure(code, information.reason, dict(information.metadata), fields, shown or status.message)
 
 
-def reasons(answer: session_service_pb2.CreateSessionsResponse) -> list[str]:
+def reasons(answer: session_service_pb2.BatchCreateSessionsResponse) -> list[str]:
     """Why each of many sessions was refused; empty of those that were accepted."""
     return [status_apart(item.refused).reason if item.HasField("refused") else "" for item in answer.results]
 

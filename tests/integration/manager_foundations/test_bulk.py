@@ -1,4 +1,4 @@
-"""CreateSessions: many at once, each accepted or refused by itself, all in one commit and at most once."""
+"""BatchCreateSessions: many at once, each accepted or refused by itself, all in one commit and at most once."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Ada:
         self.service = service
         self.metadata = bearer(token)
 
-    async def create(self, *specs: session_pb2.SessionSpec, **values: Any) -> pb.CreateSessionsResponse:
-        return await self.stub.CreateSessions(
-            pb.CreateSessionsRequest(specs=specs, **values), metadata=self.metadata, timeout=60
+    async def create(self, *specs: session_pb2.SessionSpec, **values: Any) -> pb.BatchCreateSessionsResponse:
+        return await self.stub.BatchCreateSessions(
+            pb.BatchCreateSessionsRequest(specs=specs, **values), metadata=self.metadata, timeout=60
         )
 
     async def count(self, table: str) -> int:
@@ -132,8 +132,8 @@ async def test_the_whole_is_refused(ada: Ada) -> None:
         ({"specs": [], "request_id": "x"}, ["specs", "request_id"]),
         ({"specs": [spec()], "request_id": "x"}, ["request_id"]),
     ):
-        message = pb.CreateSessionsRequest(**values)
-        refused = await failure(ada.stub.CreateSessions(message, metadata=ada.metadata))
+        message = pb.BatchCreateSessionsRequest(**values)
+        refused = await failure(ada.stub.BatchCreateSessions(message, metadata=ada.metadata))
         assert (refused.code, refused.reason, refused.fields) == (Code.INVALID_ARGUMENT, "INVALID_FIELD", fields)
 
 

@@ -102,8 +102,8 @@ async def test_what_cannot_be_read(
             # Nobody reads what strangers send.
             assert await refusal(channel, method, content=CUT_SHORT) == (Code.UNAUTHENTICATED, "CREDENTIALS_MISSING")
     assert not [record for record in caplog.records if record.exc_info is not None]
-    no_text = account_service_pb2.GetQuotasRequest(name="xyz").SerializeToString().replace(b"xyz", b"\xff\xfe\xfd")
-    ended = await outcome(channel, "/retinue.manager.v1.AccountService/GetQuotas", no_text, metadata=token)
+    no_text = account_service_pb2.ListQuotasRequest(name="xyz").SerializeToString().replace(b"xyz", b"\xff\xfe\xfd")
+    ended = await outcome(channel, "/retinue.manager.v1.AccountService/ListQuotas", no_text, metadata=token)
     assert ended is not None
     assert taken_apart(ended).fields == ["request"]
 

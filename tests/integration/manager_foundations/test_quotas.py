@@ -52,7 +52,7 @@ class Callers:
         return (await self.accounts.SetQuota(request, metadata=self.metadata["root"])).quota
 
     async def quotas(self, caller: str, **values: Any) -> list[tuple[int, str]]:
-        answer = await self.accounts.GetQuotas(pb.GetQuotasRequest(**values), metadata=self.metadata[caller])
+        answer = await self.accounts.ListQuotas(pb.ListQuotasRequest(**values), metadata=self.metadata[caller])
         return [(quota.kind, quota.name) for quota in answer.quotas]
 
     async def create(self, caller: str, **changes: Any) -> session_service_pb2.CreateSessionResponse:
@@ -122,7 +122,7 @@ async def test_who_may(callers: Callers) -> None:
     assert await callers.quotas("ben") == [*shared, (USER, "ben")]
     assert await callers.quotas("ben", kind=USER, name="ada") == []
     assert await callers.quotas("ben", kind=PROJECT) == [(PROJECT, "default")]
-    first = await callers.accounts.GetQuotas(pb.GetQuotasRequest(page_size=3), metadata=callers.metadata["root"])
+    first = await callers.accounts.ListQuotas(pb.ListQuotasRequest(page_size=3), metadata=callers.metadata["root"])
     assert len(first.quotas) == 3
     assert await callers.quotas("root", page_size=3, page_token=first.next_page_token) == [(USER, "ada"), (USER, "ben")]
     denied = await failure(
@@ -167,14 +167,14 @@ async def test_every_violation_with_amounts(callers: Callers) -> None:
     assert await violations(callers.create("ada", project="deep")) == [
         ("users/ada", "1 of at most 1 sessions of user ada wait already")
     ]
-    found = await callers.accounts.GetQuotas(pb.GetQuotasRequest(kind=USER), metadata=callers.metadata["ada"])
+    found = await callers.accounts.ListQuotas(pb.ListQuotasRequest(kind=USER), metadata=callers.metadata["ada"])
     assert found.quotas[0].usage == pb.QuotaUsage(pending_sessions=1)
 
 
 async def test_many_at_once_are_counted_one_by_one(callers: Callers) -> None:
     await callers.set(USER, "ada", max_pending_sessions=3, highest_priority=20)
     await callers.create("ada", name="taken")
-    request = session_service_pb2.CreateSessionsRequest(
+    request = session_service_pb2.BatchCreateSessionsRequest(
         specs=[
             spec(name="a"),
             spec(name="taken"),
@@ -185,7 +185,7 @@ async def test_many_at_once_are_counted_one_by_one(callers: Callers) -> None:
         ],
         request_id=str(uuid.uuid4()),
     )
-    answer = await callers.sessions.CreateSessions(request, metadata=callers.metadata["ada"])
+    answer = await callers.sessions.BatchCreateSessions(request, metadata=callers.metadata["ada"])
     assert reasons(answer) == [
         "",
         "NAME_TAKEN",
@@ -233,12 +233,12 @@ async def test_what_is_wrong_is_named(callers: Callers, quota: pb.Quota, fields:
 
 async def test_what_is_wrong_with_a_question(callers: Callers) -> None:
     for request, fields in (
-        (pb.GetQuotasRequest(name="ada"), ["name"]),
-        (pb.GetQuotasRequest(kind=99), ["kind"]),  # type: ignore[arg-type]
-        (pb.GetQuotasRequest(page_size=-1), ["page_size"]),
-        (pb.GetQuotasRequest(page_token="x"), ["page_token"]),
+        (pb.ListQuotasRequest(name="ada"), ["name"]),
+        (pb.ListQuotasRequest(kind=99), ["kind"]),  # type: ignore[arg-type]
+        (pb.ListQuotasRequest(page_size=-1), ["page_size"]),
+        (pb.ListQuotasRequest(page_token="x"), ["page_token"]),
     ):
-        refused = await failure(callers.accounts.GetQuotas(request, metadata=callers.metadata["ada"]))
+        refused = await failure(callers.accounts.ListQuotas(request, metadata=callers.metadata["ada"]))
         assert (refused.code, refused.fields) == (Code.INVALID_ARGUMENT, fields)
 
 
@@ -250,8 +250,8 @@ async def test_what_waits_is_bounded_without_a_quota(database_url: str, tmp_path
         }
         callers = Callers(channel, service, tokens)
         await callers.create("ada")
-        many = session_service_pb2.CreateSessionsRequest(specs=[spec()] * 4)
-        made = await callers.sessions.CreateSessions(many, metadata=callers.metadata["ada"])
+        many = session_service_pb2.BatchCreateSessionsRequest(specs=[spec()] * 4)
+        made = await callers.sessions.BatchCreateSessions(many, metadata=callers.metadata["ada"])
         assert [item.HasField("accepted") for item in made.results] == [True, True, False, False]
         expected = [("users/ada", "3 of at most 3 sessions of user ada wait already")]
         assert [(item.field, item.description) for item in from_status(made.results[3].refused).violations] == expected

@@ -187,19 +187,21 @@ async def test_many_sessions_each_from_its_template(rig: Rig) -> None:
     await rig.create(name="t", spec=spb.SessionSpec(type=spb.SESSION_TYPE_BATCH, kernel=kernel(command=["true"])))
     plain = spb.SessionSpec(type=spb.SESSION_TYPE_BATCH, kernel=kernel(command=["x"]), name="plain")
     specs = [of("t", name="a"), plain, of("none"), of("t", priority=101), of("t", name="z", depends_on=["a"])]
-    request = sessions_pb.CreateSessionsRequest(specs=specs, request_id=str(uuid.uuid4()))
-    answer = await rig.sessions.CreateSessions(request, metadata=rig.metadata["ada"])
+    request = sessions_pb.BatchCreateSessionsRequest(specs=specs, request_id=str(uuid.uuid4()))
+    answer = await rig.sessions.BatchCreateSessions(request, metadata=rig.metadata["ada"])
     assert [item.accepted.name for item in answer.results] == ["a", "plain", "", "", "z"]
     assert reasons(answer) == ["", "", "NOT_FOUND", "INVALID_FIELD", ""]
     assert status_apart(answer.results[3].refused).fields == ["specs[3].priority"]
-    assert await rig.sessions.CreateSessions(request, metadata=rig.metadata["ada"]) == answer
+    assert await rig.sessions.BatchCreateSessions(request, metadata=rig.metadata["ada"]) == answer
     # A few bytes ask for much.
     many = [spb.RoleSpec(role="w", count=1000)]
     await rig.create(name="wide", spec=spb.SessionSpec(type=spb.SESSION_TYPE_INTERACTIVE, roles=many))
     await rig.create(name="long", spec=spb.SessionSpec(bootstrap_script="x" * 60_000))
     for specs in ([of("wide")] * 21, [of("long")] * 300, [of(f"n{number}") for number in range(101)]):
         refused = await failure(
-            rig.sessions.CreateSessions(sessions_pb.CreateSessionsRequest(specs=specs), metadata=rig.metadata["ada"])
+            rig.sessions.BatchCreateSessions(
+                sessions_pb.BatchCreateSessionsRequest(specs=specs), metadata=rig.metadata["ada"]
+            )
         )
         assert (refused.code, refused.fields) == (Code.INVALID_ARGUMENT, ["specs"])
 

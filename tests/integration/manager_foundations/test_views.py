@@ -134,8 +134,8 @@ async def test_lists_of_large_sessions_have_bounded_pages(callers: Callers) -> N
         template_pb.CreateTemplateRequest(template=template), metadata=callers.tokens["ada"]
     )
     spec = session_pb2.SessionSpec(template=session_pb2.TemplateReference(name="large"))
-    made = await callers.stub.CreateSessions(
-        pb.CreateSessionsRequest(specs=[spec] * NUMBER), metadata=callers.tokens["ada"]
+    made = await callers.stub.BatchCreateSessions(
+        pb.BatchCreateSessionsRequest(specs=[spec] * NUMBER), metadata=callers.tokens["ada"]
     )
     ids = [result.accepted.id for result in made.results]
     for caller in ("ada", "root"):
@@ -152,8 +152,8 @@ async def test_lists_of_large_sessions_have_bounded_pages(callers: Callers) -> N
             break
     watch.cancel()
     too_many = await failure(
-        callers.stub.CreateSessions(
-            pb.CreateSessionsRequest(specs=[spec] * (2 * NUMBER)), metadata=callers.tokens["ada"]
+        callers.stub.BatchCreateSessions(
+            pb.BatchCreateSessionsRequest(specs=[spec] * (2 * NUMBER)), metadata=callers.tokens["ada"]
         )
     )
     assert (too_many.reason, list(too_many.fields)) == ("INVALID_FIELD", ["specs"])

@@ -48,7 +48,7 @@ async def test_a_session_waits_for_its_start_time_without_being_tried(client: Cl
     at = Timestamp()
     at.FromNanoseconds(round((begin + 2.5) * 1e9))
     spec = session_spec(type="batch", command=["true"])
-    spec.starts_at.CopyFrom(at)
+    spec.earliest_start_time.CopyFrom(at)
     session = await client.sessions.create_from(spec)
     async for event in client.sessions.watch(after_revision=session.revision, session_id=session.id):
         if event.HasField("pending_reason_changed"):

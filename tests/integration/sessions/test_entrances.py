@@ -31,11 +31,11 @@ async def entrances(client: Client, session: Session) -> list[tuple[str, str, st
     found = []
     async with aclosing(client.sessions.watch(after_revision=0, session_id=session.id)) as events:
         async for event in events:
-            if event.WhichOneof("change") == "kernel_entered":
-                entered = event.kernel_entered
+            if event.WhichOneof("change") == "kernel_accessed":
+                entered = event.kernel_accessed
                 assert entered.token_id
                 assert event.create_time.seconds
-                way = words.word(words.KERNEL_WAY, entered.way)
+                way = words.word(words.ACCESS_METHOD, entered.method)
                 found.append((way, entered.user, entered.hostname, entered.port))
             if event.revision >= (session.revision or 0):
                 return found

@@ -95,7 +95,7 @@ async def test_the_used_stay_and_the_unused_go_after_a_warning(client: Client, g
     assert (await client.sessions.get(batch.id)).view.idle_checks == []
     extended = (await client.sessions.extend(kept.id, dt.timedelta(seconds=60))).view
     assert check_of(extended, pb.IDLE_CHECKER_INTERACTION).remaining.seconds >= 50
-    assert extended.HasField("extended_until")
+    assert extended.HasField("extension_end_time")
     with pytest.raises(FailedPrecondition, match="at most 1 min from now") as refused:
         await client.sessions.extend(kept.id, dt.timedelta(seconds=61))
     assert (refused.value.reason, refused.value.metadata["most"]) == ("EXTENSION_REFUSED", "60")

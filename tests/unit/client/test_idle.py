@@ -63,7 +63,7 @@ def test_what_is_left_is_shown() -> None:
     session.idle_checks.add(
         checker=idle_pb2.IDLE_CHECKER_UTILIZATION, status=idle_pb2.IDLE_STATUS_NO_DATA, measured="?"
     )
-    session.extended_until.FromSeconds(0)
+    session.extension_end_time.FromSeconds(0)
     assert check_facts(session) == [
         ("idle interaction", r"1m15s left, warned: nobody\n"),
         ("idle utilization", "-, stands still: not known now: ?"),

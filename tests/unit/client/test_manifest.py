@@ -23,7 +23,7 @@ kernel:
   type: SESSION_TYPE_BATCH
   dependsOn: [prepare]
   kernel: {command: ["true"]}
-  startsAt: 2030-01-01T00:00:00Z
+  earliestStartTime: 2030-01-01T00:00:00Z
   terminationGrace: 3s
   preemptible: true
   retry: {maxAttempts: 3, on_failure: yes}
@@ -37,13 +37,23 @@ def test_documents_and_lists() -> None:
         type="batch", name="prepare", command=["sleep", "1"], slots={"cpu": "2", "mem": "1g"}, cluster_size=0
     )
     assert list(train.depends_on) == ["prepare"]
-    assert (train.starts_at.seconds, train.termination_grace.seconds, train.preemptible) == (1893456000, 3, True)
+    assert (train.earliest_start_time.seconds, train.termination_grace.seconds, train.preemptible) == (
+        1893456000,
+        3,
+        True,
+    )
     assert (train.retry.max_attempts, train.retry.on_failure) == (3, True)
 
 
 def test_what_is_printed_can_be_read_again() -> None:
     spec = session_spec(
-        type="batch", name="a", command=["x"], max_attempts=2, retry_backoff=1.5, depends_on=["b"], starts_at=2e9
+        type="batch",
+        name="a",
+        command=["x"],
+        max_attempts=2,
+        retry_backoff=1.5,
+        depends_on=["b"],
+        earliest_start_time=2e9,
     )
     shown = session_pb2.Session(id="1", spec=spec, state=session_pb2.SESSION_STATE_RUNNING, owner="me")
     text = yaml.safe_dump(json_format.MessageToDict(shown))

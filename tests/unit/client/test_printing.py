@@ -197,12 +197,12 @@ def test_event_lines() -> None:
     assert lines[0] == "1  0b9b4f0e  work: PENDING"
     assert lines[2] == "3  0b9b4f0e  main1 SCHEDULED on n1"
     assert lines[-1] == f"{len(lines)}  0b9b4f0e  TERMINATED, exit code 0 (COMMAND_ENDED)"
-    entered = pb.KernelEntered(way=pb.KERNEL_WAY_ATTACH, hostname="sub1", user="a\x1bda")
-    assert event_line(pb.SessionEvent(revision=3, session_id=ID, kernel_entered=entered)) == (
+    entered = pb.KernelAccessed(method=pb.ACCESS_METHOD_ATTACH, hostname="sub1", user="a\x1bda")
+    assert event_line(pb.SessionEvent(revision=3, session_id=ID, kernel_accessed=entered)) == (
         r"3  0b9b4f0e  a\x1bda enters sub1: attach"
     )
-    by_port = pb.KernelEntered(way=pb.KERNEL_WAY_PORT, hostname="main1", user="ada", port=7001)
-    line = event_line(pb.SessionEvent(revision=4, session_id=ID, kernel_entered=by_port))
+    by_port = pb.KernelAccessed(method=pb.ACCESS_METHOD_PORT, hostname="main1", user="ada", port=7001)
+    line = event_line(pb.SessionEvent(revision=4, session_id=ID, kernel_accessed=by_port))
     assert line == "4  0b9b4f0e  ada enters main1: port 7001"
 
 

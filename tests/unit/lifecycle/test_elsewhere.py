@@ -32,7 +32,7 @@ def waiting(**changes: Any) -> dict[str, Any]:
         **dict.fromkeys(("agents", "agents_strict", "architecture", "replica_placement", "time_limit", "promise")),
         "readable": True,
         **dict.fromkeys(("tries", "open_dependencies", "retries", "failed_starts"), 0),
-        **dict.fromkeys(("next_try", "starts_at", "created", "promise_until"), 0.0),
+        **dict.fromkeys(("next_try", "earliest_start_time", "created", "promise_until"), 0.0),
         "failed_agents": [],
         "waits_for": [],
         "clearing": False,
@@ -85,7 +85,7 @@ def test_who_fits_at_home_waits_for_their_turn_there() -> None:
     "changes",
     [
         {"open_dependencies": 1, "waits_for": ["other"]},
-        {"starts_at": NOW + 1},
+        {"earliest_start_time": NOW + 1},
         {"next_try": NOW + 1},
         {"agents": ["of-own"], "agents_strict": True},
         {"architecture": "aarch64"},

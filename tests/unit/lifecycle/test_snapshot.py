@@ -50,7 +50,7 @@ def waiting(owner: str, project: str = "p", **slots: int) -> dict[str, Any]:
         "reason": "",
         "message": "",
         "next_try": 0.0,
-        "starts_at": 0.0,
+        "earliest_start_time": 0.0,
         "endpoint": "",
         "agents": None,
         "agents_strict": None,

@@ -14,9 +14,9 @@ from retinue.manager.v1 import session_service_pb2 as pb
 CLIENT_BYTES = 4 * 1024 * 1024
 
 
-def refused() -> pb.CreateSessionsResult:
+def refused() -> pb.BatchCreateSessionsResult:
     error = InvalidRequest([("s" * 128, "d" * 200)] * 20)
-    return pb.CreateSessionsResult(refused=error.status())
+    return pb.BatchCreateSessionsResult(refused=error.status())
 
 
 def reason_of(status: Status) -> str:
@@ -26,23 +26,23 @@ def reason_of(status: Status) -> str:
     return str(information.reason)
 
 
-def previewed() -> pb.CreateSessionsResult:
+def previewed() -> pb.BatchCreateSessionsResult:
     shortfall = pb.Shortfall(
         hostname="h" * 40, slot="cuda.device", requested="1", best_agent="a" * 63, free="0", short="1"
     )
     preview = pb.PlacementPreview(reason="NO_CAPACITY", message="m" * 400, shortfalls=[shortfall] * 20)
-    return pb.CreateSessionsResult(accepted=pb.AcceptedSession(name="n" * 63, preview=preview))
+    return pb.BatchCreateSessionsResult(accepted=pb.AcceptedSession(name="n" * 63, preview=preview))
 
 
-def accepted() -> pb.CreateSessionsResult:
-    return pb.CreateSessionsResult(accepted=pb.AcceptedSession(id=str(uuid.UUID(int=7)), name="n" * 63))
+def accepted() -> pb.BatchCreateSessionsResult:
+    return pb.BatchCreateSessionsResult(accepted=pb.AcceptedSession(id=str(uuid.UUID(int=7)), name="n" * 63))
 
 
 def test_as_many_as_may_be_asked_for_fit() -> None:
     for make in (refused, previewed, accepted):
         results = bounded(make() for _ in range(MAX_SPECS))
         assert len(results) == MAX_SPECS
-        assert pb.CreateSessionsResponse(results=results, revision=2**60).ByteSize() < CLIENT_BYTES
+        assert pb.BatchCreateSessionsResponse(results=results, revision=2**60).ByteSize() < CLIENT_BYTES
         # The first have all that is to be said, and the last what they are.
         assert results[0] == make()
         assert reason_of(results[-1].refused) == ("INVALID_FIELD" if make is refused else "")

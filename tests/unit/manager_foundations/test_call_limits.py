@@ -23,7 +23,7 @@ from manager.store.lanes import POOL_SIZES, Lane
 
 LIGHT = "/retinue.manager.v1.SessionService/GetSession"
 HEAVY = "/retinue.manager.v1.SessionService/ListSessions"
-BULK = "/retinue.manager.v1.SessionService/CreateSessions"
+BULK = "/retinue.manager.v1.SessionService/BatchCreateSessions"
 ADA, BOB = Caller(CallerClass.USER, "ada"), Caller(CallerClass.USER, "bob")
 ROOT, NODE = Caller(CallerClass.ADMIN, "root"), Caller(CallerClass.AGENT, "node")
 SMALL: Mapping[tuple[CallerClass, Weight], Limit] = {
@@ -144,7 +144,7 @@ def test_calls_that_may_read_all_rows_of_a_kind_are_heavy() -> None:
     lists = {method for method in lists if not method.endswith("/ListFiles")}
     assert lists <= {method for method, weight in _WEIGHTS.items() if weight is Weight.HEAVY}
     others = ("SessionService/GetSessionGraph", "SessionService/ExplainSession", "TemplateService/RenderTemplate")
-    for name in (*others, "FleetService/VerifyLedger", "AccountService/GetQuotas"):
+    for name in (*others, "FleetService/VerifyLedger", "AccountService/ListQuotas"):
         assert weight_of(f"/retinue.manager.v1.{name}") is Weight.HEAVY
 
 

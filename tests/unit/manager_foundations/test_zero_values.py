@@ -39,7 +39,7 @@ SESSION = {
 TEMPLATE = {path: rule if rule == REFUSED and path != "type" else None for path, rule in SESSION.items()}
 RULES: dict[str, dict[str, str | None]] = {
     "CreateSession": {f"spec.{path}": rule for path, rule in SESSION.items()},
-    "CreateSessions": {f"specs.{path}": rule for path, rule in SESSION.items()},
+    "BatchCreateSessions": {f"specs.{path}": rule for path, rule in SESSION.items()},
     "CreateTemplate": {f"template.spec.{path}": rule for path, rule in TEMPLATE.items()},
     "UpdateTemplate": {f"template.spec.{path}": rule for path, rule in TEMPLATE.items()},
     "CreateUser": {"user.role": "USER_ROLE_USER", "user.memberships.role": REFUSED},
@@ -60,7 +60,7 @@ RULES: dict[str, dict[str, str | None]] = {
 SOUND_SPEC = {"name": "s", "project": "p", "type": "SESSION_TYPE_INTERACTIVE"}
 SOUND: dict[str, dict[str, Any]] = {
     "CreateSession": {"spec": SOUND_SPEC},
-    "CreateSessions": {"specs": [SOUND_SPEC]},
+    "BatchCreateSessions": {"specs": [SOUND_SPEC]},
     "CreateTemplate": {"template": {"name": "t"}},
     "UpdateTemplate": {"template": {"name": "t", "spec": {}}},
     "CreateUser": {"user": {"name": "u"}},
@@ -145,7 +145,7 @@ def _enum_of(message: Descriptor, path: str) -> EnumDescriptor:
 
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "CreateSession": lambda request: _spec(request.spec),
-    "CreateSessions": lambda request: [_spec(spec) for spec in request.specs],
+    "BatchCreateSessions": lambda request: [_spec(spec) for spec in request.specs],
     "CreateTemplate": lambda request: _template(request.template),
     "UpdateTemplate": lambda request: _template(updated(request, "", session_pb2.SessionSpec())),
     "CreateUser": checked_user,

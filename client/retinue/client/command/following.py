@@ -95,10 +95,10 @@ def event_line(event: session_pb2.SessionEvent) -> str:
         kernel = event.kernel_moved
         state = words.word(words.KERNEL_STATE, kernel.to_state)
         return f"{head}  {safe(kernel.hostname)} {state} on {or_dash(kernel.agent)}"
-    if change == "kernel_entered":
-        entered = event.kernel_entered
+    if change == "kernel_accessed":
+        entered = event.kernel_accessed
         place = " ".join(filter(None, (str(entered.port or ""), safe(entered.service))))
-        way = words.word(words.KERNEL_WAY, entered.way).lower().replace("_", " ") + (f" {place}" if place else "")
+        way = words.word(words.ACCESS_METHOD, entered.method).lower().replace("_", " ") + (f" {place}" if place else "")
         return f"{head}  {safe(entered.user)} enters {safe(entered.hostname)}: {way}"
     if change == "pending_reason_changed":
         changed = event.pending_reason_changed

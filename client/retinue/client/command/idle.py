@@ -110,8 +110,8 @@ def check_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
         note = {"GRACE": ", in its grace period", "NO_DATA": ", stands still: not known now", "WARNED": ", warned"}
         title = f"idle {words.word(words.IDLE_CHECKER, check.checker).lower()}"
         facts.append((title, f"{left}{note.get(status, '')}: {safe(check.measured)}"))
-    if session.HasField("extended_until"):
-        until = dt.datetime.fromtimestamp(session.extended_until.seconds, dt.UTC)
+    if session.HasField("extension_end_time"):
+        until = dt.datetime.fromtimestamp(session.extension_end_time.seconds, dt.UTC)
         facts.append(("extended until", f"{until:%Y-%m-%d %H:%M:%S} UTC"))
     return facts
 

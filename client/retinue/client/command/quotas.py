@@ -53,7 +53,7 @@ async def list_quotas(connection: Connection, kind: str | None, output: str) -> 
     """Lists quotas by kind and name: what counts against each, and its limits."""
     async with connection.client() as client:
         quotas = [quota async for quota in client.quotas.list(kind=kind or "")]
-    print_list(output, pb.GetQuotasResponse(quotas=quotas), quotas, _columns(), lambda quota: quota.name)
+    print_list(output, pb.ListQuotasResponse(quotas=quotas), quotas, _columns(), lambda quota: quota.name)
 
 
 @quotas_command.command("set")

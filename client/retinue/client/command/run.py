@@ -185,7 +185,7 @@ def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
 def _add_batch_options(spec: session_pb2.SessionSpec, given: dict[str, Any]) -> None:
     spec.depends_on.extend(given["depends_on"])
     if given["starts_at"] is not None:
-        spec.starts_at.FromDatetime(given["starts_at"])
+        spec.earliest_start_time.FromDatetime(given["starts_at"])
     if given["bootstrap"] is not None:
         spec.bootstrap_script = given["bootstrap"].read()
     if given["retry"] is None:
