@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+# Between two cancellations of the same work: of one exchange, and of work that may have cleaning up to do.
+_CANCEL_SECONDS = 1.0
+_CLEANING_SECONDS = 5.0
 
 
 async def cancellable(work: Coroutine[Any, Any, T]) -> T:
@@ -20,9 +23,9 @@ async def cancellable(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait((task,))
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    except asyncio.CancelledError:
+        await _wait_out(task, 0.0, _CLEANING_SECONDS)
+        raise
     return task.result()
 
 
@@ -40,22 +43,25 @@ async def shielded(work: Coroutine[Any, Any, T], grace_seconds: float, limit_sec
         raise
     if not task.done():
         task.cancel()
-        await _wait_out(task, math.inf)
+        await _wait_out(task, _CANCEL_SECONDS)
         raise TimeoutError(f"not done after {limit_seconds} s")
     return await task
 
 
-async def _wait_out(task: asyncio.Future[Any], grace_seconds: float) -> None:
-    """Waits until `task` has ended, cancels it after `grace_seconds`, and ignores what it raises and further cancellation of the caller."""
+async def _wait_out(task: asyncio.Future[Any], grace_seconds: float, interval: float = _CANCEL_SECONDS) -> None:
+    """Waits until `task` has ended, and ignores what it raises and further cancellation of the caller.
+
+    Cancels the task after `grace_seconds`, and again after each `interval` seconds: work that loses a cancellation, or waits after it for a
+    server that says nothing, would otherwise be waited for without end.
+    """
     clock = asyncio.get_running_loop().time
-    patience = clock() + grace_seconds
+    next_cancel = clock() + grace_seconds
     while not task.done():
-        left = patience - clock()
-        if left <= 0:
+        if clock() >= next_cancel:
             task.cancel()
-            left = patience = math.inf
+            next_cancel = clock() + interval
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait((task,), timeout=None if math.isinf(left) else left)
+            await asyncio.wait((task,), timeout=next_cancel - clock())
     if not task.cancelled():
         # Retrieved, so that asyncio does not report it as an error that was ignored.
         task.exception()

@@ -44,6 +44,8 @@ _CONFLICTS = ("40001", "40P01", "55P03")
 
 _DIALECT = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
 
+_DRIVER_ERRORS = (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.OperationalError, OSError)
+
 # Where a transaction keeps the events it has appended to the journal.
 APPENDED = "appended"
 
@@ -176,13 +178,18 @@ class Database:
                 yield tx
                 await tx.commit()
                 committed = True
-            finally:
-                # Rolls back what was not committed.
+            except BaseException:
+                # What ended the block is raised, a cancellation above all, and not what its rollback met on a broken connection.
+                with contextlib.suppress(*_DRIVER_ERRORS):
+                    await tx.close()
+                raise
+            else:
                 await tx.close()
+            finally:
                 if engine.pool is not pool:
                     # Closed meanwhile: the connection went back to a pool that nothing uses or closes any more.
                     await shielded(greenlet_spawn(pool.dispose), _GRACE_SECONDS)
-        except (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.OperationalError, OSError) as error:
+        except _DRIVER_ERRORS as error:
             raised = translate(error)
             if raised is None:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from manager.cancellation import shielded
+from manager.cancellation import cancellable, shielded
 from manager.store.database import Database, Statement, StoreUnavailable, Transaction
 from manager.store.lanes import Lane
 from tests.integration.manager_foundations.cancelling import broken_off_at, cancelled_at
@@ -215,3 +216,45 @@ async def test_work_that_does_not_end_is_cancelled_after_a_while() -> None:
     async with asyncio.timeout(10):
         await asyncio.wait((caller,))
     assert caller.cancelled()
+
+
+async def test_work_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manager.cancellation._CLEANING_SECONDS", 0.01)
+    monkeypatch.setattr("manager.cancellation._CANCEL_SECONDS", 0.01)
+    for waiting in (cancellable, lambda work: shielded(work, 0.0)):
+        begun, lost = asyncio.Event(), asyncio.Event()
+
+        async def work(begun: asyncio.Event = begun, lost: asyncio.Event = lost) -> None:
+            begun.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            lost.set()
+            await asyncio.Event().wait()
+
+        caller = asyncio.create_task(waiting(work()))
+        await begun.wait()
+        caller.cancel()
+        async with asyncio.timeout(10):
+            await asyncio.wait((caller,))
+        assert lost.is_set()
+        assert caller.cancelled()
+
+
+async def test_a_cancelled_transaction_is_cancelled_whatever_its_rollback_meets(narrow: Database) -> None:
+    pid: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def use() -> None:
+        async with narrow.transaction() as tx:
+            pid.set_result((await tx.execute(text("SELECT pg_backend_pid()"))).scalar_one())
+            await asyncio.Event().wait()
+
+    user = asyncio.create_task(use())
+    server = await narrow.connect("test")
+    try:
+        # Ended at the server while the block holds the connection: its rollback finds it broken.
+        await server.execute("SELECT pg_terminate_backend(%s, 5000)", (await pid,))
+    finally:
+        await server.close()
+    user.cancel()
+    await asyncio.wait((user,))
+    assert user.cancelled()
