@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,7 +23,6 @@ from tests.integration.agent.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.integration.agent.conftest import Agent, Backends, Place
 
@@ -254,3 +254,12 @@ def test_damaged_files_are_reported_and_kept_in_bounds(tmp_path: Path, monkeypat
     conditions.update(ConditionType.STATE_DAMAGED, "")
     assert conditions.all() == ()
     assert len(changes) == 3
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+def test_what_cannot_be_kept_is_removed(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A file that stays where it is would be found damaged again and again."""
+    (tmp_path / DIRECTORY).touch()
+    make(tmp_path / "odd")
+    DamagedFiles(tmp_path / DIRECTORY).set_aside(tmp_path / "odd", "a test")
+    assert not (tmp_path / "odd").exists()
