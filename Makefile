@@ -63,7 +63,8 @@ check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, import rules
 	scripts/check-proto-width
 	$(VENV)/bin/lint-imports
 
-format: $(DEV) ## lay out Python and protos
+format: $(DEV) ## lay out Python, protos and Markdown
+	$(PY) -m docs.generator.wrapping $$(git ls-files '*.md')
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/buf format --write

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from docs.generator import api, commands, errors, scheduling, states, streams
 from docs.generator.protos import Contract
+from docs.generator.wrapping import wrap
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = Path("docs/reference")
@@ -23,7 +24,7 @@ def pages(root: Path = ROOT) -> dict[Path, str]:
         "commands.md": commands.page(),
         **{f"api/{name}": text for name, text in api.pages(contract).items()},
     }
-    return {REFERENCE / name: _MADE + text for name, text in made.items()}
+    return {REFERENCE / name: wrap(_MADE + text) for name, text in made.items()}
 
 
 def write(root: Path) -> list[Path]:

@@ -46,7 +46,8 @@ def test_a_diagram_has_every_move_and_no_other(moves: Any) -> None:
 def test_everything_in_the_contract_has_its_comment_on_a_page() -> None:
     contract, made = Contract.read(ROOT / "protos"), pages()
     for file in contract.files:
-        text = next(text for path, text in made.items() if path.name == file.page and path.parent.name == "api")
+        page = next(text for path, text in made.items() if path.name == file.page and path.parent.name == "api")
+        text = page + " ".join(page.split())
         for service, _ in file.services():
             for method, comment in file.methods(service):
                 assert f"### {method.name}\n" in text
