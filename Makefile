@@ -64,7 +64,7 @@ check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, import rules
 	$(VENV)/bin/lint-imports
 
 format: $(DEV) ## lay out Python, protos and Markdown
-	$(PY) -m docs.generator.wrapping $$(git ls-files '*.md')
+	$(PY) docs/generator/wrapping.py $$(git ls-files '*.md')
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/buf format --write

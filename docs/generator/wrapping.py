@@ -1,4 +1,4 @@
-"""Wraps the prose of Markdown pages: `python -m docs.generator.wrapping FILE…` rewrites those that are not wrapped.
+"""Wraps the prose of Markdown pages: `python docs/generator/wrapping.py FILE…` rewrites those that are not wrapped.
 
 Tables, code, headings, comments and definitions of links stay as they are; code spans and addresses are never broken.
 """

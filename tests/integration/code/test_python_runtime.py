@@ -40,7 +40,13 @@ def test_debians_interpreter_finds_the_packages(tmp_path: Path) -> None:
     built = subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path)
     root = Path(built.stdout.strip())
     # As the launcher starts it, but for the place.
-    linker = [str(root / "lib" / "linker"), "--argv0", str(root / "bin" / "python3"), "--library-path", str(root / "lib")]
+    linker = [
+        str(root / "lib" / "linker"),
+        "--argv0",
+        str(root / "bin" / "python3"),
+        "--library-path",
+        str(root / "lib"),
+    ]
     asked = [*linker, str(root / "bin" / "interpreter"), "-c", "import in_a_kernel; print(in_a_kernel.VALUE)"]
     done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("42\n", "")
