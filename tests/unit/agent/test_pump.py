@@ -106,6 +106,7 @@ def test_the_oldest_part_is_given_back_and_offsets_stay_true(program: Path, plac
     assert content[-LIMIT : -LIMIT + 1024] == b"%-1023d\n" % (15 << 10)
 
 
+@pytest.mark.root
 def test_a_full_disk_leaves_a_gap_and_holds_nobody_up(program: Path, tmp_path: Path) -> None:
     def on_small_disk(action: Callable[[], None]) -> None:
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_FS)

@@ -12,6 +12,8 @@ from agent.attempts import Mount
 from agent.backends.mapped import can_be_mapped, swapped
 from agent.backends.users import LARGEST, UserRange, Users, UsersError, next_uid, parse_range
 
+pytestmark = pytest.mark.root
+
 SMALL = UserRange(70_000, 70_002)
 
 

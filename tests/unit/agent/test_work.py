@@ -17,6 +17,8 @@ from agent.backends import arrival, work
 from agent.backends.arrival import Announced, Arrival, BusyError, DigestError, NoSpaceError, sweep
 from agent.backends.work import MissingError, PathError, RefusedError
 
+pytestmark = pytest.mark.root
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:

@@ -64,6 +64,7 @@ def test_each_lack_is_named_with_its_remedy(facts: Facts, name: str, state: str,
     assert remedy in finding.remedy
 
 
+@pytest.mark.root
 def test_this_machine() -> None:
     """It runs the tests, so it has what a node needs; whether an engine runs beside them is open."""
     result = CliRunner().invoke(doctor_command, ["-o", "json"], standalone_mode=False)
