@@ -70,7 +70,7 @@ format: $(DEV) ## lay out Python, protos and Markdown
 	$(VENV)/bin/buf format --write
 
 programs: $(INSTALLED) ## what is put inside kernels, built once: ssh for every image; needs root
-	$(PY) -m agent.kernel
+	$(PY) -m retinue.agent.kernel
 
 unit: $(DEV) $(STUBS) ## the tests that start nothing, as any user
 	$(VENV)/bin/pytest -n auto $(if $(filter 0,$(shell id -u)),,-m 'not root') $(PURE)
@@ -82,7 +82,7 @@ soak: programs ## impatient clients beside random kills for MINUTES (30); needs 
 	$(PY) -m tests.soak --minutes $(or $(MINUTES),30)
 
 demo: $(NODE) $(STUBS) ## the main job on two nodes of this machine; needs root
-	$(PY) -m agent.kernel --without-ssh
+	$(PY) -m retinue.agent.kernel --without-ssh
 	$(PY) -m demo
 
 bench: $(INSTALLED) ## every figure as a ratio, and the table in docs/performance.md; needs root

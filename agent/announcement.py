@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
-from agent.enrollment import channel_options
-from agent.identity import new_key
-from agent.managers import ManagerChoice, agent_endpoints
+from retinue.agent.enrollment.enrollment import channel_options
+from retinue.agent.enrollment.identity import new_key
+from retinue.agent.enrollment.managers import ManagerChoice, agent_endpoints
 from retinue.manager.v1 import enrollment_service_pb2, enrollment_service_pb2_grpc
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Sequence
 
-    from agent.api.sync import SyncService
-    from agent.identity import IdentityStore
+    from retinue.agent.api.sync import SyncService
+    from retinue.agent.enrollment.identity import IdentityStore
 
 log = logging.getLogger(__name__)
 

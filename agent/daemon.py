@@ -16,51 +16,51 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.announcement import Announcement, Announcer
-from agent.api.server import Server
-from agent.api.sync import SyncService
-from agent.api.terms import Terms
-from agent.attempts import CPU
-from agent.backends.dispatch import Dispatch
-from agent.backends.docker import DockerBackend, has_records
-from agent.backends.docker_engine import find_host
-from agent.backends.docker_kernels import DockerOptions
-from agent.backends.kernels import ProcessOptions
-from agent.backends.null import NullBackend
-from agent.backends.process import ProcessBackend
-from agent.backends.registry_addresses import RegistryAddresses
-from agent.backends.users import UserRange
-from agent.code.workspaces import Workspaces
-from agent.conditions import Conditions
-from agent.damaged import DIRECTORY, DamagedFiles, report_damage
-from agent.disk import Disk
-from agent.enrollment import enroll
-from agent.exclusive import lock
-from agent.identity import Identity, IdentityError, IdentityStore, instance_of
-from agent.kernel.build import CACHE
-from agent.kernel.ssh_programs import find_programs
-from agent.logs import log_tasks
-from agent.managers import split_address
-from agent.network.hosts import hosts_text
-from agent.network.name_servers import read
-from agent.network.name_servers import text as resolver_text
-from agent.network.node import NodeNetworks, addresses_of
-from agent.network.underlay import find_uplink
-from agent.reconcile.fence import Fence
-from agent.reconcile.loop import Reconciler
-from agent.resources.discovery import capacity, discover, parallel_starts
-from agent.resources.holdings import Holdings
-from agent.resources.sampler import Sampler
-from agent.resources.topology import cores_by_node, find_gpus
+from retinue.agent.announcement import Announcement, Announcer
+from retinue.agent.api.server import Server
+from retinue.agent.api.sync import SyncService
+from retinue.agent.api.terms import Terms
+from retinue.agent.attempts import CPU
+from retinue.agent.code.workspaces import Workspaces
+from retinue.agent.conditions import Conditions
+from retinue.agent.docker.backend import DockerBackend, has_records
+from retinue.agent.docker.containers import DockerOptions
+from retinue.agent.docker.engine import find_host
+from retinue.agent.docker.registry_addresses import RegistryAddresses
+from retinue.agent.enrollment.enrollment import enroll
+from retinue.agent.enrollment.identity import Identity, IdentityError, IdentityStore, instance_of
+from retinue.agent.enrollment.managers import split_address
+from retinue.agent.fencing.lease import Fence
+from retinue.agent.host.users import UserRange
+from retinue.agent.kernel.build import CACHE
+from retinue.agent.kernel.ssh_programs import find_programs
+from retinue.agent.logs import log_tasks
+from retinue.agent.network.core.hosts import hosts_text
+from retinue.agent.network.name_servers import read
+from retinue.agent.network.name_servers import text as resolver_text
+from retinue.agent.network.node import NodeNetworks, addresses_of
+from retinue.agent.network.underlay import find_uplink
+from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.process.sandboxes import ProcessOptions
+from retinue.agent.reconcile.loop import Reconciler
+from retinue.agent.resources.core.holdings import Holdings
+from retinue.agent.resources.discovery import capacity, discover, parallel_starts
+from retinue.agent.resources.sampler import Sampler
+from retinue.agent.resources.topology import cores_by_node, find_gpus
+from retinue.agent.runtime.null import NullBackend
+from retinue.agent.runtimes import Dispatch
+from retinue.agent.state.damaged import DIRECTORY, DamagedFiles, report_damage
+from retinue.agent.state.disk import Disk
+from retinue.agent.state.exclusive import lock
 from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent.backends.backend import Backend
-    from agent.network.observed import Uplink
-    from agent.network.topology import Network
-    from agent.resources.discovery import Node
+    from retinue.agent.network.core.observed import Uplink
+    from retinue.agent.network.core.topology import Network
+    from retinue.agent.resources.discovery import Node
+    from retinue.agent.runtime.contract import Backend
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
         containers = await asyncio.to_thread(_containers, settings, node, resolver, common, registries)
         if await asyncio.to_thread(find_programs) is None:
             log.warning(
-                "kernels of one session cannot reach each other by ssh: `python -m agent.kernel` builds what is missing"
+                "kernels of one session cannot reach each other by ssh: `python -m retinue.agent.kernel` builds what is missing"
             )
         backend = Dispatch(_processes(settings, node, resolver, common), containers)
     networks = NodeNetworks(

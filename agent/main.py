@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import click
 import grpc
 
-from agent import logs
+from retinue.agent import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.backends.users import UserRange
+    from retinue.agent.host.users import UserRange
 
 _AGENT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def _slots(_context: click.Context, _parameter: click.Parameter, value: str) -> dict[str, int]:
-    from agent.amounts import parse_slots  # noqa: PLC0415 - kept out of `--help`
+    from retinue.agent.resources.core.amounts import parse_slots  # noqa: PLC0415 - kept out of `--help`
 
     try:
         return parse_slots(value)
@@ -31,7 +31,7 @@ def _slots(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 
 
 def _uid_range(_context: click.Context, _parameter: click.Parameter, value: str) -> UserRange:
-    from agent.backends.users import parse_range  # noqa: PLC0415 - kept out of `--help`
+    from retinue.agent.host.users import parse_range  # noqa: PLC0415 - kept out of `--help`
 
     try:
         return parse_range(value)
@@ -40,7 +40,7 @@ def _uid_range(_context: click.Context, _parameter: click.Parameter, value: str)
 
 
 def _managers(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    from agent.managers import parse_managers  # noqa: PLC0415 - kept out of `--help`
+    from retinue.agent.enrollment.managers import parse_managers  # noqa: PLC0415 - kept out of `--help`
 
     try:
         return parse_managers(value)
@@ -191,11 +191,11 @@ def run(  # noqa: PLR0917 - one per option
     registry_allow: tuple[str, ...],
 ) -> None:
     """Runs the agent until it is told to end; kernels run on then."""
-    from agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
-    from agent.backends.backend import BackendError  # noqa: PLC0415
-    from agent.exclusive import InUseError  # noqa: PLC0415
-    from agent.identity import IdentityError  # noqa: PLC0415
-    from agent.network.errors import NetworkError  # noqa: PLC0415
+    from retinue.agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
+    from retinue.agent.enrollment.identity import IdentityError  # noqa: PLC0415
+    from retinue.agent.errors import BackendError  # noqa: PLC0415
+    from retinue.agent.network.errors import NetworkError  # noqa: PLC0415
+    from retinue.agent.state.exclusive import InUseError  # noqa: PLC0415
 
     settings = daemon.Settings(
         agent_id=agent_id,

@@ -10,8 +10,8 @@ from dataclasses import replace
 from demo import cleaning, code, containers, fairness, placement, word_count
 from demo.stage import DemoError, Stage
 from retinue.client import RetinueError
-from retinue.client.local import engine
-from retinue.client.local.cluster import Cluster, ClusterOptions
+from retinue.devtools import engine
+from retinue.devtools.cluster import Cluster, ClusterOptions
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OPTIONS = ClusterOptions(agents=2, slots={"cpu": "9", "mem": "18g"}, prefix="demo-")

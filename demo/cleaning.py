@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from retinue.client.local.threads import in_thread
+from retinue.devtools.threads import in_thread
 
 if TYPE_CHECKING:
     from demo.stage import Stage
     from retinue.client import Client
-    from retinue.client.local.cluster import Cluster
+    from retinue.devtools.cluster import Cluster
 
 _SECONDS = 30.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from agent.kernel.build import BuildError
-from agent.kernel.python_runtime import build_runtime
 from demo.stage import DemoError
+from retinue.agent.kernel.build import BuildError
+from retinue.agent.kernel.python_runtime import build_runtime
 
 if TYPE_CHECKING:
     from demo.stage import Stage

@@ -9,7 +9,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from retinue.client.local import engine
+from retinue.devtools import engine
 
 REPOSITORY, TAG = "retinue-demo/words", "1"
 IMAGE = f"{REPOSITORY}:{TAG}"

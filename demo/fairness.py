@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from demo.stage import Stage
     from retinue.client import Client, Session
-    from retinue.client.local.cluster import Cluster
+    from retinue.devtools.cluster import Cluster
 
 GROUP = "paper"
 # Twice the paper's cluster of 9 CPU and 18 GB; ada and ben ask for what its owners A and B ask for.

@@ -7,13 +7,13 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from retinue.client import words
-from retinue.client.local import leftovers, nodes
+from retinue.devtools import leftovers, nodes
 from retinue.manager.v1 import session_pb2
 
 if TYPE_CHECKING:
     from demo.stage import Stage
     from retinue.client import Client, Session
-    from retinue.client.local.cluster import Cluster
+    from retinue.devtools.cluster import Cluster
 
 _SECONDS = 60.0
 _EXIT_CODE = 3

@@ -1,6 +1,10 @@
 """The manager: takes sessions, queues them fairly, places them and follows every change."""
 
 import os
+from pkgutil import extend_path
+
+# The generated stubs of the contract are another part of this package, in a checkout in another folder.
+__path__ = extend_path(__path__, __name__)
 
 # gRPC reads it when it is loaded. Its handlers around a fork stop threads of a server that runs; whatever the manager starts needs
 # none of them.

@@ -14,15 +14,15 @@ import click
 import psycopg
 import sqlalchemy
 
-from manager import installation, options
-from manager.installation import CA_CERTIFICATE, CA_KEY, BusyError, MismatchError
-from manager.logs import configure_logging
-from manager.store.backups import invariants, rows
-from manager.store.backups.archive import Archive, BadBackupError, Manifest, opened, writing
-from manager.store.backups.restore import OccupiedError, begin_incarnation, restore
-from manager.store.database import StoreUnavailable, translate
-from manager.store.embedded import EmbeddedServer, EmbeddedServerError
-from manager.store.migrations import (
+from retinue.manager import installation, options
+from retinue.manager.installation import CA_CERTIFICATE, CA_KEY, BusyError, MismatchError
+from retinue.manager.logs import configure_logging
+from retinue.manager.store.backups import invariants, rows
+from retinue.manager.store.backups.archive import Archive, BadBackupError, Manifest, opened, writing
+from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore
+from retinue.manager.store.database import StoreUnavailable, translate
+from retinue.manager.store.embedded import EmbeddedServer, EmbeddedServerError
+from retinue.manager.store.migrations import (
     NoDatabaseError,
     SchemaTooNewError,
     SchemaTooOldError,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.identity.authority import Authority
-from manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, is_secret, new_secret
-from manager.store import accounts, agents
-from manager.store.database import Database
+from retinue.manager.identity.authority import Authority
+from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, is_secret, new_secret
+from retinue.manager.store import accounts, agents
+from retinue.manager.store.database import Database
 
 ADMINISTRATOR, PROJECT, GROUP = "admin", "default", "default"
 FILE = "dev.json"

@@ -1,4 +1,4 @@
-"""The command `retinue-manager health`; also `python -m manager.health`, which takes a tenth of the time since it loads nothing else."""
+"""The command `retinue-manager health`; also `python -m retinue.manager.health`, which takes a tenth of the time since it loads nothing else."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from manager import options
-from manager.api.health import is_serving
+from retinue.manager import options
+from retinue.manager.server.health import is_serving
 
 
 @click.command("health")

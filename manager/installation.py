@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from manager.identity.authority import Authority, write_whole
-from manager.store import cluster
-from manager.store.database import Database
-from manager.store.embedded import EmbeddedServer
-from manager.store.migrations import NoDatabaseError, check, is_empty
+from retinue.manager.identity.authority import Authority, write_whole
+from retinue.manager.store import cluster
+from retinue.manager.store.database import Database
+from retinue.manager.store.embedded import EmbeddedServer
+from retinue.manager.store.migrations import NoDatabaseError, check, is_empty
 
 CLUSTER_FILE, CA_KEY, CA_CERTIFICATE = "cluster", "ca.key", "ca.pem"
 _MIN_SEAL_KEY_BYTES = 32

@@ -12,21 +12,21 @@ from pathlib import Path
 
 import click
 
-from manager import development, options
-from manager.administration import EXPECTED, admin, run
-from manager.fleet.liveness import Timers
-from manager.gateway.rules import parse_domain
-from manager.gateway.serving import GatewaySettings
-from manager.health import health
-from manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
-from manager.installation import existing_database
-from manager.lifecycle.pending_limit import DEFAULT_MAX_PENDING
-from manager.logs import configure_logging, log_tasks
-from manager.server import Ready, serve
-from manager.settings import Settings
-from manager.store import accounts, agents, conditions
-from manager.store.retention import DEFAULT_KEPT_DAYS
-from manager.webhooks.rules import AddressPolicy, Network
+from retinue.manager import development, options
+from retinue.manager.administration import EXPECTED, admin, run
+from retinue.manager.daemon import Ready, serve
+from retinue.manager.dispatch.core.liveness import Timers
+from retinue.manager.gateway.core.rules import parse_domain
+from retinue.manager.gateway.serving import GatewaySettings
+from retinue.manager.health import health
+from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
+from retinue.manager.installation import existing_database
+from retinue.manager.logs import configure_logging, log_tasks
+from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
+from retinue.manager.settings import Settings
+from retinue.manager.store import accounts, agents, conditions
+from retinue.manager.store.retention import DEFAULT_KEPT_DAYS
+from retinue.manager.webhooks.core.rules import AddressPolicy, Network
 
 _TIMERS = Timers()
 

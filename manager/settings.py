@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from manager.fleet.liveness import Timers
-from manager.gateway.serving import GatewaySettings
-from manager.lifecycle.pending_limit import DEFAULT_MAX_PENDING
-from manager.options import DEFAULT_AGENT_LISTEN, DEFAULT_DATA_DIRECTORY, DEFAULT_LISTEN
-from manager.store.retention import DEFAULT_KEPT_DAYS
-from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
+from retinue.manager.dispatch.core.liveness import Timers
+from retinue.manager.gateway.serving import GatewaySettings
+from retinue.manager.options import DEFAULT_AGENT_LISTEN, DEFAULT_DATA_DIRECTORY, DEFAULT_LISTEN
+from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
+from retinue.manager.store.retention import DEFAULT_KEPT_DAYS
+from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 import hypothesis
 import pytest_asyncio
 
-from manager.store.embedded import EmbeddedServer
-from manager.store.migrations import migrate
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster, ClusterOptions
+from retinue.devtools.cluster import Cluster, ClusterOptions
+from retinue.manager.store.embedded import EmbeddedServer
+from retinue.manager.store.migrations import migrate
 from tests.integration.databases import TEMPLATE, Postgres, passable_directory
 
 # How long an example takes says something about the machine and who else uses it. A change is judged by the same examples wherever

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from manager.fleet.liveness import LOST
-from manager.lifecycle.states import Goal, SessionState
+from retinue.manager.dispatch.core.liveness import LOST
+from retinue.manager.session.core.states import Goal, SessionState
 
 
 class Link(StrEnum):
@@ -22,11 +22,11 @@ class Link(StrEnum):
 class Controller(StrEnum):
     """Who moves an attempt on."""
 
-    # The agent is sent what is wanted, and reports: `manager.fleet.link`.
+    # The agent is sent what is wanted, and reports: `retinue.manager.dispatch.agent_link`.
     LINK = "LINK"
-    # The link of a revoked agent is ended, and silence makes an agent LOST: `manager.fleet.supervisor`.
+    # The link of a revoked agent is ended, and silence makes an agent LOST: `retinue.manager.dispatch.supervisor`.
     LIVENESS = "LIVENESS"
-    # The attempt is given up, and its claims are free: `manager.lifecycle.deadlines`, by `store.bounds.read_stranded`.
+    # The attempt is given up, and its claims are free: `retinue.manager.controllers.deadlines`, by `store.bounds.read_stranded`.
     STRANDED = "STRANDED"
     # It may still run, and cannot be run again: kept until its agent returns, or its owner terminates the session.
     RETURN = "RETURN"

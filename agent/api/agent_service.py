@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from agent.api.convert import attempt_stats
-from agent.api.errors import ApiError, invalid
-from agent.backends.backend import UnknownAttemptError
-from agent.backends.output import OffsetPastEndError
+from retinue.agent.api.convert import attempt_stats
+from retinue.agent.api.errors import ApiError, invalid
+from retinue.agent.errors import UnknownAttemptError
+from retinue.agent.inside.log_file import OffsetPastEndError
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from agent.api.apps import Apps
-    from agent.api.attach import AttachService
-    from agent.api.code import CodeService
-    from agent.api.files import FileService
-    from agent.api.open_port import PortService
-    from agent.api.sync import SyncService
-    from agent.backends.backend import Backend
-    from agent.backends.output import Output
-    from agent.resources.sampler import Sampler
+    from retinue.agent.api.apps import Apps
+    from retinue.agent.api.attach import AttachService
+    from retinue.agent.api.code import CodeService
+    from retinue.agent.api.files import FileService
+    from retinue.agent.api.open_port import PortService
+    from retinue.agent.api.sync import SyncService
+    from retinue.agent.inside.log_file import Output
+    from retinue.agent.resources.sampler import Sampler
+    from retinue.agent.runtime.contract import Backend
 
 
 MOST_ATTEMPTS = 10_000

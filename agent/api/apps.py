@@ -13,19 +13,19 @@ from weakref import WeakValueDictionary
 
 import grpc
 
-from agent.api.errors import ApiError, invalid
-from agent.backends import service_log
-from agent.backends.attachment import Attachment, AttachmentLostError, NotRunningError
-from agent.backends.backend import BackendError, UnknownAttemptError
-from agent.backends.processes import Process, send_signal
-from agent.kernel.frames import Start
-from agent.network.errors import NetworkError
-from agent.network.sockets import LOOPBACK, PortClosedError, connect
+from retinue.agent.api.errors import ApiError, invalid
+from retinue.agent.errors import BackendError, UnknownAttemptError
+from retinue.agent.host.processes import Process, send_signal
+from retinue.agent.inside import service_log
+from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, NotRunningError
+from retinue.agent.kernel.core.frames import Start
+from retinue.agent.network.errors import NetworkError
+from retinue.agent.network.sockets import LOOPBACK, PortClosedError, connect
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import app_pb2
 
 if TYPE_CHECKING:
-    from agent.backends.backend import Backend
+    from retinue.agent.runtime.contract import Backend
 
 START_TIMEOUT = 8.0
 """Seconds that it may take to be started."""

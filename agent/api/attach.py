@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from agent.api.errors import ApiError, invalid
-from agent.api.first_request import first_request
-from agent.api.open_streams import OpenStreams
-from agent.backends.attachment import Attachment, AttachmentLostError, Exited, NotRunningError, Printed, Started
-from agent.backends.backend import BackendError, UnknownAttemptError
-from agent.kernel.frames import Start
+from retinue.agent.api.errors import ApiError, invalid
+from retinue.agent.api.first_request import first_request
+from retinue.agent.api.stream_limits import OpenStreams
+from retinue.agent.errors import BackendError, UnknownAttemptError
+from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, NotRunningError, Printed, Started
+from retinue.agent.kernel.core.frames import Start
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import terminal_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
-    from agent.backends.backend import Backend
+    from retinue.agent.runtime.contract import Backend
 
 log = logging.getLogger(__name__)
 

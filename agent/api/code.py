@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from agent.api.errors import ApiError, invalid
-from agent.api.first_request import first_request
-from agent.api.open_streams import OpenStreams
-from agent.backends.attachment import NotRunningError
-from agent.backends.backend import BackendError, UnknownAttemptError
-from agent.code.inside import LanguageMissingError
-from agent.code.runs import OffsetPastEndError, Run
-from agent.code.workspace import TooManyRunsError, Workspace
-from agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError
+from retinue.agent.api.errors import ApiError, invalid
+from retinue.agent.api.first_request import first_request
+from retinue.agent.api.stream_limits import OpenStreams
+from retinue.agent.code.inside import LanguageMissingError
+from retinue.agent.code.runs import OffsetPastEndError, Run
+from retinue.agent.code.workspace import TooManyRunsError, Workspace
+from retinue.agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError
+from retinue.agent.errors import BackendError, UnknownAttemptError
+from retinue.agent.inside.exec_session import NotRunningError
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import code_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
-    from agent.code.workspaces import Workspaces
+    from retinue.agent.code.workspaces import Workspaces
 
 MOST_PER_ATTEMPT = 32
 """Streams at a time into one kernel."""

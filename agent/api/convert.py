@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from google.protobuf import duration_pb2, timestamp_pb2
 
-from agent.api.errors import invalid
-from agent.attempts import (
+from retinue.agent.api.errors import invalid
+from retinue.agent.attempts import (
     ATTEMPT_ID,
     AttemptSpec,
     DesiredAttempt,
@@ -20,15 +20,15 @@ from agent.attempts import (
     ObservedAttempt,
     Phase,
 )
-from agent.conditions import ConditionType
+from retinue.agent.conditions import ConditionType
 from retinue.agent.v1 import agent_service_pb2
 from retinue.types.v1 import port_pb2, usage_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agent.conditions import Condition
-    from agent.resources.sampler import Sample
+    from retinue.agent.conditions import Condition
+    from retinue.agent.resources.sampler import Sample
 
 GOALS = {
     agent_service_pb2.GOAL_HELD: Goal.HELD,

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from agent.api.errors import ApiError, invalid
-from agent.api.open_streams import OpenStreams
-from agent.backends import arrival, work
-from agent.backends.attachment import NotRunningError
-from agent.backends.backend import BackendError, UnknownAttemptError
-from agent.backends.work import Entry, MissingError, PathError, RefusedError
+from retinue.agent.api.errors import ApiError, invalid
+from retinue.agent.api.stream_limits import OpenStreams
+from retinue.agent.errors import BackendError, UnknownAttemptError
+from retinue.agent.inside import upload as arrival
+from retinue.agent.inside import workdir
+from retinue.agent.inside.exec_session import NotRunningError
+from retinue.agent.inside.workdir import Entry, MissingError, PathError, RefusedError
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import file_pb2
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
-    from agent.backends.backend import Backend
+    from retinue.agent.runtime.contract import Backend
 
 Result = TypeVar("Result")
 
@@ -119,8 +120,8 @@ class FileService:
         with (
             self._open.hold(request.attempt_id),
             told(request.attempt_id, lambda: request.path),
-            work.opened(self._backend.work(request.attempt_id)) as home,
-            contextlib.closing(work.walk(home, request.path, recursive=request.recursive)) as entries,
+            workdir.opened(self._backend.work(request.attempt_id)) as home,
+            contextlib.closing(workdir.walk(home, request.path, recursive=request.recursive)) as entries,
         ):
             while batch := await finished(asyncio.to_thread(_taken, entries)):
                 yield pb.ListFilesResponse(entries=[_entry(entry) for entry in batch])
@@ -166,10 +167,10 @@ async def _begun(home: Path, new: file_pb2.NewFile) -> arrival.Arrival:
 
 
 def _make_directory(home: Path, new: file_pb2.NewDirectory) -> None:
-    with work.opened(home) as directory:
-        if not work.parts_of(new.path):
+    with workdir.opened(home) as directory:
+        if not workdir.parts_of(new.path):
             raise PathError("is required")
-        work.make_directory(directory, new.path, new.mode)
+        workdir.make_directory(directory, new.path, new.mode)
 
 
 async def _sent(home: Path, wanted: file_pb2.FileRange) -> AsyncGenerator[pb.DownloadFilesResponse, None]:
@@ -178,7 +179,7 @@ async def _sent(home: Path, wanted: file_pb2.FileRange) -> AsyncGenerator[pb.Dow
         raise invalid("offset", "is negative")
     descriptor = _opened(home, wanted.path)
     try:
-        entry = work.describe(wanted.path, descriptor)
+        entry = workdir.describe(wanted.path, descriptor)
         offset = wanted.offset if wanted.version in {"", entry.version} else 0
         if offset > entry.size:
             size, message = str(entry.size), f"{wanted.path} ends at {entry.size}"
@@ -200,8 +201,8 @@ async def _sent(home: Path, wanted: file_pb2.FileRange) -> AsyncGenerator[pb.Dow
 
 
 def _opened(home: Path, path: str) -> int:
-    with work.opened(home) as directory:
-        return work.open_regular(directory, path)
+    with workdir.opened(home) as directory:
+        return workdir.open_regular(directory, path)
 
 
 def _read(descriptor: int, size: int, offset: int, digest: hashlib._Hash) -> bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
-from agent.api.errors import invalid
+from retinue.agent.api.errors import invalid
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from agent.api.errors import ApiError, invalid
-from agent.api.first_request import first_request
-from agent.api.open_streams import OpenStreams
-from agent.api.pieces import LARGEST, PieceSize, SharedRoom
-from agent.backends.backend import BackendError
-from agent.backends.processes import open_pidfd
-from agent.network.errors import NetworkError
-from agent.network.sockets import LOOPBACK, PortClosedError, connect
+from retinue.agent.api.errors import ApiError, invalid
+from retinue.agent.api.first_request import first_request
+from retinue.agent.api.pieces import LARGEST, PieceSize, SharedRoom
+from retinue.agent.api.stream_limits import OpenStreams
+from retinue.agent.errors import BackendError
+from retinue.agent.host.processes import open_pidfd
+from retinue.agent.network.errors import NetworkError
+from retinue.agent.network.sockets import LOOPBACK, PortClosedError, connect
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import port_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
-    from agent.backends.backend import Backend
+    from retinue.agent.runtime.contract import Backend
 
 log = logging.getLogger(__name__)
 

@@ -11,22 +11,22 @@ from grpc_health.v1 import (
     health_pb2_grpc,
 )
 
-from agent.api.agent_service import AgentService
-from agent.api.apps import Apps
-from agent.api.attach import AttachService
-from agent.api.code import CodeService
-from agent.api.files import FileService
-from agent.api.guard import Guard
-from agent.api.open_port import PortService
+from retinue.agent.api.agent_service import AgentService
+from retinue.agent.api.apps import Apps
+from retinue.agent.api.attach import AttachService
+from retinue.agent.api.code import CodeService
+from retinue.agent.api.files import FileService
+from retinue.agent.api.guard import Guard
+from retinue.agent.api.open_port import PortService
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.api.sync import SyncService
-    from agent.backends.backend import Backend
-    from agent.code.workspaces import Workspaces
-    from agent.identity import Identity
+    from retinue.agent.api.sync import SyncService
+    from retinue.agent.code.workspaces import Workspaces
+    from retinue.agent.enrollment.identity import Identity
+    from retinue.agent.runtime.contract import Backend
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     # Two processes on one port would each get some of the calls.

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from agent.api.convert import attempt_status, attempt_usage, desired_attempt, node_conditions
-from agent.api.errors import ApiError, internal, invalid
-from agent.api.news import News, Told
-from agent.api.terms import StaleIncarnationError, StaleTermError
-from agent.network.convert import network_from_message
-from agent.network.errors import InvalidNetworkError
+from retinue.agent.api.convert import attempt_status, attempt_usage, desired_attempt, node_conditions
+from retinue.agent.api.errors import ApiError, internal, invalid
+from retinue.agent.api.status_diff import News, Told
+from retinue.agent.api.terms import StaleIncarnationError, StaleTermError
+from retinue.agent.network.convert import network_from_message
+from retinue.agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
-    from agent.api.terms import Terms
-    from agent.attempts import ObservedAttempt
-    from agent.conditions import Condition
-    from agent.network.topology import Network
-    from agent.reconcile.loop import Reconciler
-    from agent.resources.sampler import Sampler
+    from retinue.agent.api.terms import Terms
+    from retinue.agent.attempts import ObservedAttempt
+    from retinue.agent.conditions import Condition
+    from retinue.agent.network.core.topology import Network
+    from retinue.agent.reconcile.loop import Reconciler
+    from retinue.agent.resources.sampler import Sampler
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent import checked
-from agent.files import replace_file
-from agent.lanes import STATE
+from retinue.agent.host.lanes import STATE
+from retinue.agent.state import checked
+from retinue.agent.state.files import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent.damaged import DamagedFiles
-    from agent.disk import Disk
+    from retinue.agent.state.damaged import DamagedFiles
+    from retinue.agent.state.disk import Disk
 
 log = logging.getLogger(__name__)
 

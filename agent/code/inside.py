@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.backends import linux
-from agent.backends.attachment import Attachment, AttachmentLostError, Exited, NotRunningError, Printed
-from agent.backends.backend import BackendError
-from agent.backends.launchers import in_own_thread
-from agent.backends.processes import alive
-from agent.kernel import code_launcher
-from agent.kernel.frames import Start
-from agent.kernel.places import PYTHON
+from retinue.agent.errors import BackendError
+from retinue.agent.host import syscalls
+from retinue.agent.host.launch_threads import in_own_thread
+from retinue.agent.host.processes import alive
+from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, NotRunningError, Printed
+from retinue.agent.kernel import code_launcher
+from retinue.agent.kernel.core.frames import Start
+from retinue.agent.kernel.places import PYTHON
 
 if TYPE_CHECKING:
-    from agent.backends.backend import Backend
-    from agent.backends.processes import Process
+    from retinue.agent.host.processes import Process
+    from retinue.agent.runtime.contract import Backend
 
 LARGEST_ANSWER = 64 * 1024
 ANSWER_TIMEOUT = code_launcher.READY_SECONDS + 10
@@ -64,20 +64,20 @@ def inject(process: Process, runtime: Path) -> None:
         def inside() -> None:
             directory = os.open(runtime, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                attributes = linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV | linux.MOUNT_ATTR_RDONLY
-                mount = linux.clone_mount(directory, attributes)
+                attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_RDONLY
+                mount = syscalls.clone_mount(directory, attributes)
             finally:
                 os.close(directory)
             try:
-                linux.unshare(linux.CLONE_FS)
-                linux.enter(namespace, linux.CLONE_NEWNS)
+                syscalls.unshare(syscalls.CLONE_FS)
+                syscalls.enter(namespace, syscalls.CLONE_NEWNS)
                 os.umask(0o022)
                 if Path(PYTHON, "bin/python3").exists():
                     return
                 Path(PYTHON).mkdir(mode=0o755, parents=True, exist_ok=True)
                 target = os.open(PYTHON, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    linux.attach_mount(mount, target)
+                    syscalls.attach_mount(mount, target)
                 finally:
                     os.close(target)
             finally:

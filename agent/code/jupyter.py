@@ -18,15 +18,15 @@ import zmq.asyncio
 from jupyter_client.session import Session
 from zmq.utils.monitor import recv_monitor_message
 
-from agent.backends.backend import BackendError
-from agent.code import messages
-from agent.code.relay import Relay
+from retinue.agent.code import messages
+from retinue.agent.code.relay import Relay
+from retinue.agent.errors import BackendError
 from retinue.types.v1 import code_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent.code.runs import Run
+    from retinue.agent.code.runs import Run
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import tempfile
 from collections import deque
 from pathlib import Path
 
-from agent.code.zmtp import FrameCounter, RefusedMessageError
+from retinue.agent.code.zmtp import FrameCounter, RefusedMessageError
 
 log = logging.getLogger(__name__)
 

@@ -12,14 +12,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.backends.attachment import Attachment, AttachmentLostError, Exited, NotRunningError, Printed
-from agent.backends.backend import Backend, BackendError
-from agent.code import batch, inside, messages
-from agent.code.jupyter import Jupyter, JupyterLostError
-from agent.code.runs import Run
-from agent.files import replace_file
-from agent.kernel.frames import Start
-from agent.kernel.python_runtime import find_runtime
+from retinue.agent.code import batch, inside, messages
+from retinue.agent.code.jupyter import Jupyter, JupyterLostError
+from retinue.agent.code.runs import Run
+from retinue.agent.errors import BackendError
+from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, NotRunningError, Printed
+from retinue.agent.kernel.core.frames import Start
+from retinue.agent.kernel.python_runtime import find_runtime
+from retinue.agent.runtime.contract import Backend
+from retinue.agent.state.files import replace_file
 from retinue.types.v1 import code_pb2 as pb
 
 if TYPE_CHECKING:
@@ -330,7 +331,7 @@ class Workspace:
         runtime = await asyncio.to_thread(find_runtime, self._cache)
         if runtime is None:
             raise inside.LanguageMissingError(
-                "this node has no Python for code: its administrator builds it with `python -m agent.kernel`"
+                "this node has no Python for code: its administrator builds it with `python -m retinue.agent.kernel`"
             )
         await asyncio.to_thread(inside.inject, process, runtime)
         key = secrets.token_hex(32)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import zmq.asyncio
 
-from agent.attempts import Phase
-from agent.backends.attachment import NotRunningError
-from agent.backends.backend import UnknownAttemptError
-from agent.code.workspace import Workspace
+from retinue.agent.attempts import Phase
+from retinue.agent.code.workspace import Workspace
+from retinue.agent.errors import UnknownAttemptError
+from retinue.agent.inside.exec_session import NotRunningError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from agent.backends.backend import Backend
+    from retinue.agent.runtime.contract import Backend
 
 SWEEP_SECONDS = 2.0
 MAX_LANGUAGES = 8

@@ -1,4 +1,4 @@
-"""Builds all that is put inside kernels, if it is not there yet: `python -m agent.kernel [--without-ssh] [DIRECTORY]`."""
+"""Builds all that is put inside kernels, if it is not there yet: `python -m retinue.agent.kernel [--without-ssh] [DIRECTORY]`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from agent.kernel.build import CACHE, PROGRAMS, BuildError, build
-from agent.kernel.python_runtime import build_runtime
-from agent.kernel.ssh_programs import build_programs
+from retinue.agent.kernel.build import CACHE, PROGRAMS, BuildError, build
+from retinue.agent.kernel.python_runtime import build_runtime
+from retinue.agent.kernel.ssh_programs import build_programs
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m agent.kernel", description="Build what is put inside kernels.")
+    parser = argparse.ArgumentParser(
+        prog="python -m retinue.agent.kernel", description="Build what is put inside kernels."
+    )
     parser.add_argument(
         "--without-ssh", action="store_true", help="leave out ssh, which is built from Debian's sources"
     )

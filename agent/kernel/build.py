@@ -1,4 +1,4 @@
-"""Builds what runs inside kernels, once: static, so that it runs in any image. `python -m agent.kernel.build [DIRECTORY]`."""
+"""Builds what runs inside kernels, once: static, so that it runs in any image. `python -m retinue.agent.kernel.build [DIRECTORY]`."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from agent.kernel.build import CACHE, SHIPPED, BuildError, build
-from agent.kernel.places import PYTHON
+from retinue.agent.kernel.build import CACHE, SHIPPED, BuildError, build
+from retinue.agent.kernel.places import PYTHON
 
 OUTPUT = Path(__file__).with_name("code_output.py")
 """A module that goes with the libraries."""

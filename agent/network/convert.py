@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING
 
-from agent.network.topology import Member, Network, check
+from retinue.agent.network.core.topology import Member, Network, check
 
 if TYPE_CHECKING:
     from retinue.agent.v1 import agent_service_pb2

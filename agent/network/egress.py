@@ -7,20 +7,20 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.lanes import NETWORK
-from agent.network import namespaces, netlink
-from agent.network.errors import InvalidNetworkError, NetworkError
-from agent.network.labels import agent_label
-from agent.network.observation import find_link, observe_inside, observe_kernel, observe_outside
-from agent.network.operations import CreateVeth, DeleteLink, Place
-from agent.network.requests import encode
-from agent.network.ways import OUT_LINK, SLOTS, Way, link_name, link_prefix, plan_way, slot_of
+from retinue.agent.host.lanes import NETWORK
+from retinue.agent.network import namespaces, netlink
+from retinue.agent.network.core.egress_plan import OUT_LINK, SLOTS, Way, link_name, link_prefix, plan_way, slot_of
+from retinue.agent.network.core.labels import agent_label
+from retinue.agent.network.core.operations import CreateVeth, DeleteLink, Place
+from retinue.agent.network.errors import InvalidNetworkError, NetworkError
+from retinue.agent.network.observation import find_link, observe_inside, observe_kernel, observe_outside
+from retinue.agent.network.rtnl_encode import encode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from agent.network.observed import Link, Observed
-    from agent.network.operations import Operation, Step
+    from retinue.agent.network.core.observed import Link, Observed
+    from retinue.agent.network.core.operations import Operation, Step
 
 _TRIES = 8
 _PROCESS_NAMESPACE = "/proc/self/ns/net"

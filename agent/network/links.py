@@ -16,24 +16,24 @@ import uuid
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
-from agent.lanes import NETWORK
-from agent.network import namespaces, netlink
-from agent.network.errors import InvalidNetworkError, NetworkError
-from agent.network.guard import Carried
-from agent.network.labels import agent_label
-from agent.network.observation import observe_kernel, observe_port, observe_session
-from agent.network.operations import BringUp, CreateTunnel, CreateVeth, DeleteLink, DropEntry, Place
-from agent.network.plan import BRIDGE, TUNNEL, plan_attachment, plan_network, port_name
-from agent.network.requests import delete_named, encode
-from agent.network.topology import check, session_key
-from agent.network.underlay import find_uplink
+from retinue.agent.host.lanes import NETWORK
+from retinue.agent.network import namespaces, netlink
+from retinue.agent.network.core.labels import agent_label
+from retinue.agent.network.core.operations import BringUp, CreateTunnel, CreateVeth, DeleteLink, DropEntry, Place
+from retinue.agent.network.core.plan import BRIDGE, TUNNEL, plan_attachment, plan_network, port_name
+from retinue.agent.network.core.topology import check, session_key
+from retinue.agent.network.errors import InvalidNetworkError, NetworkError
+from retinue.agent.network.observation import observe_kernel, observe_port, observe_session
+from retinue.agent.network.rtnl_encode import delete_named, encode
+from retinue.agent.network.rules_guard import Carried
+from retinue.agent.network.underlay import find_uplink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from agent.network.guard import Guard
-    from agent.network.operations import Operation, Step
-    from agent.network.topology import Network
+    from retinue.agent.network.core.operations import Operation, Step
+    from retinue.agent.network.core.topology import Network
+    from retinue.agent.network.rules_guard import Guard
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")

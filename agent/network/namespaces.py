@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from agent.network.errors import NetworkError
+from retinue.agent.network.errors import NetworkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 
-from agent.network import namespaces
-from agent.network.errors import NetworkError
+from retinue.agent.network import namespaces
+from retinue.agent.network.errors import NetworkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

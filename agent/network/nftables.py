@@ -12,7 +12,7 @@ import functools
 import threading
 from typing import Any
 
-from agent.network.errors import NetworkError
+from retinue.agent.network.errors import NetworkError
 
 _LIBRARY = "libnftables.so.1"
 # Leaves the elements of sets out of lists (NFT_CTX_OUTPUT_TERSE).

@@ -8,16 +8,16 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
-from agent.network.egress import Egress
-from agent.network.errors import NetworkError
-from agent.network.guard import Guard
-from agent.network.labels import agent_label
-from agent.network.links import SessionNetworks
+from retinue.agent.network.core.labels import agent_label
+from retinue.agent.network.egress import Egress
+from retinue.agent.network.errors import NetworkError
+from retinue.agent.network.links import SessionNetworks
+from retinue.agent.network.rules_guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from agent.network.observed import Uplink
+    from retinue.agent.network.core.observed import Uplink
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from agent.network.netlink import RequestError
-from agent.network.observed import (
+from retinue.agent.network.core.observed import (
     AddressEntry,
     BridgeSettings,
     Link,
@@ -27,11 +26,12 @@ from agent.network.observed import (
     TunnelEntry,
     TunnelSettings,
 )
+from retinue.agent.network.netlink import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agent.network.netlink import Message, Netlink
+    from retinue.agent.network.netlink import Message, Netlink
 
 _SKIP_STATISTICS = 8
 _MAIN_TABLE = 254

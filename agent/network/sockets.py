@@ -11,7 +11,7 @@ import errno
 import socket
 from typing import TYPE_CHECKING
 
-from agent.network.namespaces import opened, run_inside
+from retinue.agent.network.namespaces import opened, run_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from pyroute2.netlink import rtnl
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from agent.network import netlink as route_netlink
-from agent.network.errors import NetworkError
-from agent.network.observation import observe_addresses, observe_link
-from agent.network.observed import AddressEntry, Uplink
-from agent.network.plan import overhead
-from agent.network.topology import MIN_MTU
+from retinue.agent.network import netlink as route_netlink
+from retinue.agent.network.core.observed import AddressEntry, Uplink
+from retinue.agent.network.core.plan import overhead
+from retinue.agent.network.core.topology import MIN_MTU
+from retinue.agent.network.errors import NetworkError
+from retinue.agent.network.observation import observe_addresses, observe_link
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from agent.network.netlink import Netlink
+    from retinue.agent.network.netlink import Netlink
 
 _MAIN_TABLE = 254
 

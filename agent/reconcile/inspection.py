@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.conditions import ConditionType
+from retinue.agent.conditions import ConditionType
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from agent.conditions import Conditions
+    from retinue.agent.conditions import Conditions
 
 INTERVAL = 30.0
 """Seconds between two inspections of one session's network."""

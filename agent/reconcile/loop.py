@@ -8,11 +8,9 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic
 
-from agent.attempts import Phase
-from agent.conditions import Conditions, ConditionType
-from agent.reconcile.inspection import INTERVAL, Inspections, InspectNetwork
-from agent.reconcile.networks import Links, Network, WaysOut
-from agent.reconcile.plan import (
+from retinue.agent.attempts import Phase
+from retinue.agent.conditions import Conditions, ConditionType
+from retinue.agent.reconcile.core.plan import (
     Attach,
     Create,
     Decline,
@@ -27,15 +25,17 @@ from agent.reconcile.plan import (
     Stop,
     plan,
 )
+from retinue.agent.reconcile.inspection import INTERVAL, Inspections, InspectNetwork
+from retinue.agent.reconcile.networks import Links, Network, WaysOut
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from agent.attempts import AttemptSpec, DesiredAttempt, ObservedAttempt
-    from agent.backends.backend import Backend
-    from agent.reconcile.fence import Fence
-    from agent.reconcile.plan import Action
+    from retinue.agent.attempts import AttemptSpec, DesiredAttempt, ObservedAttempt
+    from retinue.agent.fencing.lease import Fence
+    from retinue.agent.reconcile.core.plan import Action
+    from retinue.agent.runtime.contract import Backend
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.attempts import CPU, MEMORY
-from agent.resources.holdings import CUDA
+from retinue.agent.attempts import CPU, MEMORY
+from retinue.agent.resources.core.holdings import CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

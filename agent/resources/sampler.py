@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.resources.usage import Usage, group_paths, usage_of
+from retinue.agent.resources.core.usage import Usage, group_paths, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agent.resources.holdings import Gpu
+from retinue.agent.resources.core.holdings import Gpu
 
 log = logging.getLogger(__name__)
 

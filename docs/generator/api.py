@@ -6,7 +6,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
 from docs.generator.markdown import line, paragraphs, table
 from docs.generator.protos import Contract, File
-from manager.api.authorization import METHODS
+from retinue.manager.server.authorization import METHODS
 
 _Field = FieldDescriptorProto
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from docs.generator.markdown import line, table
 from docs.generator.protos import Contract
-from manager.api.errors import DOMAIN, MAX_VIOLATIONS, ApiError
+from retinue.manager.server.errors import DOMAIN, MAX_VIOLATIONS, ApiError
 
 _PREFIX = "ERROR_REASON_"
 

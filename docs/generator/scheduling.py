@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from docs.generator.markdown import label, mermaid, table
-from manager.scheduling import reasons
-from manager.scheduling.columns import Tier, Verdict
-from manager.scheduling.strategies import AGENT_STRATEGIES, COMMON_OPTIONS, SESSION_STRATEGIES
+from retinue.manager.scheduling import reasons
+from retinue.manager.scheduling.columns import Tier, Verdict
+from retinue.manager.scheduling.strategies import AGENT_STRATEGIES, COMMON_OPTIONS, SESSION_STRATEGIES
 
 
 def page() -> str:

@@ -1,4 +1,4 @@
-"""The page of states: diagrams and tables from `manager/lifecycle/states.py` and `features.py`."""
+"""The page of states: diagrams and tables from `manager/session/core/states.py` and `features.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import TypeVar
 
 from docs.generator.markdown import mermaid, table
-from manager.lifecycle.features import FEATURES, Feature
-from manager.lifecycle.states import KERNEL_MOVES, SESSION_MOVES, SESSION_OWNERS
+from retinue.manager.session.core.features import FEATURES, Feature
+from retinue.manager.session.core.states import KERNEL_MOVES, SESSION_MOVES, SESSION_OWNERS
 
 State = TypeVar("State", bound=StrEnum)
 

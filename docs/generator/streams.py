@@ -8,8 +8,8 @@ from google.protobuf.descriptor_pb2 import MethodDescriptorProto
 
 from docs.generator.markdown import first_sentence, label, line, mermaid, table
 from docs.generator.protos import Contract
-from manager.api.authorization import METHODS
-from manager.api.open_streams import DEFAULT_LIMIT, LIMITS
+from retinue.manager.server.authorization import METHODS
+from retinue.manager.server.stream_limits import DEFAULT_LIMIT, LIMITS
 
 _PUBLIC = "retinue.manager.v1"
 

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from manager.scheduling.custom import FittingAgents, WaitingSessions
+    from retinue.manager.scheduling.custom import FittingAgents, WaitingSessions
 
 
 class SmallestFirst:

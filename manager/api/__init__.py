@@ -1,1 +1,1 @@
-"""The gRPC services: authenticate, authorise, translate, call. No decisions."""
+"""The gRPC services: translate, call, answer. They decide nothing."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from manager.store.embedded import account_of
+from retinue.manager.store.embedded import account_of
 
 _log = logging.getLogger(__name__)
 

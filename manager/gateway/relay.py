@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from manager.fleet.dialer import Purpose
-from manager.fleet.forwarding import AgentRefusedError, AgentUnavailableError, Forwarder
-from manager.gateway import pages, sockets
-from manager.gateway.access import Access, AccessBook
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.agent_rpc.dialer import Purpose
+from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, Forwarder
+from retinue.manager.gateway import sockets
+from retinue.manager.gateway.access_cache import Access, AccessBook
+from retinue.manager.gateway.core import pages
 from retinue.types.v1 import port_pb2
 
 _log = logging.getLogger(__name__)

@@ -14,16 +14,17 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from manager.fleet.forwarding import Forwarder
-from manager.gateway import caddy, pages, sockets
-from manager.gateway.access import AccessBook
-from manager.gateway.configuration import configuration
-from manager.gateway.door import Door
-from manager.gateway.relay import Relay
-from manager.gateway.rules import Address
-from manager.identity.authority import Authority
-from manager.store.database import Database
-from manager.store.journal_tail import JournalTail
+from retinue.manager.agent_rpc.relay import Forwarder
+from retinue.manager.gateway import caddy, sockets
+from retinue.manager.gateway.access_cache import AccessBook
+from retinue.manager.gateway.core import pages
+from retinue.manager.gateway.core.configuration import configuration
+from retinue.manager.gateway.core.rules import Address
+from retinue.manager.gateway.forward_auth import Door
+from retinue.manager.gateway.relay import Relay
+from retinue.manager.identity.authority import Authority
+from retinue.manager.store.database import Database
+from retinue.manager.store.journal_tail import JournalTail
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from manager.scheduling.columns import Integers, Ratios
+from retinue.manager.scheduling.columns import Integers, Ratios
 
 SESSION_ENTRY_POINTS, AGENT_ENTRY_POINTS = "retinue.session_strategies", "retinue.agent_strategies"
 MAX_FAILURE = 200

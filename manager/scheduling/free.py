@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from manager.scheduling.columns import Agents, Integers, Mask
-from manager.scheduling.kinds import ANY_AGENT, ANY_ARCHITECTURE, KERNEL, Needs, Shape
-from manager.scheduling.lanes import LANE_BITS, LIMIT, Lanes
+from retinue.manager.scheduling.columns import Agents, Integers, Mask
+from retinue.manager.scheduling.kinds import ANY_AGENT, ANY_ARCHITECTURE, KERNEL, Needs, Shape
+from retinue.manager.scheduling.lanes import LANE_BITS, LIMIT, Lanes
 
 _UNKNOWN = -1
 # More kernels than any gang has; still far from overflow when summed over agents.

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from manager.scheduling.columns import Integers, Queue
-from manager.scheduling.lanes import Lanes
+from retinue.manager.scheduling.columns import Integers, Queue
+from retinue.manager.scheduling.lanes import Lanes
 
 ANY_ARCHITECTURE = ""
 

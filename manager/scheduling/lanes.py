@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from manager.scheduling.columns import Integers
+from retinue.manager.scheduling.columns import Integers
 
 LANE_BITS = 64
 LANE_BYTES = LANE_BITS // 8

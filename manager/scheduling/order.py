@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from manager.scheduling.columns import Agents, Owners, Queue
-from manager.scheduling.kinds import Kind
-from manager.scheduling.selection import Line, select
-from manager.scheduling.shares import total_capacity
-from manager.scheduling.strategies import DRF, FAIR_SHARE, FIFO, LIFO, Settings
-from manager.scheduling.view import View
+from retinue.manager.scheduling.columns import Agents, Owners, Queue
+from retinue.manager.scheduling.kinds import Kind
+from retinue.manager.scheduling.selection import Line, select
+from retinue.manager.scheduling.shares import total_capacity
+from retinue.manager.scheduling.strategies import DRF, FAIR_SHARE, FIFO, LIFO, Settings
+from retinue.manager.scheduling.view import View
 
 
 def waiting_order(agents: Agents, owners: Owners, queue: Queue, settings: Settings) -> list[int] | None:

@@ -23,11 +23,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 
-from manager.scheduling.columns import UNPLACED
-from manager.scheduling.free import Free
-from manager.scheduling.kinds import NEVER, Needs, Shape, Shapes
-from manager.scheduling.lanes import LANE_BITS
-from manager.scheduling.scan import scan_ordered
+from retinue.manager.scheduling.columns import UNPLACED
+from retinue.manager.scheduling.free import Free
+from retinue.manager.scheduling.kinds import NEVER, Needs, Shape, Shapes
+from retinue.manager.scheduling.lanes import LANE_BITS
+from retinue.manager.scheduling.scan import scan_ordered
 
 # Building a class's list costs about so many scans.
 SCANS_BEFORE_ORDER = 32

@@ -16,14 +16,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from manager.scheduling.columns import UNPLACED, AgentWishes, Integers, Mask
-from manager.scheduling.free import Free
-from manager.scheduling.kinds import Kind, Needs, Shape, Shapes
-from manager.scheduling.ordered import OrderedPicker
-from manager.scheduling.rotation import RotatingPicker
-from manager.scheduling.scan import scan_ordered, scan_rotation
-from manager.scheduling.scored import ScoredPicker
-from manager.scheduling.strategies import DISPERSED, ROUND_ROBIN, Settings
+from retinue.manager.scheduling.columns import UNPLACED, AgentWishes, Integers, Mask
+from retinue.manager.scheduling.free import Free
+from retinue.manager.scheduling.kinds import Kind, Needs, Shape, Shapes
+from retinue.manager.scheduling.ordered import OrderedPicker
+from retinue.manager.scheduling.rotation import RotatingPicker
+from retinue.manager.scheduling.scan import scan_ordered, scan_rotation
+from retinue.manager.scheduling.scored import ScoredPicker
+from retinue.manager.scheduling.strategies import DISPERSED, ROUND_ROBIN, Settings
 
 # Smaller gangs are tried at once; before a larger one its room is counted.
 COUNTED_GANG = 64

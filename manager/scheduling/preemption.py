@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from manager.scheduling.columns import Agents, Integers, Queue, Ratios, Running
-from manager.scheduling.room import Situation
-from manager.scheduling.strategies import FEWEST_SESSIONS, OLDEST, SMALLEST_RESOURCES
-from manager.scheduling.view import requests_of
+from retinue.manager.scheduling.columns import Agents, Integers, Queue, Ratios, Running
+from retinue.manager.scheduling.room import Situation
+from retinue.manager.scheduling.strategies import FEWEST_SESSIONS, OLDEST, SMALLEST_RESOURCES
+from retinue.manager.scheduling.view import requests_of
 
 # Winners of one pass; the next pass goes on.
 MAX_WINNERS = 16

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from manager.scheduling.amounts import format_amount
-from manager.scheduling.columns import UNLIMITED, Explanation, Quotas, Tier
-from manager.scheduling.kinds import Kind
+from retinue.manager.scheduling.amounts import format_amount
+from retinue.manager.scheduling.columns import UNLIMITED, Explanation, Quotas, Tier
+from retinue.manager.scheduling.kinds import Kind
 
 QUOTA = "QUOTA"
 

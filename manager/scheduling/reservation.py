@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manager.scheduling.columns import UNPLACED, Integers, Queue
-from manager.scheduling.kinds import KERNEL
-from manager.scheduling.placement import Placement
-from manager.scheduling.room import Situation
-from manager.scheduling.strategies import Settings
-from manager.scheduling.view import View, requests_of
+from retinue.manager.scheduling.columns import UNPLACED, Integers, Queue
+from retinue.manager.scheduling.kinds import KERNEL
+from retinue.manager.scheduling.placement import Placement
+from retinue.manager.scheduling.room import Situation
+from retinue.manager.scheduling.strategies import Settings
+from retinue.manager.scheduling.view import View, requests_of
 
 
 @dataclass(frozen=True, slots=True)

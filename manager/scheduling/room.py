@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from manager.scheduling.columns import UNPLACED, Agents, Integers, Queue, Running
-from manager.scheduling.placement import Placer
-from manager.scheduling.scored import Scoring
-from manager.scheduling.strategies import Settings
-from manager.scheduling.view import View
+from retinue.manager.scheduling.columns import UNPLACED, Agents, Integers, Queue, Running
+from retinue.manager.scheduling.placement import Placer
+from retinue.manager.scheduling.scored import Scoring
+from retinue.manager.scheduling.strategies import Settings
+from retinue.manager.scheduling.view import View
 
 # A gang of unequal kernels may be unlucky where it might fit; so many steps are tried before it is given up.
 MAX_UNLUCKY = 32

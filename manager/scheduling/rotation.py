@@ -10,10 +10,10 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from manager.scheduling.columns import UNPLACED
-from manager.scheduling.free import Free
-from manager.scheduling.kinds import Needs, Shape
-from manager.scheduling.scan import scan_rotation
+from retinue.manager.scheduling.columns import UNPLACED
+from retinue.manager.scheduling.free import Free
+from retinue.manager.scheduling.kinds import Needs, Shape
+from retinue.manager.scheduling.scan import scan_rotation
 
 # A scan costs about so many steps of a walk.
 STEPS_BEFORE_SCAN = 100

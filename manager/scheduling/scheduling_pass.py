@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from manager.scheduling.columns import (
+from retinue.manager.scheduling.columns import (
     UNPLACED,
     Agents,
     Explanation,
@@ -24,13 +24,13 @@ from manager.scheduling.columns import (
     Tier,
     Verdict,
 )
-from manager.scheduling.custom import Advice, Notes, checked_order
-from manager.scheduling.free import Free
-from manager.scheduling.kinds import Kind
-from manager.scheduling.placement import Placement
-from manager.scheduling.preemption import Preemption, preempt
-from manager.scheduling.quotas import QuotaBook
-from manager.scheduling.reasons import (
+from retinue.manager.scheduling.custom import Advice, Notes, checked_order
+from retinue.manager.scheduling.free import Free
+from retinue.manager.scheduling.kinds import Kind
+from retinue.manager.scheduling.placement import Placement
+from retinue.manager.scheduling.preemption import Preemption, preempt
+from retinue.manager.scheduling.quotas import QuotaBook
+from retinue.manager.scheduling.reasons import (
     STRATEGY_DECLINED,
     Explainer,
     behind,
@@ -38,13 +38,13 @@ from manager.scheduling.reasons import (
     has_reservation,
     promised,
 )
-from manager.scheduling.reservation import Backfill, Reservation, aged_head, reserve
-from manager.scheduling.room import Situation
-from manager.scheduling.scored import Scoring
-from manager.scheduling.selection import Line, select
-from manager.scheduling.shares import total_capacity
-from manager.scheduling.strategies import EXTERNAL, FIFO, OFF, Settings, validate_policy
-from manager.scheduling.view import Choices, View, requests_of, waiting_sessions
+from retinue.manager.scheduling.reservation import Backfill, Reservation, aged_head, reserve
+from retinue.manager.scheduling.room import Situation
+from retinue.manager.scheduling.scored import Scoring
+from retinue.manager.scheduling.selection import Line, select
+from retinue.manager.scheduling.shares import total_capacity
+from retinue.manager.scheduling.strategies import EXTERNAL, FIFO, OFF, Settings, validate_policy
+from retinue.manager.scheduling.view import Choices, View, requests_of, waiting_sessions
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manager.scheduling.columns import UNPLACED, Agents, Integers, Mask
-from manager.scheduling.custom import AgentStrategy, FittingAgents, Notes, checked_scores
-from manager.scheduling.free import Free
-from manager.scheduling.kinds import Shape
-from manager.scheduling.scan import scan_ordered
-from manager.scheduling.strategies import DISPERSED, Settings
+from retinue.manager.scheduling.columns import UNPLACED, Agents, Integers, Mask
+from retinue.manager.scheduling.custom import AgentStrategy, FittingAgents, Notes, checked_scores
+from retinue.manager.scheduling.free import Free
+from retinue.manager.scheduling.kinds import Shape
+from retinue.manager.scheduling.scan import scan_ordered
+from retinue.manager.scheduling.strategies import DISPERSED, Settings
 
 
 @dataclass(slots=True)

@@ -17,11 +17,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from manager.scheduling.columns import Integers, Owners, Queue
-from manager.scheduling.fair_share import effective_weights
-from manager.scheduling.kinds import Kind
-from manager.scheduling.shares import ShareKeys
-from manager.scheduling.strategies import DRF, FAIR_SHARE, FIFO, LIFO, Settings
+from retinue.manager.scheduling.columns import Integers, Owners, Queue
+from retinue.manager.scheduling.fair_share import effective_weights
+from retinue.manager.scheduling.kinds import Kind
+from retinue.manager.scheduling.shares import ShareKeys
+from retinue.manager.scheduling.strategies import DRF, FAIR_SHARE, FIFO, LIFO, Settings
 
 
 @dataclass(frozen=True, slots=True)

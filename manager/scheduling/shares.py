@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from manager.scheduling.columns import Integers
+from retinue.manager.scheduling.columns import Integers
 
 
 def total_capacity(capacity: Integers) -> list[int]:

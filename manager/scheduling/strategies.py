@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from manager.scheduling.amounts import AmountError, check_slot
-from manager.scheduling.columns import Policy
-from manager.scheduling.custom import (
+from retinue.manager.scheduling.amounts import AmountError, check_slot
+from retinue.manager.scheduling.columns import Policy
+from retinue.manager.scheduling.custom import (
     AGENT_ENTRY_POINTS,
     SESSION_ENTRY_POINTS,
     AgentStrategy,

@@ -9,15 +9,15 @@ from operator import or_
 
 import numpy as np
 
-from manager.scheduling.columns import UNPLACED, Agents, Integers, Owners, Queue
-from manager.scheduling.custom import WaitingSessions
-from manager.scheduling.free import Free
-from manager.scheduling.kinds import Kind, Shapes, find_kinds
-from manager.scheduling.lanes import Lanes
-from manager.scheduling.placement import Placement, Placer
-from manager.scheduling.scored import ScoredPicker, Scoring
-from manager.scheduling.shares import total_capacity
-from manager.scheduling.strategies import CONCENTRATED, Settings, slot_order
+from retinue.manager.scheduling.columns import UNPLACED, Agents, Integers, Owners, Queue
+from retinue.manager.scheduling.custom import WaitingSessions
+from retinue.manager.scheduling.free import Free
+from retinue.manager.scheduling.kinds import Kind, Shapes, find_kinds
+from retinue.manager.scheduling.lanes import Lanes
+from retinue.manager.scheduling.placement import Placement, Placer
+from retinue.manager.scheduling.scored import ScoredPicker, Scoring
+from retinue.manager.scheduling.shares import total_capacity
+from retinue.manager.scheduling.strategies import CONCENTRATED, Settings, slot_order
 
 
 class View:

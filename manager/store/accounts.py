@@ -12,8 +12,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select, tuple_
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store import quotas
-from manager.store.tables import Membership, Project, RetiredName, Session, Token, UserAccount
+from retinue.manager.store import quotas
+from retinue.manager.store.tables import Membership, Project, RetiredName, Session, Token, UserAccount
 
 _ENDED = ("TERMINATED", "CANCELLED")
 

@@ -10,8 +10,8 @@ from sqlalchemy import text
 from sqlmodel import col, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store import shares
-from manager.store.tables import Agent, JoinToken
+from retinue.manager.store import shares
+from retinue.manager.store.tables import Agent, JoinToken
 
 # What a filter may compare, as SQL.
 _FILTER_COLUMNS: Mapping[str, str] = {

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.database import Statement, Transaction
-from manager.store.recordset import Row, fetched, recordset
-from manager.store.sessions import Sight
-from manager.store.usage import LONGEST_LOOK_BACK_DAYS
+from retinue.manager.store.database import Statement, Transaction
+from retinue.manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.sessions import Sight
+from retinue.manager.store.usage import LONGEST_LOOK_BACK_DAYS
 
 
 async def read_desired(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.spec_fields import json_number
+from retinue.manager.store.spec_fields import json_number
 
 # Sessions that waited too long are cancelled a second so many at a time: one commit does not hold up others.
 MOST_AT_ONCE = 500

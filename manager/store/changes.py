@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store import leadership
-from manager.store.database import Database, Statement, Transaction
-from manager.store.recordset import Row, fetched
-from manager.store.spec_fields import json_number, readable
+from retinue.manager.store import leadership
+from retinue.manager.store.database import Database, Statement, Transaction
+from retinue.manager.store.recordset import Row, fetched
+from retinue.manager.store.spec_fields import json_number, readable
 
 # Group, owner and project: who holds something.
 Account = tuple[str, str, str]

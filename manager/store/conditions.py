@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import text
 
-from manager.store import journal, sessions
-from manager.store.database import Transaction
-from manager.store.recordset import Row, fetched
+from retinue.manager.store import journal, sessions
+from retinue.manager.store.database import Transaction
+from retinue.manager.store.recordset import Row, fetched
 
 AGENT_LOST = "AGENT_LOST"
 

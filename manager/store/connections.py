@@ -14,7 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from manager.store import arrays
+from retinue.manager.store import arrays
 
 DRIVER = "postgresql+psycopg"
 CONNECT_SECONDS = 5

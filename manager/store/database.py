@@ -20,8 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncSession as SqlAlchemySession
 from sqlalchemy.util import greenlet_spawn
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.cancellation import shielded
-from manager.store.connections import (
+from retinue.manager.cancellation import shielded
+from retinue.manager.store.connections import (
     LIVENESS,
     SERVER_LIVENESS,
     Driver,
@@ -30,7 +30,7 @@ from manager.store.connections import (
     parse_url,
     server_options,
 )
-from manager.store.lanes import POOL_SIZES, Lane, current_lane
+from retinue.manager.store.lanes import POOL_SIZES, Lane, current_lane
 
 # A statement of a caller that was cancelled may run on for so long; then the server is asked to end it, and the connection is discarded.
 _GRACE_SECONDS = 1.0

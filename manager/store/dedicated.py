@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.database import Database, StoreUnavailable
 
 DedicatedConnection = psycopg.AsyncConnection[tuple[Any, ...]]
 

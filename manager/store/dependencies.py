@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.database import Statement
-from manager.store.recordset import Row, fetched
+from retinue.manager.store.database import Statement
+from retinue.manager.store.recordset import Row, fetched
 
 # What a reason names at most.
 _NAMED = 3

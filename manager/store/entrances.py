@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from manager.store import journal
-from manager.store.database import Transaction
+from retinue.manager.store import journal
+from retinue.manager.store.database import Transaction
 
 KIND = "ENTERED"
 

@@ -10,8 +10,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store import quotas, shares, usage
-from manager.store.tables import Agent, DrfShare, ResourceGroup
+from retinue.manager.store import quotas, shares, usage
+from retinue.manager.store.tables import Agent, DrfShare, ResourceGroup
 
 
 async def get(tx: AsyncSession, name: str, *, lock: bool = False) -> ResourceGroup | None:

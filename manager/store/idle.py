@@ -10,9 +10,9 @@ from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, select
 
-from manager.store.database import Transaction
-from manager.store.recordset import Row, fetched, recordset
-from manager.store.tables import IdleOverride
+from retinue.manager.store.database import Transaction
+from retinue.manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.tables import IdleOverride
 
 # Since when a session counts as unused; `i` may be missing.
 _BASELINE = "greatest(s.start_time, i.interaction_time)"

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.database import APPENDED, Statement, Transaction
-from manager.store.recordset import Row, recordset
+from retinue.manager.store.database import APPENDED, Statement, Transaction
+from retinue.manager.store.recordset import Row, recordset
 
 
 class RevisionCompacted(Exception):  # noqa: N818  # an answer to a reader, not a mistake

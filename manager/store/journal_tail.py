@@ -9,8 +9,16 @@ from typing import Any
 
 import psycopg
 
-from manager.store.database import Database, StoreUnavailable
-from manager.store.journal import Event, ReaderTooSlow, RevisionCompacted, RevisionInFuture, RevisionLost, head, read
+from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.journal import (
+    Event,
+    ReaderTooSlow,
+    RevisionCompacted,
+    RevisionInFuture,
+    RevisionLost,
+    head,
+    read,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ import psycopg
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.cancellation import cancellable
-from manager.store.database import Database, Statement, StoreUnavailable
-from manager.store.dedicated import DedicatedConnection, execute_within
-from manager.store.lease import RENEWAL_SECONDS, Lease, NotLeader, Observer, Sighting, boot_time
+from retinue.manager.cancellation import cancellable
+from retinue.manager.store.database import Database, Statement, StoreUnavailable
+from retinue.manager.store.dedicated import DedicatedConnection, execute_within
+from retinue.manager.store.lease import RENEWAL_SECONDS, Lease, NotLeader, Observer, Sighting, boot_time
 
 __all__ = ["Lease", "NotLeader", "campaign", "check", "checked", "checking", "lead"]
 

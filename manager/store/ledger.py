@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.recordset import Row, fetched
-from manager.store.shares import dominant, read_capacity
+from retinue.manager.store.recordset import Row, fetched
+from retinue.manager.store.shares import dominant, read_capacity
 
 MAX_MISMATCHES = 1000
 CLAIM, SHARE, CAPACITY = "CLAIM", "SHARE", "CAPACITY"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.recordset import Row, fetched
+from retinue.manager.store.recordset import Row, fetched
 
 
 class NodeRefusedError(Exception):

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.recordset import Row, fetched
+from retinue.manager.store.recordset import Row, fetched
 
 
 async def read_pending(tx: AsyncSession, limit: int, busy: Collection[str]) -> list[Row]:

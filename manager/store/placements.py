@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store import journal, leadership, shares
-from manager.store.changes import UNMARKED
-from manager.store.database import Statement, Transaction
-from manager.store.recordset import Row, fetched, recordset
-from manager.store.shares import Difference
-from manager.store.spec_fields import json_number
+from retinue.manager.store import journal, leadership, shares
+from retinue.manager.store.changes import UNMARKED
+from retinue.manager.store.database import Statement, Transaction
+from retinue.manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.shares import Difference
+from retinue.manager.store.spec_fields import json_number
 
 
 @dataclass(frozen=True, slots=True)

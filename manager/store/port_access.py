@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.recordset import Row, fetched
+from retinue.manager.store.recordset import Row, fetched
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, delete, or_, select, tuple_
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.tables import Quota
+from retinue.manager.store.tables import Quota
 
 USER, PROJECT, RESOURCE_GROUP = "USER", "PROJECT", "RESOURCE_GROUP"
 # Kind and name.

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from manager.store.database import Statement, Transaction
+from retinue.manager.store.database import Statement, Transaction
 
 
 class RequestIdReused(Exception):  # noqa: N818  # an answer to a caller, not a mistake

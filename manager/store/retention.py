@@ -9,7 +9,7 @@ import datetime as dt
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store import journal, port_access, usage
+from retinue.manager.store import journal, port_access, usage
 
 # Watchers may resume within this time, unless more than so many entries were made since.
 JOURNAL_SECONDS = 7 * 86_400

@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.database import Statement, Transaction
-from manager.store.recordset import Row, fetched, recordset
-from manager.store.spec_fields import json_number
+from retinue.manager.store.database import Statement, Transaction
+from retinue.manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.spec_fields import json_number
 
 _SESSION_COLUMNS = """
     s.id, s.sequence, s.name, s.owner, s.project, s.resource_group, s.type, s.cluster_mode, s.cluster_size, s.priority, s.spec, s.state,
@@ -20,7 +20,7 @@ _SESSION_COLUMNS = """
     s.version, s.create_time, s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.state_time, s.end_time,
     s.expire_time, s.promise
 """
-# As `manager.lifecycle.spec_views.basic` has it; of what another version may have written, what is in columns as well.
+# As `retinue.manager.session.core.spec_views.basic` has it; of what another version may have written, what is in columns as well.
 _BASIC_SPEC = """
     CASE WHEN jsonb_typeof(s.spec->'kernel') = 'object' AND jsonb_typeof(s.spec->'roles') = 'object'
         AND coalesce(jsonb_typeof(s.spec->'services'), 'array') = 'array'

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.database import Statement
-from manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.database import Statement
+from retinue.manager.store.recordset import Row, fetched, recordset
 
 
 class Difference(NamedTuple):

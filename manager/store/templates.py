@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.recordset import Row, fetched, recordset
 
 # A version of a template with the template it is one of.
 _BASIC_COLUMNS = """

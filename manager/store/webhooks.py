@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.recordset import Row, fetched, recordset
 
 
 async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, int, str, list[str], bytes]]) -> None:

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from manager.webhooks.rules import AddressPolicy
+from retinue.manager.webhooks.core.rules import AddressPolicy
 
 _SECONDS = 10.0
 _LONGEST_LINE = 8192

@@ -16,10 +16,10 @@ from typing import Any
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
-from agent.kernel.code_launcher import PORTS
-from agent.kernel.python_runtime import build_runtime
+from retinue.agent.kernel.code_launcher import PORTS
+from retinue.agent.kernel.python_runtime import build_runtime
 from retinue.client.code import Code
-from retinue.client.local.cluster import Cluster, ClusterOptions
+from retinue.devtools.cluster import Cluster, ClusterOptions
 
 ROUNDS = 100
 WARM = 10

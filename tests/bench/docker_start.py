@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster, ClusterOptions
+from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.integration.docker.engine import IMAGE, TestEngine, install
 
 MEMORY = 32 << 20

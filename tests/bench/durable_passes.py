@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import psycopg
 from sqlalchemy import text
 
-from manager.lifecycle.scheduler import Scheduler
-from manager.store.database import Database
-from manager.store.embedded import EmbeddedServer
-from manager.store.migrations import migrate
+from retinue.manager.scheduler.loop import Scheduler
+from retinue.manager.store.database import Database
+from retinue.manager.store.embedded import EmbeddedServer
+from retinue.manager.store.migrations import migrate
 from tests.bench import end_politely, report
 
 TERM = 1

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from retinue.client.local.cluster import Cluster, ClusterOptions
+from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench.tunnel import environment, server
 
 MEGABYTES = 256

@@ -21,10 +21,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from manager.gateway.caddy import program
 from retinue.client.errors import CallError
-from retinue.client.local.cluster import Cluster, ClusterOptions
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster, ClusterOptions
+from retinue.manager.gateway.caddy import program
 from tests.bench.tunnel import free_port, wait_listening
 
 MEGABYTES, ROUNDS, REQUESTS = 100, 7, 300

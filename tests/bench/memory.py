@@ -19,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from sqlalchemy import text
 
-import manager.main  # noqa: F401  # everything that a manager has in memory
-from manager.lifecycle.scheduler import Scheduler
-from manager.store.database import Database
-from manager.store.embedded import EmbeddedServer
-from manager.store.migrations import migrate
+import retinue.manager.main  # noqa: F401  # everything that a manager has in memory
+from retinue.manager.scheduler.loop import Scheduler
+from retinue.manager.store.database import Database
+from retinue.manager.store.embedded import EmbeddedServer
+from retinue.manager.store.migrations import migrate
 from tests.bench import end_politely, report
 from tests.bench.durable_passes import TERM, add_agents, add_sessions, execute
 

@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from agent.network import namespaces, netlink
-from agent.network.links import apply
-from agent.network.observation import observe_kernel, observe_port, observe_session
-from agent.network.observed import Uplink
-from agent.network.operations import CreateTunnel, Place
-from agent.network.plan import BRIDGE, plan_attachment, plan_network
-from agent.network.topology import Member, Network
+from retinue.agent.network import namespaces, netlink
+from retinue.agent.network.core.observed import Uplink
+from retinue.agent.network.core.operations import CreateTunnel, Place
+from retinue.agent.network.core.plan import BRIDGE, plan_attachment, plan_network
+from retinue.agent.network.core.topology import Member, Network
+from retinue.agent.network.links import apply
+from retinue.agent.network.observation import observe_kernel, observe_port, observe_session
 
 UNDERLAY = ("192.0.2.1", "192.0.2.2")
 MTU = 1450

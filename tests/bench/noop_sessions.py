@@ -18,8 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster, ClusterOptions
 from retinue.client.spec import session_spec
+from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench import end_politely, report, slurm
 
 AGENTS = 2

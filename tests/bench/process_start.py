@@ -19,13 +19,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from agent.attempts import AttemptSpec, Phase
-from agent.backends import sandbox
-from agent.backends.cgroups import MOUNT, Cgroups
-from agent.backends.kernels import ProcessOptions
-from agent.backends.launchers import in_own_thread
-from agent.backends.process import ProcessBackend
-from agent.backends.system_calls import build_filter
+from retinue.agent.attempts import AttemptSpec, Phase
+from retinue.agent.host.cgroups import MOUNT, Cgroups
+from retinue.agent.host.launch_threads import in_own_thread
+from retinue.agent.process import bubblewrap
+from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.process.sandboxes import ProcessOptions
+from retinue.agent.process.seccomp import build_filter
 
 COMMAND = ("date", "+%s.%N")
 HOSTS = "127.0.0.1\tlocalhost\n"
@@ -53,34 +53,34 @@ async def kernel(backend: ProcessBackend, number: int) -> float:
     return float(piece.data) - begin
 
 
-def bare(settings: sandbox.Settings, directory: Path, number: int) -> float:
+def bare(settings: bubblewrap.Settings, directory: Path, number: int) -> float:
     """Seconds from starting bubblewrap to the command running."""
     work = directory / f"work{number}"
     work.mkdir()
     os.chown(work, UID, settings.gid)
-    like = sandbox.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, GROUPS, work, UID)
+    like = bubblewrap.Sandbox("main1", COMMAND, {}, {"etc/hosts": HOSTS}, GROUPS, work, UID)
 
     def run() -> float:
         begin = time.time()
-        root = sandbox.mount_root(like, settings)
+        root = bubblewrap.mount_root(like, settings)
         with (
             (directory / f"output{number}").open("w+b") as output,
             (directory / f"status{number}").open("wb") as status,
-            sandbox.filter_file(settings.filter) as calls,
+            bubblewrap.filter_file(settings.filter) as calls,
         ):
             gate, line = os.pipe()
             os.write(line, b"\n")
             os.close(line)
-            outer = sandbox.outer_arguments(like, settings, root, status.fileno(), calls)
-            inner = sandbox.inner_arguments(like, settings)
-            values = {f"e{n}": value for n, value in enumerate(sandbox.environment_of(like))}
+            outer = bubblewrap.outer_arguments(like, settings, root, status.fileno(), calls)
+            inner = bubblewrap.inner_arguments(like, settings)
+            values = {f"e{n}": value for n, value in enumerate(bubblewrap.environment_of(like))}
             process = subprocess.Popen(
                 [*outer, *inner],
                 stdin=gate,
                 stdout=subprocess.DEVNULL,
                 stderr=output,
                 pass_fds=(status.fileno(), calls),
-                env={"PATH": sandbox.SEARCH_PATH} | values,
+                env={"PATH": bubblewrap.SEARCH_PATH} | values,
                 start_new_session=True,
             )
             os.close(gate)
@@ -102,7 +102,7 @@ async def main(count: int) -> float:
         await backend.open(lambda: None)
         mount_point = directory / "mount"
         mount_point.mkdir()
-        settings = sandbox.Settings(mount_point, 60_000, (), build_filter())
+        settings = bubblewrap.Settings(mount_point, 60_000, (), build_filter())
         try:
             kernels, peers = [], []
             for number in range(-2, count):

@@ -21,8 +21,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from manager.scheduling.columns import Agents, Integers, Owners, Policy, Queue
-from manager.scheduling.scheduling_pass import run_pass
+from retinue.manager.scheduling.columns import Agents, Integers, Owners, Policy, Queue
+from retinue.manager.scheduling.scheduling_pass import run_pass
 from tests.bench import report
 from tests.property.scheduling.oracle import Agent, Cluster, Session
 

@@ -23,8 +23,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from manager.scheduling.columns import Agents, Owners, Policy, Queue
-from manager.scheduling.scheduling_pass import run_pass
+from retinue.manager.scheduling.columns import Agents, Owners, Policy, Queue
+from retinue.manager.scheduling.scheduling_pass import run_pass
 from tests.bench import report
 from tests.bench.scheduling_pass import SLOTS, Problem, make_problem
 

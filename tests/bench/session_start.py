@@ -11,7 +11,7 @@ import statistics
 import time
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster, ClusterOptions
+from retinue.devtools.cluster import Cluster, ClusterOptions
 
 ROUNDS = 30
 

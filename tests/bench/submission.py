@@ -31,10 +31,10 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from manager.identity.authority import Authority
-from manager.store.embedded import EmbeddedServer
 from retinue.client import Client
 from retinue.client.spec import session_spec
+from retinue.manager.identity.authority import Authority
+from retinue.manager.store.embedded import EmbeddedServer
 from tests.bench import end_politely, report
 
 TABLES = ("session", "kernel", "journal")
@@ -212,7 +212,7 @@ async def main(count: int, rounds: int, singles: int) -> None:
                 child(
                     *(
                         "-m",
-                        "manager.main",
+                        "retinue.manager.main",
                         "serve",
                         "--dev",
                         "--data-dir",

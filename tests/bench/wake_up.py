@@ -19,8 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster, ClusterOptions
 from retinue.client.spec import session_spec
+from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench import end_politely, report
 
 _ARRIVAL = re.compile(r"^(\d\d):(\d\d):(\d\d\.\d{3}) debug +\S+: wanted: (.*)$", re.MULTILINE)
@@ -31,7 +31,7 @@ class _Cluster(Cluster):
 
     def _agent_command(self, *arguments: Any) -> list[str]:
         command = super()._agent_command(*arguments)
-        place = command.index("agent.main") + 1
+        place = command.index("retinue.agent.main") + 1
         return [*command[:place], "--log-level", "debug", *command[place:]]
 
 

@@ -10,10 +10,10 @@ import sys
 
 from sqlalchemy import text
 
-from manager.store import leadership
-from manager.store.database import Database, StoreUnavailable
-from manager.store.leadership import Lease, NotLeader
-from manager.store.lease import boot_time
+from retinue.manager.store import leadership
+from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.leadership import Lease, NotLeader
+from retinue.manager.store.lease import boot_time
 
 
 def say(*words: object) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from retinue.client.local.threads import in_thread
+from retinue.devtools.threads import in_thread
 from tests.faults.test_kills import COUNT, count_on
 from tests.integration.docker.cluster import DockerCluster
 from tests.integration.docker.engine import IMAGE, install

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster
 from retinue.client.local_files import Copied
+from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,8 +12,8 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import fleet_service_pb2
 from retinue.manager.v1 import idle_pb2 as pb
 

@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from retinue.client import Client
 from retinue.client.errors import Unavailable
-from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import fleet_service_pb2
 
 Happening = Callable[[], Awaitable[object]]

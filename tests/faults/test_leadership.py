@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from manager.store.database import Database
-from manager.store.lease import boot_time
+from retinue.manager.store.database import Database
+from retinue.manager.store.lease import boot_time
 from tests.integration.databases import Postgres, fresh_database
 from tests.integration.silence import silent_proxy
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from retinue.client import Client
 from retinue.client.errors import NotFound, OutOfRange
-from retinue.client.local.cluster import Cluster, ClusterOptions
+from retinue.devtools.cluster import Cluster, ClusterOptions
 from retinue.manager.v1 import fleet_service_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -31,7 +31,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 async def admin(*arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "manager.main", "admin", *arguments),
+        *(sys.executable, "-m", "retinue.manager.main", "admin", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster, LocalAgent
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster, LocalAgent
 from retinue.manager.v1 import session_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

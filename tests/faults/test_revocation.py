@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster
+from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def revoke(cluster: Cluster, agent_id: str) -> None:
     data = str(cluster.directory / "manager")
-    command = [sys.executable, "-m", "manager.main", "revoke-agent", agent_id, "--data-dir", data]
+    command = [sys.executable, "-m", "retinue.manager.main", "revoke-agent", agent_id, "--data-dir", data]
     await asyncio.to_thread(subprocess.run, command, check=True, timeout=60)
 
 

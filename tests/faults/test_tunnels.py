@@ -10,9 +10,9 @@ import pytest_asyncio
 
 from retinue.client import Client
 from retinue.client.errors import CallError, Unavailable
-from retinue.client.local.cluster import Cluster
 from retinue.client.port import LocalPort, PortConnection
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 
 Happening = Callable[[], Awaitable[object]]
 

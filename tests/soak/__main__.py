@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster, ClusterOptions
-from retinue.client.local.process import ChildProcess
+from retinue.devtools.cluster import Cluster, ClusterOptions
+from retinue.devtools.process import ChildProcess
 from tests.soak.clients import ImpatientClient, Record, end_all
 from tests.soak.faults import Faults
 from tests.soak.footprint import Footprint, footprint_of

@@ -22,9 +22,9 @@ from retinue.client.errors import (
     SessionEnded,
     Unavailable,
 )
-from retinue.client.local.cluster import Cluster
 from retinue.client.port import PortConnection
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 
 # What a client has to expect while managers, agents and databases are killed. Anything else is a defect.
 _EXPECTED = (Unavailable, DeadlineExceeded, Aborted, ResourceExhausted, SessionEnded, TimeoutError)

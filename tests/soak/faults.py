@@ -9,8 +9,8 @@ import random
 import signal
 from pathlib import Path
 
-from retinue.client.local.cluster import Cluster
-from retinue.client.local.process import ChildProcess
+from retinue.devtools.cluster import Cluster
+from retinue.devtools.process import ChildProcess
 
 
 class Faults:

@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from retinue.client.local.process import ChildProcess
+from retinue.devtools.process import ChildProcess
 
 _TASKS = re.compile(r"tasks of the event loop: (\d+)")
 

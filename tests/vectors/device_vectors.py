@@ -5,8 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from agent.resources import allocation
-from agent.resources.allocation import (
+from retinue.agent.resources.core import allocation
+from retinue.agent.resources.core.allocation import (
     AllocationError,
     FragmentedError,
     InsufficientError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from manager.lifecycle.idle import IdlePolicy, Seen, Status, judge, remaining_time
-from manager.lifecycle.states import SessionType
+from retinue.manager.idle.core.policy import IdlePolicy, Seen, Status, judge, remaining_time
+from retinue.manager.session.core.states import SessionType
 
 Vector = dict[str, Any]
 

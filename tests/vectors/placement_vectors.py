@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from manager.lifecycle.states import SessionType
-from manager.scheduling.columns import UNPLACED, Explanation, Policy, Tier, Verdict
-from manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
-from manager.scheduling.kinds import KERNEL
-from manager.scheduling.reasons import ARCHITECTURE_MISSING, KERNELS
-from manager.scheduling.strategies import (
+from retinue.manager.scheduling.columns import UNPLACED, Explanation, Policy, Tier, Verdict
+from retinue.manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
+from retinue.manager.scheduling.kinds import KERNEL
+from retinue.manager.scheduling.reasons import ARCHITECTURE_MISSING, KERNELS
+from retinue.manager.scheduling.strategies import (
     DISPERSED,
     MAX_KERNELS_PER_AGENT,
     MAX_TRIES_BEFORE_SKIP,
     ROUND_ROBIN,
     SLOT_PRIORITY,
 )
+from retinue.manager.session.core.states import SessionType
 from tests.vectors.records import names_of
 from tests.vectors.scene import Amounts, Outcome, Scene, exact
 from tests.vectors.share_vectors import in_order, share

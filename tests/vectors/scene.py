@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from manager.scheduling.columns import (
+from retinue.manager.scheduling.columns import (
     UNLIMITED,
     UNPLACED,
     Agents,
@@ -23,7 +23,7 @@ from manager.scheduling.columns import (
     Running,
     Tier,
 )
-from manager.scheduling.scheduling_pass import Decisions, run_pass
+from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 
 Amounts = Mapping[str, str | int | float | Fraction]
 WAITS = Explanation(Tier.POLICY, "HELD_BACK", "waits for a reason of its own")

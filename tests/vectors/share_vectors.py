@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from manager.scheduling.columns import UNPLACED, Policy
-from manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
-from manager.scheduling.shares import ShareKeys, dominant_share
-from manager.scheduling.strategies import FIFO, MAX_TRIES_BEFORE_SKIP, SLOT_PRIORITY
+from retinue.manager.scheduling.columns import UNPLACED, Policy
+from retinue.manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
+from retinue.manager.scheduling.shares import ShareKeys, dominant_share
+from retinue.manager.scheduling.strategies import FIFO, MAX_TRIES_BEFORE_SKIP, SLOT_PRIORITY
 from tests.vectors.records import Record, overlaid
 from tests.vectors.scene import Amounts, Outcome, Scene, exact
 from tests.vectors.sorter import orders

@@ -12,21 +12,22 @@ from typing import Any
 
 from sqlalchemy import text
 
-from manager.lifecycle import commands, deadlines, dependencies
-from manager.lifecycle.admission import admit
-from manager.lifecycle.commands import Draft
-from manager.lifecycle.external_strategies import ExternalStrategies
-from manager.lifecycle.features import FEATURES
-from manager.lifecycle.keeper import Keeper
-from manager.lifecycle.passes import GroupPasses
-from manager.lifecycle.reports import Reports
-from manager.lifecycle.scheduler import Scheduler
-from manager.lifecycle.spec import MAIN, KernelSpec, SessionSpec
-from manager.lifecycle.states import SessionType
-from manager.scheduling.columns import Policy
-from manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, PREEMPTION
-from manager.store import ledger
-from manager.store.database import Database
+from retinue.manager.controllers import deadlines, dependencies
+from retinue.manager.dispatch.reports import Reports
+from retinue.manager.scheduler.cache_sync import Keeper
+from retinue.manager.scheduler.external_strategies import ExternalStrategies
+from retinue.manager.scheduler.group_loop import GroupPasses
+from retinue.manager.scheduler.loop import Scheduler
+from retinue.manager.scheduling.columns import Policy
+from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, PREEMPTION
+from retinue.manager.session import submit as commands
+from retinue.manager.session.core.admission import admit
+from retinue.manager.session.core.features import FEATURES
+from retinue.manager.session.core.spec import MAIN, KernelSpec, SessionSpec
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.session.submit import Draft
+from retinue.manager.store import ledger
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
 from tests.vectors.exceptions import case_exception
 from tests.vectors.placement_vectors import listed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from manager.store.backups.rows import Connection
+from retinue.manager.store.backups.rows import Connection
 
 _CHECKS = {
     "the journal has gaps": """

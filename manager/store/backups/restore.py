@@ -12,11 +12,11 @@ import psycopg
 import sqlalchemy
 from alembic.runtime.migration import MigrationContext
 
-from manager.store.backups import rows
-from manager.store.backups.archive import Archive
-from manager.store.backups.rows import Connection
-from manager.store.cluster import BEGIN_INCARNATION
-from manager.store.migrations import check_known, locked, upgrade
+from retinue.manager.store.backups import rows
+from retinue.manager.store.backups.archive import Archive
+from retinue.manager.store.backups.rows import Connection
+from retinue.manager.store.cluster import BEGIN_INCARNATION
+from retinue.manager.store.migrations import check_known, locked, upgrade
 
 _CLOSING_SECONDS, _LOOK_SECONDS = 1.0, 0.05
 

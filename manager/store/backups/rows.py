@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from manager.store.backups.archive import Archive, ArchiveWriter, Manifest
+from retinue.manager.store.backups.archive import Archive, ArchiveWriter, Manifest
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

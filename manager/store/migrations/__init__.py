@@ -13,8 +13,8 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from manager.store.connections import parse_url
-from manager.store.database import StoreUnavailable, translate
+from retinue.manager.store.connections import parse_url
+from retinue.manager.store.database import StoreUnavailable, translate
 
 # "migrate" in ASCII. Managers that start together migrate one after the other.
 _LOCK = 0x6D696772617465

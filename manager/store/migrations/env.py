@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 from sqlmodel import SQLModel
 
-from manager.store import tables
+from retinue.manager.store import tables
 
 # Loading the tables fills the metadata.
 assert tables  # noqa: S101  # keeps the import

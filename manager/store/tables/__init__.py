@@ -4,17 +4,17 @@ One truth for each fact: free capacity is capacity minus live claims, a claim li
 live claims. Amounts are integers in a slot's smallest unit: bytes for `mem`, thousandths for every other slot.
 """
 
-from manager.store.tables.accounts import Membership, Project, Quota, Request, RetiredName, Token, UserAccount
-from manager.store.tables.claims import Claim, DrfShare, Usage
-from manager.store.tables.cluster import Cluster, Orphan
-from manager.store.tables.fleet import Agent, JoinToken, Leadership, LeadershipLease, ResourceGroup
-from manager.store.tables.idle import IdleLook, IdleOverride, SessionIdle
-from manager.store.tables.journal import Journal, JournalHead, scheduling_change
-from manager.store.tables.networks import Network, NetworkSite
-from manager.store.tables.port_access import PortAccess, PortTicket
-from manager.store.tables.sessions import Attempt, Kernel, KernelLog, Session, SessionDependency
-from manager.store.tables.templates import Template, TemplateVersion
-from manager.store.tables.webhooks import Webhook, WebhookCursor, WebhookDelivery
+from retinue.manager.store.tables.accounts import Membership, Project, Quota, Request, RetiredName, Token, UserAccount
+from retinue.manager.store.tables.claims import Claim, DrfShare, Usage
+from retinue.manager.store.tables.cluster import Cluster, Orphan
+from retinue.manager.store.tables.fleet import Agent, JoinToken, Leadership, LeadershipLease, ResourceGroup
+from retinue.manager.store.tables.idle import IdleLook, IdleOverride, SessionIdle
+from retinue.manager.store.tables.journal import Journal, JournalHead, scheduling_change
+from retinue.manager.store.tables.networks import Network, NetworkSite
+from retinue.manager.store.tables.port_access import PortAccess, PortTicket
+from retinue.manager.store.tables.sessions import Attempt, Kernel, KernelLog, Session, SessionDependency
+from retinue.manager.store.tables.templates import Template, TemplateVersion
+from retinue.manager.store.tables.webhooks import Webhook, WebhookCursor, WebhookDelivery
 
 __all__ = [
     "Agent",

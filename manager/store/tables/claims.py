@@ -12,7 +12,7 @@ import uuid
 from sqlalchemy import BigInteger, Column, Index, Numeric, text
 from sqlmodel import Field, SQLModel
 
-from manager.store.tables.columns import json_column, time_column
+from retinue.manager.store.tables.columns import json_column, time_column
 
 
 class Claim(SQLModel, table=True):

@@ -8,7 +8,7 @@ import uuid
 from sqlalchemy import Column, Index, LargeBinary, SmallInteger, text
 from sqlmodel import Field, SQLModel
 
-from manager.store.tables.columns import time_column
+from retinue.manager.store.tables.columns import time_column
 
 
 class Cluster(SQLModel, table=True):

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, Column, Computed, LargeBinary, SmallInteger, text
 from sqlmodel import Field, SQLModel
 
-from manager.store.tables.columns import json_column, time_column
+from retinue.manager.store.tables.columns import json_column, time_column
 
 # When an agent's `blocked` is true.
 BLOCKED = """reported_conditions @> '[{"blocks": true}]' OR found_conditions @> '[{"blocks": true}]'"""

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Index, SmallInteger, Table, Text
 from sqlmodel import Field, SQLModel
 
-from manager.store.tables.columns import json_column, time_column
+from retinue.manager.store.tables.columns import json_column, time_column
 
 
 class JournalHead(SQLModel, table=True):

@@ -8,7 +8,7 @@ import uuid
 from sqlalchemy import Column, LargeBinary
 from sqlmodel import Field, SQLModel
 
-from manager.store.tables.columns import time_column
+from retinue.manager.store.tables.columns import time_column
 
 
 class PortTicket(SQLModel, table=True):

@@ -8,7 +8,7 @@ import uuid
 from sqlalchemy import BigInteger, Column, LargeBinary, SmallInteger
 from sqlmodel import Field, SQLModel
 
-from manager.store.tables.columns import json_column, time_column
+from retinue.manager.store.tables.columns import json_column, time_column
 
 
 class Webhook(SQLModel, table=True):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import daemon
-from agent.backends.cgroups import Cgroups
-from agent.backends.kernels import ProcessOptions
-from agent.backends.process import ProcessBackend
-from agent.network import namespaces, nftables
-from agent.network.labels import agent_label
+from retinue.agent import daemon
+from retinue.agent.host.cgroups import Cgroups
+from retinue.agent.network import namespaces, nftables
+from retinue.agent.network.core.labels import agent_label
+from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.process.sandboxes import ProcessOptions
 from tests.integration.agent.authority import Authority
 from tests.integration.agent.manager_side import TOKEN, Conversation, Manager
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from agent.attempts import ObservedAttempt, Phase
+    from retinue.agent.attempts import ObservedAttempt, Phase
 
 
 @dataclass

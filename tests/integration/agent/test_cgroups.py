@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.backends.cgroups import MONITORS, MOUNT, CgroupError, Cgroups
-from agent.backends.launchers import Launchers
+from retinue.agent.host.cgroups import MONITORS, MOUNT, CgroupError, Cgroups
+from retinue.agent.host.launch_threads import Launchers
 
 UNIFIED = next((path for path in (MOUNT, MOUNT / "unified") if (path / "cgroup.controllers").exists()), None)
 

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.attempts import Mount, Phase
-from agent.backends.attachment import Attachment, Printed
-from agent.backends.users import UserRange
-from agent.kernel.frames import Start
+from retinue.agent.attempts import Mount, Phase
+from retinue.agent.host.users import UserRange
+from retinue.agent.inside.exec_session import Attachment, Printed
+from retinue.agent.kernel.core.frames import Start
 from tests.integration.agent.test_process_backend import HOSTS, PYTHON, ran, spec
 
 if TYPE_CHECKING:
@@ -195,8 +195,8 @@ SOCKETS = """
 import asyncio, ctypes, os, socket, sys
 from pathlib import Path
 from agent.backends import linux
-from agent.backends.process import ProcessBackend
-from agent.attempts import Phase
+from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.attempts import Phase
 from tests.integration.agent.conftest import Place
 from tests.integration.agent.test_process_backend import HOSTS, PYTHON, spec
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.api.terms import Terms
-from agent.attempts import DesiredAttempt, Goal, Phase
-from agent.conditions import Conditions, ConditionType
-from agent.damaged import DIRECTORY, DamagedFiles
-from agent.disk import FILES as FILES_OF_RESERVE
-from agent.disk import RESERVE, Disk
-from agent.reconcile.fence import Fence
+from retinue.agent.api.terms import Terms
+from retinue.agent.attempts import DesiredAttempt, Goal, Phase
+from retinue.agent.conditions import Conditions, ConditionType
+from retinue.agent.fencing.lease import Fence
+from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
+from retinue.agent.state.disk import FILES as FILES_OF_RESERVE
+from retinue.agent.state.disk import RESERVE, Disk
 from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.integration.agent.manager_side import attempt
 from tests.integration.agent.test_process_backend import HOSTS, spec
@@ -235,7 +235,7 @@ def test_a_damaged_reserve_is_made_again(tmp_path: Path, name: str, damage: Call
 
 
 def test_damaged_files_are_reported_and_kept_in_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.damaged.MAX_KEPT", 3)
+    monkeypatch.setattr("retinue.agent.state.damaged.MAX_KEPT", 3)
     damaged = DamagedFiles(tmp_path / DIRECTORY)
     for number in range(5):
         (tmp_path / f"file{number}").write_text("x")

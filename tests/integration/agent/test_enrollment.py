@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from agent import daemon
-from agent.announcement import Announcement, Announcer
-from agent.backends.cgroups import Cgroups
-from agent.enrollment import enroll
-from agent.identity import IdentityError, IdentityStore, instance_of
+from retinue.agent import daemon
+from retinue.agent.announcement import Announcement, Announcer
+from retinue.agent.enrollment.enrollment import enroll
+from retinue.agent.enrollment.identity import IdentityError, IdentityStore, instance_of
+from retinue.agent.host.cgroups import Cgroups
 from tests.integration.agent.authority import Authority
 from tests.integration.agent.manager_side import TOKEN, Manager
 from tests.integration.agent.waiting import eventually

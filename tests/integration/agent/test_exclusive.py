@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.exclusive import InUseError, exclusive, lock
+from retinue.agent.state.exclusive import InUseError, exclusive, lock
 from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.integration.agent.manager_side import attempt
 from tests.integration.agent.test_restart import AgentProcess, process
@@ -19,7 +19,7 @@ from tests.integration.agent.test_restart import AgentProcess, process
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent import daemon
+    from retinue.agent import daemon
     from tests.integration.agent.manager_side import Manager
 
 __all__ = ["process"]

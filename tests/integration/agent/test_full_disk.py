@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.backends import linux
-from agent.backends.records import Record, Records
-from agent.conditions import Conditions, ConditionType
-from agent.disk import RESERVE, Disk
+from retinue.agent.conditions import Conditions, ConditionType
+from retinue.agent.host import syscalls
+from retinue.agent.runtime.attempt_records import Record, Records
+from retinue.agent.state.disk import RESERVE, Disk
 from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.integration.agent.manager_side import attempt
 from tests.integration.agent.test_restart import groups
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from agent import daemon
+    from retinue.agent import daemon
     from tests.integration.agent.conftest import Agent, Place
     from tests.integration.agent.manager_side import Conversation
 
@@ -50,7 +50,7 @@ class SmallDisk:
         self.fillers = directory / "fillers"
         self.mounts = 1
         directory.mkdir()
-        linux.mount("tmpfs", str(directory), "tmpfs", 0, "mode=0700,size=4m,nr_inodes=400")
+        syscalls.mount("tmpfs", str(directory), "tmpfs", 0, "mode=0700,size=4m,nr_inodes=400")
 
     def fill_bytes(self) -> None:
         self.fillers.mkdir()
@@ -71,20 +71,20 @@ class SmallDisk:
 
     def write_protect(self) -> None:
         # Not the file system itself: kernels have files open for writing.
-        linux.mount(str(self.directory), str(self.directory), None, MS_BIND)
+        syscalls.mount(str(self.directory), str(self.directory), None, MS_BIND)
         self.mounts += 1
-        linux.mount(None, str(self.directory), None, MS_BIND | MS_REMOUNT | MS_RDONLY)
+        syscalls.mount(None, str(self.directory), None, MS_BIND | MS_REMOUNT | MS_RDONLY)
 
     def free(self) -> None:
         while self.mounts > 1:
-            linux.unmount(str(self.directory), linux.MNT_DETACH)
+            syscalls.unmount(str(self.directory), syscalls.MNT_DETACH)
             self.mounts -= 1
         if self.fillers.exists():
             shutil.rmtree(self.fillers)
 
     def close(self) -> None:
         for _ in range(self.mounts):
-            linux.unmount(str(self.directory), linux.MNT_DETACH)
+            syscalls.unmount(str(self.directory), syscalls.MNT_DETACH)
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def small_disk(place: Place) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def settings(small_disk: SmallDisk, settings: daemon.Settings, monkeypatch: pytest.MonkeyPatch) -> daemon.Settings:
-    monkeypatch.setattr("agent.disk.INTERVAL", 0.05)
-    monkeypatch.setattr("agent.backends.book.LATE_INTERVAL", 0.05)
+    monkeypatch.setattr("retinue.agent.state.disk.INTERVAL", 0.05)
+    monkeypatch.setattr("retinue.agent.runtime.attempt_store.LATE_INTERVAL", 0.05)
     return settings
 
 
@@ -183,7 +183,7 @@ def test_the_reserve_is_given_up_for_what_is_essential_only(small_disk: SmallDis
 async def test_a_disk_that_hangs_holds_up_neither_stops_nor_leaders(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.backends.book.NOTE_TIMEOUT", 0.05)
+    monkeypatch.setattr("retinue.agent.runtime.attempt_store.NOTE_TIMEOUT", 0.05)
     conversation = await agent.converse(term=1)
     wanted = [attempt(f"k{number}", session_id=f"s{number}") for number in range(12)]
     await conversation.snapshot(*wanted)

@@ -7,8 +7,8 @@ import json
 import subprocess
 from typing import TYPE_CHECKING
 
-from agent import daemon
-from agent.network import namespaces
+from retinue.agent import daemon
+from retinue.agent.network import namespaces
 from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.integration.agent.manager_side import attempt
 from tests.integration.agent.waiting import eventually

@@ -10,21 +10,21 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.attempts import AttemptSpec, ObservedAttempt, Phase
-from agent.backends.cgroups import Cgroups
-from agent.backends.launchers import SPARE
-from agent.backends.users import UserRange
-from agent.network import namespaces
+from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
+from retinue.agent.host.cgroups import Cgroups
+from retinue.agent.host.launch_threads import SPARE
+from retinue.agent.host.users import UserRange
+from retinue.agent.network import namespaces
 from tests.integration.agent.waiting import eventually
 
 if TYPE_CHECKING:
-    from agent.backends.process import ProcessBackend
+    from retinue.agent.process.backend import ProcessBackend
     from tests.integration.agent.conftest import Backends, Place
 
 HOSTS = "127.0.0.1\tlocalhost\n10.1.2.3\tsub1\n"
 PYTHON = "/usr/bin/python3"
 POOLS = ("asyncio_", "records_", "state_", "kernels_", "network_")
-"""Names of threads of bounded pools: the loop's own, and those of `agent.lanes`, which start as they are needed."""
+"""Names of threads of bounded pools: the loop's own, and those of `retinue.agent.host.lanes`, which start as they are needed."""
 
 
 def spec(name: str, *command: str, **values: object) -> AttemptSpec:

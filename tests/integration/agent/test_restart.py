@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.attempts import Phase
-from agent.backends.cgroups import Cgroups
-from agent.backends.launchers import SPARE
+from retinue.agent.attempts import Phase
+from retinue.agent.host.cgroups import Cgroups
+from retinue.agent.host.launch_threads import SPARE
 from retinue.agent.v1 import agent_service_pb2 as pb
 from tests.integration.agent.manager_side import TOKEN, Conversation, Manager, attempt
 from tests.integration.agent.test_process_backend import HOSTS, printed, spec
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from agent import daemon
+    from retinue.agent import daemon
     from tests.integration.agent.conftest import Backends, Place
 
 HELD, RUNNING, EXITED = pb.ATTEMPT_STATE_HELD, pb.ATTEMPT_STATE_RUNNING, pb.ATTEMPT_STATE_EXITED
@@ -73,7 +73,7 @@ class AgentProcess:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "agent.main",
+            "retinue.agent.main",
             "run",
             env=dict(os.environ) | {f"RETINUE_AGENT_{name}": value for name, value in values.items()},
             stderr=stderr,

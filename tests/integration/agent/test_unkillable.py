@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.attempts import Phase
-from agent.backends import killed
-from agent.backends.kernels import Kernels
-from agent.backends.killed import MESSAGE, Killed
-from agent.backends.process import ProcessBackend
-from agent.conditions import Conditions, ConditionType
+from retinue.agent.attempts import Phase
+from retinue.agent.conditions import Conditions, ConditionType
+from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.process.sandboxes import Kernels
+from retinue.agent.runtime import killed
+from retinue.agent.runtime.killed import MESSAGE, Killed
 from tests.integration.agent.test_process_backend import HOSTS, spec
 from tests.integration.agent.waiting import eventually
 
 if TYPE_CHECKING:
     import pytest
 
-    from agent.backends.processes import Process
+    from retinue.agent.host.processes import Process
     from tests.integration.agent.conftest import Place
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.backends import warden
-from agent.backends.processes import Process, identify
+from retinue.agent.fencing import watchdog
+from retinue.agent.host.processes import Process, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,36 +47,36 @@ def wardens(state_dir: Path) -> list[int]:
                 arguments = (place / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if str(state_dir).encode() in arguments and b"agent.backends.warden" in arguments:
+            if str(state_dir).encode() in arguments and b"retinue.agent.fencing.watchdog" in arguments:
                 found.append(int(place.name))
     return found
 
 
 def write(state_dir: Path, silence: float, **processes: Process) -> None:
     contact = time.clock_gettime(time.CLOCK_BOOTTIME) - silence
-    known = warden.Guarded(BOOT_ID, contact, dict.fromkeys(processes, 50.0), processes)
+    known = watchdog.Guarded(BOOT_ID, contact, dict.fromkeys(processes, 50.0), processes)
     fresh = state_dir / "new"
     fresh.write_bytes(known.encode())
-    fresh.replace(state_dir / warden.FILE)
+    fresh.replace(state_dir / watchdog.FILE)
 
 
 def test_it_ends_what_is_late_and_leaves(tmp_path: Path) -> None:
     with sleeper() as first, sleeper() as second:
         write(tmp_path, 0.0, a=first)
-        warden.ensure(tmp_path)
+        watchdog.ensure(tmp_path)
         (number,) = wardens(tmp_path)
         # Not a child of whoever asked for it.
         assert Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1] == "1"
-        warden.ensure(tmp_path)
+        watchdog.ensure(tmp_path)
         assert wardens(tmp_path) == [number]
         # The agent is as good as gone: nothing but time is needed.
         write(tmp_path, 60.0, a=first)
         until(lambda: identify(first.pid) != first)
-        assert warden.was_ended(tmp_path, "a")
+        assert watchdog.was_ended(tmp_path, "a")
         until(lambda: not wardens(tmp_path))
         # Another one comes for what is let go later, also when its file says that it is late already.
         write(tmp_path, 60.0, a=first, b=second)
-        warden.ensure(tmp_path)
+        watchdog.ensure(tmp_path)
         until(lambda: identify(second.pid) != second and not wardens(tmp_path))
 
 
@@ -84,12 +84,12 @@ def test_it_is_told_apart_who_has_the_number(tmp_path: Path) -> None:
     with sleeper() as process:
         other = Process(process.pid, process.start - 1)
         write(tmp_path, 60.0, a=other)
-        warden.watch(tmp_path, BOOT_ID)
-        assert not warden.was_ended(tmp_path, "a")
+        watchdog.watch(tmp_path, BOOT_ID)
+        assert not watchdog.was_ended(tmp_path, "a")
         assert identify(process.pid) == process
 
 
 def test_where_none_can_be_started_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "missing"))
-    with pytest.raises(warden.WardenError):
-        warden.ensure(tmp_path)
+    with pytest.raises(watchdog.WardenError):
+        watchdog.ensure(tmp_path)

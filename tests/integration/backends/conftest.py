@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.attempts import AttemptSpec, ObservedAttempt, Phase
-from agent.backends.cgroups import Cgroups
-from agent.backends.docker import DockerBackend
-from agent.backends.docker_engine import Engine
-from agent.backends.docker_kernels import DockerOptions
-from agent.backends.launchers import SPARE
-from agent.backends.process import ProcessBackend
-from agent.backends.registry_addresses import RegistryAddresses
-from agent.resources.holdings import Holdings
+from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
+from retinue.agent.docker.backend import DockerBackend
+from retinue.agent.docker.containers import DockerOptions
+from retinue.agent.docker.engine import Engine
+from retinue.agent.docker.registry_addresses import RegistryAddresses
+from retinue.agent.host.cgroups import Cgroups
+from retinue.agent.host.launch_threads import SPARE
+from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.resources.core.holdings import Holdings
 from tests.integration.agent.conftest import Backends, Place, manager, place, settings
 from tests.integration.agent.test_restart import process
 from tests.integration.docker.conftest import engine
@@ -24,7 +24,7 @@ from tests.integration.docker.engine import IMAGE, TestEngine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from agent.backends.backend import Backend
+    from retinue.agent.runtime.contract import Backend
 
 __all__ = ["engine", "manager", "place", "process", "settings"]
 

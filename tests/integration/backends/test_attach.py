@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.attempts import Phase
-from agent.backends.attachment import Attachment, AttachmentLostError, Exited, NotRunningError, Printed, Started
-from agent.backends.backend import UnknownAttemptError
-from agent.kernel.frames import WINDOW, Start
+from retinue.agent.attempts import Phase
+from retinue.agent.errors import UnknownAttemptError
+from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, NotRunningError, Printed, Started
+from retinue.agent.kernel.core.frames import WINDOW, Start
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.test_contract import first_process
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import checked
-from agent.attempts import Phase
-from agent.backends import disk_use
-from agent.backends.backend import BackendError, UnknownAttemptError
-from agent.backends.docker import SPARE_THREADS
-from agent.backends.docker_container import container_name
-from agent.backends.docker_engine import CONNECTIONS
-from agent.backends.kernels import STATUS
-from agent.backends.processes import Process, alive, send_signal
-from agent.backends.status import parse_status
-from agent.backends.users import UserRange
-from agent.resources.discovery import FEWEST_STARTS
-from agent.resources.topology import parse_list
+from retinue.agent.attempts import Phase
+from retinue.agent.docker.backend import SPARE_THREADS
+from retinue.agent.docker.core.container_spec import container_name
+from retinue.agent.docker.engine import CONNECTIONS
+from retinue.agent.errors import BackendError, UnknownAttemptError
+from retinue.agent.host.processes import Process, alive, send_signal
+from retinue.agent.host.users import UserRange
+from retinue.agent.process.sandboxes import STATUS
+from retinue.agent.resources.discovery import FEWEST_STARTS
+from retinue.agent.resources.topology import parse_list
+from retinue.agent.runtime import disk_use
+from retinue.agent.runtime.bwrap_status import parse_status
+from retinue.agent.state import checked
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.conftest import HOSTS
 

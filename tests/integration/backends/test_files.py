@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.attempts import Phase
-from agent.backends import work
-from agent.backends.arrival import Announced, Arrival
-from agent.backends.attachment import NotRunningError
+from retinue.agent.attempts import Phase
+from retinue.agent.inside import workdir
+from retinue.agent.inside.exec_session import NotRunningError
+from retinue.agent.inside.upload import Announced, Arrival
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +41,8 @@ def put(home: Path, path: str, content: bytes, *, part: int) -> None:
 
 
 def read(home: Path, path: str) -> bytes:
-    with work.opened(home) as directory:
-        descriptor = work.open_regular(directory, path)
+    with workdir.opened(home) as directory:
+        descriptor = workdir.open_regular(directory, path)
     with os.fdopen(descriptor, "rb") as file:
         return file.read()
 
@@ -71,5 +71,5 @@ async def test_files_of_a_kernel(contract: Contract) -> None:
     await backend.remove("k.1")
     await asyncio.to_thread(late.close)
     assert not home.exists()
-    assert not work.arrivals_of(home).exists()
+    assert not workdir.arrivals_of(home).exists()
     assert contract.left() == set()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.attempts import Mount, Phase
+from retinue.agent.attempts import Mount, Phase
 from tests.integration.backends.conftest import HOSTS
 
 if TYPE_CHECKING:

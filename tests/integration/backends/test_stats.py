@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from agent.attempts import Phase
-from agent.resources.sampler import FRESH, Sampler
+from retinue.agent.attempts import Phase
+from retinue.agent.resources.sampler import FRESH, Sampler
 
 if TYPE_CHECKING:
     from tests.integration.backends.conftest import Contract

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from retinue.client import Client
-    from retinue.client.local.cluster import Cluster
+    from retinue.devtools.cluster import Cluster
 
 PROGRAM = Path(sys.executable).with_name("retinue")
 SECONDS = 60.0

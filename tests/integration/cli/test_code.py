@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from agent.kernel.python_runtime import build_runtime
+from retinue.agent.kernel.python_runtime import build_runtime
 from tests.integration.cli.conftest import PROGRAM, SECONDS, Program
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.client import Client, SessionOptions
-    from retinue.client.local.cluster import Cluster
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

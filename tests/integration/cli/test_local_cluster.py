@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from retinue.client.local import namespaces, process, state
-from retinue.client.local.cluster import DIRECTORIES, Cluster, ClusterError, ClusterOptions
 from retinue.client.settings import Settings, read_contexts, write_context
+from retinue.devtools import namespaces, process, state
+from retinue.devtools.cluster import DIRECTORIES, Cluster, ClusterError, ClusterOptions
 from tests.integration.cli.conftest import SECONDS, Program, line_with
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyroute2 import IPRoute
 
-from retinue.client.local import namespaces, nodes
+from retinue.devtools import namespaces, nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from tests.integration.cli.conftest import PROGRAM, SECONDS, Program, line_with
 
 if TYPE_CHECKING:
     from retinue.client import Client
-    from retinue.client.local.cluster import Cluster
+    from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agent.kernel.python_runtime import build_runtime
+from retinue.agent.kernel.python_runtime import build_runtime
 from retinue.client import Client
 from retinue.client.code import Code, gathered
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
-from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 from retinue.types.v1 import code_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -15,7 +15,7 @@ _BUILD = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from agent.kernel import python_runtime
+from retinue.agent.kernel import python_runtime
 python_runtime.REQUIREMENTS = (sys.argv[3],)
 print(python_runtime.build_runtime(Path(sys.argv[2])))
 """

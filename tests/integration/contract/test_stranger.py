@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retinue.client.local.cluster import Cluster
+from retinue.devtools.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from retinue.client.local.cluster import Cluster, ClusterOptions
+from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.integration.docker.engine import IMAGE, TestEngine
 
 if TYPE_CHECKING:
-    from retinue.client.local.nodes import Node
+    from retinue.devtools.nodes import Node
 
 ENGINE_PORT = 2375
 # Registries of tests are on the loopback.

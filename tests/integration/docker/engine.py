@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import docker
 
-from agent.backends.docker_engine import Engine, EngineError
+from retinue.agent.docker.engine import Engine, EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any, Self
 
-from retinue.client.local import namespaces
+from retinue.devtools import namespaces
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from agent.kernel.python_runtime import build_runtime
-from agent.network.rules import VXLAN_PORT
-from agent.network.topology import Member
-from agent.network.ways import GATEWAY_MAC
-from retinue.client.local.leftovers import network_namespaces
+from retinue.agent.kernel.python_runtime import build_runtime
+from retinue.agent.network.core.egress_plan import GATEWAY_MAC
+from retinue.agent.network.core.rules import VXLAN_PORT
+from retinue.agent.network.core.topology import Member
+from retinue.devtools.leftovers import network_namespaces
 from tests.integration.docker.cluster import ENGINE_PORT
 from tests.integration.docker.engine import IMAGE
 from tests.integration.inside.reach import PROBE, PUBLIC, outside, protected

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from agent.attempts import Phase
-from agent.backends import disk_use, docker_kernels
-from agent.backends.attachment import NotRunningError
-from agent.backends.backend import BackendError
-from agent.backends.dispatch import Dispatch
-from agent.backends.docker import ENTERING_THREADS
-from agent.backends.docker_container import BOUND
-from agent.backends.docker_engine import Engine, EngineUnavailableError, find_host
-from agent.backends.process import ProcessBackend
-from agent.backends.records import Records
+from retinue.agent.attempts import Phase
+from retinue.agent.docker import containers
+from retinue.agent.docker.backend import ENTERING_THREADS
+from retinue.agent.docker.core.container_spec import BOUND
+from retinue.agent.docker.engine import Engine, EngineUnavailableError, find_host
+from retinue.agent.errors import BackendError
+from retinue.agent.inside.exec_session import NotRunningError
+from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.runtime import disk_use
+from retinue.agent.runtime.attempt_records import Records
+from retinue.agent.runtimes import Dispatch
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.conftest import HOSTS, Contract, Kind
 from tests.integration.docker.engine import IMAGE, TestEngine
@@ -270,8 +271,8 @@ class Forgetful(Engine):
 async def test_lost_answers_start_nothing_twice(
     contract: Contract, engine: TestEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.backends.docker.Engine", Forgetful)
-    monkeypatch.setattr(docker_kernels, "TRY_PAUSE", 0.01)
+    monkeypatch.setattr("retinue.agent.docker.backend.Engine", Forgetful)
+    monkeypatch.setattr(containers, "TRY_PAUSE", 0.01)
     observed, output = await contract.ran(contract.spec("k", "echo", "once"))
     assert (observed.exit_code, output) == (0, "once\n")
     assert not contract.left()
@@ -292,7 +293,7 @@ class Stuck(Engine):
 async def test_commands_that_cannot_be_attached_hold_up_nothing_else(
     contract: Contract, engine: TestEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.backends.docker.Engine", Stuck)
+    monkeypatch.setattr("retinue.agent.docker.backend.Engine", Stuck)
     backend = await contract.held(contract.spec("k", "sleep", "1000"))
     await backend.release("k.1")
     attached = [asyncio.create_task(backend.attach("k.1")) for _ in range(32)]
@@ -416,11 +417,11 @@ async def test_a_gate_that_its_command_has_filled_keeps_no_agent_from_starting(c
 
 def test_where_an_engine_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: TestEngine) -> None:
     path = tmp_path / "none"
-    monkeypatch.setattr("agent.backends.docker_engine.DEFAULT_HOST", f"unix://{path}")
+    monkeypatch.setattr("retinue.agent.docker.engine.DEFAULT_HOST", f"unix://{path}")
     assert find_host("", needed=False) is None
     assert find_host("", needed=True) == f"unix://{path}"
     assert find_host("unix:///given", needed=False) == "unix:///given"
-    monkeypatch.setattr("agent.backends.docker_engine.DEFAULT_HOST", engine.host)
+    monkeypatch.setattr("retinue.agent.docker.engine.DEFAULT_HOST", engine.host)
     assert find_host("", needed=False) == engine.host
 
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from agent import checked
-from agent.backends.users import UserRange
-from agent.kernel.places import FILES
-from agent.kernel.python_runtime import build_runtime
-from agent.kernel.ssh import HOST_KEY
+from retinue.agent.host.users import UserRange
+from retinue.agent.kernel.core.ssh import HOST_KEY
+from retinue.agent.kernel.places import FILES
+from retinue.agent.kernel.python_runtime import build_runtime
+from retinue.agent.state import checked
 from retinue.client.errors import CallError, FailedPrecondition, InvalidRequest, NotFound
-from retinue.client.local.leftovers import network_namespaces
-from retinue.client.local.nodes import links_of_kind
+from retinue.devtools.leftovers import network_namespaces
+from retinue.devtools.nodes import links_of_kind
 from retinue.manager.v1 import fleet_service_pb2, session_pb2
 from retinue.types.v1 import app_pb2
 from tests.integration.docker.engine import BUSYBOX, IMAGE, TestEngine, install

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import docker.errors
 import pytest
 
-from agent.attempts import ImageIdentity, Phase, ServicePort
-from agent.backends import docker as docker_backend
-from agent.backends import docker_images
-from agent.backends.docker_engine import Engine
-from agent.backends.docker_images import ImageError, Images
-from agent.backends.registry_addresses import RegistryAddresses
+from retinue.agent.attempts import ImageIdentity, Phase, ServicePort
+from retinue.agent.docker import backend as docker_backend
+from retinue.agent.docker import images as docker_images
+from retinue.agent.docker.engine import Engine
+from retinue.agent.docker.images import ImageError, Images
+from retinue.agent.docker.registry_addresses import RegistryAddresses
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.conftest import HOSTS, Contract, Kind
 from tests.integration.docker.engine import IMAGE, TestEngine
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from agent.attempts import ObservedAttempt
-    from agent.backends.backend import Backend
+    from retinue.agent.attempts import ObservedAttempt
+    from retinue.agent.runtime.contract import Backend
     from tests.integration.agent.conftest import Place
 
 BIG = "retinue-test/big:1"

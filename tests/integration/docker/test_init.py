@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.kernel import build as building
-from agent.kernel.build import BuildError, build, built_path
+from retinue.agent.kernel import build as building
+from retinue.agent.kernel.build import BuildError, build, built_path
 from tests.integration.agent.waiting import eventually
 from tests.integration.docker.engine import install
 

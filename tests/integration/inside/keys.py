@@ -7,16 +7,16 @@ import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.kernel.ssh import ssh_files
-from manager.identity.authority import Authority
-from manager.lifecycle.secrets import SessionSecrets
+from retinue.agent.kernel.core.ssh import ssh_files
+from retinue.manager.identity.authority import Authority
+from retinue.manager.session.core.secrets import SessionSecrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agent.kernel.ssh import SshFiles
+    from retinue.agent.kernel.core.ssh import SshFiles
     from retinue.client import Session
-    from retinue.client.local.cluster import Cluster
+    from retinue.devtools.cluster import Cluster
 
 
 class Keys:

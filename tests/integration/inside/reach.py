@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from agent.network import namespaces
-from retinue.client.local.cluster import AGENT_PORT, Cluster
-from retinue.client.local.nodes import Node
+from retinue.agent.network import namespaces
+from retinue.devtools.cluster import AGENT_PORT, Cluster
+from retinue.devtools.nodes import Node
 from tests.integration.network.nodes import inside, run
 
 PUBLIC = "198.51.100.7"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from agent.attempts import Mount
-from agent.backends.furnishing import Furniture, MountRefusedError, open_shared
-from agent.kernel.places import FILES
-from agent.kernel.ssh import HOST_KEY
+from retinue.agent.attempts import Mount
+from retinue.agent.inside.provision import Furniture, MountRefusedError, open_shared
+from retinue.agent.kernel.core.ssh import HOST_KEY
+from retinue.agent.kernel.places import FILES
 from retinue.client.errors import CallError
 from retinue.manager.v1 import fleet_service_pb2
 from tests.integration.inside.keys import Keys, host_keys
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from retinue.client import Client
-    from retinue.client.local.cluster import Cluster
+    from retinue.devtools.cluster import Cluster
 
 SWAPS = 1000
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import text
 
-from manager.fleet.desired import AttemptReport, NodeCondition, NodeFacts, NodeReport
-from manager.lifecycle.desires import read_desired
-from manager.lifecycle.reports import Reports
-from manager.lifecycle.secrets import SessionSecrets
-from manager.store.database import Database
+from retinue.manager.dispatch.desired_state import read_desired
+from retinue.manager.dispatch.reports import Reports
+from retinue.manager.session.core.attempts import AttemptReport, NodeCondition, NodeFacts, NodeReport
+from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.store.database import Database
 from tests.integration.databases import Postgres, fresh_database
 
 TERM = 1

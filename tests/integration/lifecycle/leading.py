@@ -12,13 +12,13 @@ import grpc
 import grpc.aio
 from sqlalchemy import text
 
-from manager.fleet.dialer import Dialer
-from manager.fleet.liveness import Timers
-from manager.lifecycle.leader import Leader
-from manager.lifecycle.secrets import SessionSecrets
-from manager.store.database import Database
-from manager.store.journal_tail import JournalTail
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.controllers.leader import Leader
+from retinue.manager.dispatch.core.liveness import Timers
+from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.store.database import Database
+from retinue.manager.store.journal_tail import JournalTail
 from tests.integration.lifecycle.conftest import TERM
 
 GIB = 2**30

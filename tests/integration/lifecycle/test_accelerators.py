@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from manager.lifecycle.spec import KernelSpec
-from manager.store.database import Database
+from retinue.manager.session.core.spec import KernelSpec
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.test_preemption import kernel, row, settle
 from tests.integration.lifecycle.test_simulation import World, check
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from manager.fleet.desired import NodeCondition
-from manager.store.database import Database
+from retinue.manager.session.core.attempts import NodeCondition
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import Node
 from tests.integration.lifecycle.test_mirror import before_the_commit
 from tests.integration.lifecycle.test_quotas import roomy_node, states, submit

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from manager.fleet import link
-from manager.fleet.agent_message import Conditions, Rejected, parse
-from manager.fleet.desired import NodeFacts, NodeReport
-from manager.lifecycle.reports import Reports
-from manager.store.database import Database
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.dispatch import agent_link
+from retinue.manager.dispatch.agent_message import Conditions, Rejected, parse
+from retinue.manager.dispatch.reports import Reports
+from retinue.manager.session.core.attempts import NodeFacts, NodeReport
+from retinue.manager.store.database import Database
 from tests.fuzz import Fuzz
 from tests.integration.lifecycle.conftest import TERM, enrol
 from tests.integration.lifecycle.leading import FakeAgent, count, leading, until
@@ -52,8 +52,8 @@ async def conditions(database: Database, agent_id: str) -> list[str]:
 async def test_nonsense_costs_its_agent_only(
     database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(link, "_MIN_QUARANTINE", 0.01)
-    monkeypatch.setattr(link, "_MAX_QUARANTINE", 0.05)
+    monkeypatch.setattr(agent_link, "_MIN_QUARANTINE", 0.01)
+    monkeypatch.setattr(agent_link, "_MAX_QUARANTINE", 0.05)
 
     async def rave(agent: FakeAgent, requests: AsyncIterator[pb.SyncRequest]) -> AsyncIterator[pb.SyncResponse]:
         yield agent.welcome(**ODD_WELCOMES[agent.dialled % len(ODD_WELCOMES)])
@@ -94,7 +94,7 @@ async def test_pauses_grow_and_a_sound_welcome_ends_the_quarantine(database: Dat
         async for _ in requests:
             pass
 
-    class Quick(link.AgentLink):
+    class Quick(agent_link.AgentLink):
         def __init__(self, *arguments: Any, **named: Any) -> None:
             async def sleep(seconds: float) -> None:
                 pauses.append(seconds)
@@ -104,7 +104,7 @@ async def test_pauses_grow_and_a_sound_welcome_ends_the_quarantine(database: Dat
 
     rogue = FakeAgent("rogue", rave)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("manager.fleet.supervisor.AgentLink", Quick)
+        patch.setattr("retinue.manager.dispatch.supervisor.AgentLink", Quick)
         async with leading(database, rogue):
             await until(partial(_dialled, rogue, 12))
             assert await conditions(database, "rogue") == ["QUARANTINED"]

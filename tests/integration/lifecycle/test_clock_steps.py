@@ -7,13 +7,13 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from manager.lifecycle import deadlines
-from manager.lifecycle.clock_steps import ClockLook
-from manager.lifecycle.deadlines import DatabaseClock
-from manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS
-from manager.store.clock import read_clock
-from manager.store.database import Database
-from manager.store.lease import boot_time
+from retinue.manager.controllers import deadlines
+from retinue.manager.controllers.core.clock_steps import ClockLook
+from retinue.manager.controllers.deadlines import DatabaseClock
+from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS
+from retinue.manager.store.clock import read_clock
+from retinue.manager.store.database import Database
+from retinue.manager.store.lease import boot_time
 from tests.integration.databases import Postgres, fresh_database
 from tests.integration.lifecycle.conftest import TERM
 from tests.vectors.store_vectors import node_with, submit

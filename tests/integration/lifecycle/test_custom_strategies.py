@@ -14,8 +14,8 @@ import grpc.aio
 import pytest
 from sqlalchemy import text
 
-from manager.scheduling import custom
-from manager.store.database import Database
+from retinue.manager.scheduling import custom
+from retinue.manager.store.database import Database
 from retinue.strategy.v1 import strategy_service_pb2 as pb
 from retinue.strategy.v1 import strategy_service_pb2_grpc as pb_grpc
 from tests.integration.lifecycle.test_preemption import kernel, row

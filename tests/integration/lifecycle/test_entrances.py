@@ -6,8 +6,8 @@ import uuid
 
 from sqlalchemy import text
 
-from manager.lifecycle.entrances import AGAIN_SECONDS, Entrance, Way, record
-from manager.store.database import Database
+from retinue.manager.access.access_log import AGAIN_SECONDS, Entrance, Way, record
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.test_quotas import submit
 
 TOKEN, OTHER_TOKEN = uuid.UUID(int=1), uuid.UUID(int=2)

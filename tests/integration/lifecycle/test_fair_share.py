@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from manager.lifecycle import commands
-from manager.lifecycle.admission import admit
-from manager.lifecycle.past_usage import KEPT_SECONDS, UsageReader
-from manager.lifecycle.reports import Reports
-from manager.lifecycle.scheduler import Scheduler
-from manager.lifecycle.spec import KernelSpec, SessionSpec
-from manager.lifecycle.states import SessionType
-from manager.scheduling.columns import Policy
-from manager.scheduling.fair_share import DAY_SECONDS, decayed_usage
-from manager.scheduling.strategies import Settings, validate_policy
-from manager.store import usage
-from manager.store.database import Database
+from retinue.manager.dispatch.reports import Reports
+from retinue.manager.scheduler.loop import Scheduler
+from retinue.manager.scheduler.usage_history import KEPT_SECONDS, UsageReader
+from retinue.manager.scheduling.columns import Policy
+from retinue.manager.scheduling.fair_share import DAY_SECONDS, decayed_usage
+from retinue.manager.scheduling.strategies import Settings, validate_policy
+from retinue.manager.session import submit as commands
+from retinue.manager.session.core.admission import admit
+from retinue.manager.session.core.spec import KernelSpec, SessionSpec
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.store import usage
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
 
 CPU, MEM = 1000, 2**28

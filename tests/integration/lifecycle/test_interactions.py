@@ -10,13 +10,13 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import event, text
 
-from manager.lifecycle import commands
-from manager.lifecycle.idle_keeper import IdleKeeper
-from manager.lifecycle.interactions import Interactions
-from manager.lifecycle.spec import KernelSpec, SessionSpec
-from manager.lifecycle.states import SessionType
-from manager.store import idle, sessions
-from manager.store.database import Database
+from retinue.manager.idle.activity import Interactions
+from retinue.manager.idle.controller import IdleKeeper
+from retinue.manager.session import submit
+from retinue.manager.session.core.spec import KernelSpec, SessionSpec
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.store import idle, sessions
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -39,9 +39,9 @@ async def make(database: Database, **policy: float) -> list[str]:
         name="s", project="default", resource_group="default", type=SessionType.INTERACTIVE, cluster_size=2,
         kernel=KernelSpec(slots={"cpu": "1", "mem": "1g"}),
     )  # fmt: skip
-    draft = commands.draft(session_id, "ada", spec)
+    draft = submit.draft(session_id, "ada", spec)
     async with database.transaction() as tx:
-        await commands.create_many(tx, [draft])
+        await submit.create_many(tx, [draft])
         stored = ", ".join(f'"{name}": {value}' for name, value in policy.items())
         statement = text("UPDATE resource_group SET idle_policy = CAST(:policy AS jsonb)")
         await tx.execute(statement, {"policy": f"{{{stored}}}"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from manager.store import ledger
-from manager.store.database import Database
-from manager.store.ledger import CAPACITY, CLAIM, SHARE, Ledger, Mismatch
+from retinue.manager.store import ledger
+from retinue.manager.store.database import Database
+from retinue.manager.store.ledger import CAPACITY, CLAIM, SHARE, Ledger, Mismatch
 from tests.integration.lifecycle.test_fair_share import CPU, MEM, execute, finish, one_node, submit
 
 

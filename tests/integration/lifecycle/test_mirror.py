@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from manager.lifecycle.keeper import Keeper
-from manager.lifecycle.mirror import Mirror
-from manager.lifecycle.scheduler import Scheduler
-from manager.lifecycle.spec import KernelSpec
-from manager.store import agents, groups, placements, quotas, shares
-from manager.store.database import Database
+from retinue.manager.scheduler.cache_sync import Keeper
+from retinue.manager.scheduler.core.cache import Mirror
+from retinue.manager.scheduler.loop import Scheduler
+from retinue.manager.session.core.spec import KernelSpec
+from retinue.manager.store import agents, groups, placements, quotas, shares
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM
 from tests.integration.lifecycle.test_quotas import limit, roomy_node, states
 from tests.integration.lifecycle.test_quotas import submit as submit_to

@@ -7,13 +7,13 @@ import uuid
 import pytest
 from sqlalchemy import text
 
-from manager.fleet.desired import AttemptReport, NodeReport
-from manager.lifecycle.desires import read_desired
-from manager.lifecycle.orphans import Orphans
-from manager.lifecycle.secrets import SessionSecrets
-from manager.store import cluster, orphans
-from manager.store.database import Database
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.dispatch.desired_state import read_desired
+from retinue.manager.dispatch.orphans import Orphans
+from retinue.manager.session.core.attempts import AttemptReport, NodeReport
+from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.store import cluster, orphans
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, enrol
 from tests.integration.lifecycle.leading import FakeAgent, count, leading, until
 from tests.integration.lifecycle.test_quotas import submit

@@ -10,12 +10,12 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
-from manager.fleet.dialer import Dialer
-from manager.fleet.forwarding import AgentUnavailableError, Forwarder, Place
-from manager.fleet.output import Span
-from manager.lifecycle import outputs
-from manager.lifecycle.outputs import OutputCollector
-from manager.store.database import Database
+from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.agent_rpc.output import Span
+from retinue.manager.agent_rpc.relay import AgentUnavailableError, Forwarder, Place
+from retinue.manager.controllers import log_collector
+from retinue.manager.controllers.log_collector import OutputCollector
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM
 from tests.integration.lifecycle.leading import FakeAgent, PlainDialer, count, leading, until
 from tests.integration.lifecycle.test_quotas import submit
@@ -49,7 +49,7 @@ async def test_an_agent_that_does_not_answer_holds_up_no_other(
             raise AgentUnavailableError("away")
         yield span.offset, b"hello"
 
-    monkeypatch.setattr(outputs, "stream_output", stream_output)
+    monkeypatch.setattr(log_collector, "stream_output", stream_output)
     made: dict[str, uuid.UUID] = {}
     async with leading(database, *map(FakeAgent, ("hung", "away", "good"))):
         for name, agent in (("a", "hung"), ("b", "away"), ("c", "good"), ("d", "good")):

@@ -7,10 +7,10 @@ import uuid
 
 from sqlalchemy import text
 
-from manager.lifecycle import deadlines, dependencies
-from manager.scheduling.columns import Policy
-from manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, validate_policy
-from manager.store.database import Database
+from retinue.manager.controllers import deadlines, dependencies
+from retinue.manager.scheduling.columns import Policy
+from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, validate_policy
+from retinue.manager.store.database import Database
 from tests.integration.databases import Postgres, fresh_database
 from tests.integration.lifecycle.conftest import TERM
 from tests.vectors.store_vectors import node_with, submit

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from manager.lifecycle.spec import KernelSpec
-from manager.store.database import Database
+from retinue.manager.session.core.spec import KernelSpec
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.test_simulation import World, check
 
 WHOLE = {"cluster_size": 1, "single_node": True}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from manager.lifecycle import preview
-from manager.store.database import Database
+from retinue.manager.scheduler import preview
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.test_simulation import World
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from manager.store import ledger, quotas
-from manager.store.database import Database
-from manager.store.quotas import Subject, Use
-from manager.store.tables import Quota
+from retinue.manager.store import ledger, quotas
+from retinue.manager.store.database import Database
+from retinue.manager.store.quotas import Subject, Use
+from retinue.manager.store.tables import Quota
 from tests.integration.lifecycle.test_simulation import World
 
 SUBJECTS: list[Subject] = [

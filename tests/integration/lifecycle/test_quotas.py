@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from manager.api.quota_convert import quota_message
-from manager.lifecycle import commands
-from manager.lifecycle.admission import admit
-from manager.lifecycle.reports import Reports
-from manager.lifecycle.scheduler import Scheduler
-from manager.lifecycle.spec import KernelSpec, SessionSpec
-from manager.lifecycle.states import SessionType
-from manager.store import quotas
-from manager.store.database import Database
+from retinue.manager.api.admin.quota_convert import quota_message
+from retinue.manager.dispatch.reports import Reports
+from retinue.manager.scheduler.loop import Scheduler
+from retinue.manager.session import submit as commands
+from retinue.manager.session.core.admission import admit
+from retinue.manager.session.core.spec import KernelSpec, SessionSpec
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.store import quotas
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
 from tests.integration.lifecycle.test_fair_share import execute, finish
 

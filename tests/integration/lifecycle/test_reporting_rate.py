@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from manager.fleet.desired import AttemptReport, LayerReport, NodeCondition, NodeReport
-from manager.lifecycle.reports import Reports
-from manager.lifecycle.scheduler import Scheduler
-from manager.store.database import Database
+from retinue.manager.dispatch.reports import Reports
+from retinue.manager.scheduler.loop import Scheduler
+from retinue.manager.session.core.attempts import AttemptReport, LayerReport, NodeCondition, NodeReport
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
 from tests.integration.lifecycle.test_fair_share import execute
 from tests.integration.lifecycle.test_quotas import submit

@@ -12,16 +12,22 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from manager.fleet.agent_message import Rejected
-from manager.fleet.desired import AttemptReport, AttemptUsage, ImageReport, ListenerBrokenError, NodeReport
-from manager.lifecycle import reports as reports_module
-from manager.lifecycle.desires import attempt_id
-from manager.lifecycle.measurements import Measurements
-from manager.lifecycle.out_of_bounds import OutOfBounds
-from manager.lifecycle.reports import Reports
-from manager.lifecycle.scheduler import Scheduler
-from manager.lifecycle.working_set import WorkingSet
-from manager.store.database import Database
+from retinue.manager.dispatch import reports as reports_module
+from retinue.manager.dispatch.agent_message import Rejected
+from retinue.manager.dispatch.desired_state import attempt_id
+from retinue.manager.dispatch.out_of_bounds import OutOfBounds
+from retinue.manager.dispatch.reports import Reports
+from retinue.manager.idle.measurements import Measurements
+from retinue.manager.scheduler.loop import Scheduler
+from retinue.manager.session.core.attempts import (
+    AttemptReport,
+    AttemptUsage,
+    ImageReport,
+    ListenerBrokenError,
+    NodeReport,
+)
+from retinue.manager.session.transaction import WorkingSet
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
 from tests.integration.lifecycle.test_quotas import states, submit
 

@@ -10,15 +10,15 @@ import uuid
 import pytest
 from sqlalchemy import text
 
-from manager.fleet.liveness import Timers
-from manager.lifecycle import commands
-from manager.lifecycle.leader import Leader
-from manager.lifecycle.secrets import SessionSecrets
-from manager.lifecycle.spec import KernelSpec, SessionSpec
-from manager.lifecycle.states import SessionType
-from manager.store import retention
-from manager.store.database import Database
-from manager.store.journal_tail import JournalTail
+from retinue.manager.controllers.leader import Leader
+from retinue.manager.dispatch.core.liveness import Timers
+from retinue.manager.session import submit
+from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.session.core.spec import KernelSpec, SessionSpec
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.store import retention
+from retinue.manager.store.database import Database
+from retinue.manager.store.journal_tail import JournalTail
 from tests.integration.lifecycle.conftest import TERM
 from tests.integration.lifecycle.leading import PlainDialer
 
@@ -37,9 +37,9 @@ async def ended(database: Database, name: str, days: float, *, log_pending: bool
         cluster_size=2,
         kernel=KernelSpec(command=("true",), slots={"cpu": "1", "mem": "64m"}),
     )
-    draft = commands.draft(uuid.uuid4(), "ada", spec)
+    draft = submit.draft(uuid.uuid4(), "ada", spec)
     async with database.transaction() as tx:
-        await commands.create_many(tx, [draft])
+        await submit.create_many(tx, [draft])
         for kernel in draft.kernels:
             values = {"kernel": kernel["id"], "session": draft.session["id"], "pending": log_pending}
             for statement in (

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from manager.lifecycle import commands, deadlines
-from manager.lifecycle.admission import admit
-from manager.lifecycle.reports import Reports
-from manager.lifecycle.scheduler import Scheduler
-from manager.lifecycle.spec import KernelSpec, RetryPolicy, SessionSpec
-from manager.lifecycle.states import SessionType
-from manager.store import journal, ledger
-from manager.store.database import Database
+from retinue.manager.controllers import deadlines
+from retinue.manager.dispatch.reports import Reports
+from retinue.manager.scheduler.loop import Scheduler
+from retinue.manager.session import submit as commands
+from retinue.manager.session.core.admission import admit
+from retinue.manager.session.core.spec import KernelSpec, RetryPolicy, SessionSpec
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.store import journal, ledger
+from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
 
 GIB = 2**30

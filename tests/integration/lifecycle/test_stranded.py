@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from manager.fleet.desired import ListenerBrokenError
-from manager.fleet.liveness import LOST
-from manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
-from manager.lifecycle import commands, deadlines
-from manager.lifecycle.admission import admit
-from manager.lifecycle.reports import Reports
-from manager.lifecycle.scheduler import Scheduler
-from manager.lifecycle.spec import KernelSpec, RetryPolicy, SessionSpec
-from manager.lifecycle.states import Goal, SessionState, SessionType
-from manager.lifecycle.working_set import put_back, take_out
-from manager.store import agents, bounds, conditions, ledger, nodes
-from manager.store.database import Database
-from manager.store.recordset import fetched
+from retinue.manager.controllers import deadlines
+from retinue.manager.dispatch.core.liveness import LOST
+from retinue.manager.dispatch.reports import Reports
+from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
+from retinue.manager.scheduler.loop import Scheduler
+from retinue.manager.session import submit as commands
+from retinue.manager.session.core.admission import admit
+from retinue.manager.session.core.attempts import ListenerBrokenError
+from retinue.manager.session.core.spec import KernelSpec, RetryPolicy, SessionSpec
+from retinue.manager.session.core.states import Goal, SessionState, SessionType
+from retinue.manager.session.transaction import put_back, take_out
+from retinue.manager.store import agents, bounds, conditions, ledger, nodes
+from retinue.manager.store.database import Database
+from retinue.manager.store.recordset import fetched
 from tests.controllers import Controller, Link, controller_of
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
 from tests.integration.lifecycle.test_simulation import check_claims

@@ -8,19 +8,20 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
-from manager.api.fleet_convert import agent_message
-from manager.api.session_convert import session_message
-from manager.fleet.desired import Told
-from manager.lifecycle import commands, deadlines
-from manager.lifecycle.desires import read_desired
-from manager.lifecycle.machine import SessionMachine
-from manager.lifecycle.secrets import SessionSecrets
-from manager.lifecycle.spec_views import SpecView
-from manager.lifecycle.working_set import UnreadableSessionError
-from manager.store import agents, sessions
-from manager.store.database import Database
-from manager.store.sessions import Sight
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.api.admin.fleet_convert import agent_message
+from retinue.manager.api.sessions.convert import session_message
+from retinue.manager.controllers import deadlines
+from retinue.manager.dispatch.desired_state import read_desired
+from retinue.manager.session import submit as commands
+from retinue.manager.session.core.attempts import Told
+from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.session.core.spec_views import SpecView
+from retinue.manager.session.core.state_machine import SessionMachine
+from retinue.manager.session.transaction import UnreadableSessionError
+from retinue.manager.store import agents, sessions
+from retinue.manager.store.database import Database
+from retinue.manager.store.sessions import Sight
 from retinue.manager.v1 import fleet_service_pb2 as fleet_pb
 from retinue.manager.v1 import session_pb2 as pb
 from tests.integration.lifecycle.conftest import TERM

@@ -11,12 +11,12 @@ from typing import Any
 
 from sqlalchemy import text
 
-from manager.lifecycle import commands
-from manager.lifecycle.idle_keeper import IdleKeeper
-from manager.lifecycle.spec import WebhookSpec
-from manager.lifecycle.webhooks import Courier
-from manager.store.database import Database
-from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
+from retinue.manager.idle.controller import IdleKeeper
+from retinue.manager.session import submit as commands
+from retinue.manager.session.core.spec import WebhookSpec
+from retinue.manager.store.database import Database
+from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
+from retinue.manager.webhooks.dispatcher import Courier
 from tests.integration.lifecycle.conftest import TERM
 from tests.integration.lifecycle.test_quotas import submit
 

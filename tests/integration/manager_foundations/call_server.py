@@ -18,10 +18,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from manager.api.authentication import Authenticator
-from manager.api.interceptors import CallInterceptor
-from manager.identity.principal import Kind, Principal
-from manager.store.database import Database
+from retinue.manager.identity.principal import Kind, Principal
+from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.interceptors import CallInterceptor
+from retinue.manager.store.database import Database
 
 CREATE = "/retinue.manager.v1.SessionService/CreateSession"
 # Ends soon.

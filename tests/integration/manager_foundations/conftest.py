@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from manager.store.database import Database
+from retinue.manager.store.database import Database
 from tests.integration.databases import Postgres, fresh_database
 from tests.integration.manager_foundations.rig import Service, served
 

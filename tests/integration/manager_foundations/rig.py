@@ -20,15 +20,15 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from manager.api.authentication import Authenticator
-from manager.api.ports import serving
-from manager.fleet.dialer import Dialer
-from manager.identity.authority import Authority
-from manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
-from manager.server import client_credentials
-from manager.store import accounts, agents
-from manager.store.database import Database
-from manager.store.journal_tail import JournalTail
+from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.daemon import client_credentials
+from retinue.manager.identity.authority import Authority
+from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
+from retinue.manager.listeners import serving
+from retinue.manager.server.authentication import Authenticator
+from retinue.manager.store import accounts, agents
+from retinue.manager.store.database import Database
+from retinue.manager.store.journal_tail import JournalTail
 from retinue.manager.v1 import session_service_pb2
 
 

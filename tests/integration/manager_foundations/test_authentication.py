@@ -17,15 +17,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from sqlalchemy import text
 
-from manager.api import authentication, wrong_tokens
-from manager.api.authentication import Authenticator
-from manager.api.calls import Call
-from manager.api.errors import AgentRevoked, TokenInvalid
-from manager.api.ports import SERVICES
-from manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
-from manager.store import accounts, agents
-from manager.store.database import Database, StoreUnavailable
 from retinue.client.errors import from_rpc
+from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, TOKEN_PREFIX, hash_secret, new_secret
+from retinue.manager.listeners import SERVICES
+from retinue.manager.server import authentication, wrong_tokens
+from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.calls import Call
+from retinue.manager.server.errors import AgentRevoked, TokenInvalid
+from retinue.manager.store import accounts, agents
+from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,

@@ -18,13 +18,13 @@ from alembic.script import ScriptDirectory
 from psycopg import sql
 from sqlalchemy import text
 
-from manager.store import accounts
-from manager.store.backups import invariants, rows
-from manager.store.backups.archive import Archive, BadBackupError, opened, writing
-from manager.store.backups.restore import OccupiedError, begin_incarnation, restore
-from manager.store.backups.rows import Connection, NoClusterError
-from manager.store.database import Database
-from manager.store.migrations import SchemaTooNewError, configuration, synchronous_engine, upgrade
+from retinue.manager.store import accounts
+from retinue.manager.store.backups import invariants, rows
+from retinue.manager.store.backups.archive import Archive, BadBackupError, opened, writing
+from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore
+from retinue.manager.store.backups.rows import Connection, NoClusterError
+from retinue.manager.store.database import Database
+from retinue.manager.store.migrations import SchemaTooNewError, configuration, synchronous_engine, upgrade
 from tests.integration.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from manager.store import journal
+from retinue.manager.store import journal
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager_foundations.rig import Service, bearer, failure, reasons, status_apart

@@ -11,8 +11,8 @@ import pytest
 from google.rpc.error_details_pb2 import QuotaFailure, RetryInfo
 from grpc_status import rpc_status
 
-from manager.api.call_limits import DEFAULT_LIMITS, CallerClass, Weight
-from manager.store import sessions
+from retinue.manager.server.call_limits import DEFAULT_LIMITS, CallerClass, Weight
+from retinue.manager.store import sessions
 from retinue.manager.v1 import account_service_pb2, account_service_pb2_grpc, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager_foundations.rig import Service, bearer

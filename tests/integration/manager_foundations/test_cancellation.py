@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from manager.cancellation import cancellable, shielded
-from manager.store.database import Database, Statement, StoreUnavailable, Transaction
-from manager.store.lanes import Lane
+from retinue.manager.cancellation import cancellable, shielded
+from retinue.manager.store.database import Database, Statement, StoreUnavailable, Transaction
+from retinue.manager.store.lanes import Lane
 from tests.integration.manager_foundations.cancelling import broken_off_at, cancelled_at
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -219,8 +219,8 @@ async def test_work_that_does_not_end_is_cancelled_after_a_while() -> None:
 
 
 async def test_work_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manager.cancellation._CLEANING_SECONDS", 0.01)
-    monkeypatch.setattr("manager.cancellation._CANCEL_SECONDS", 0.01)
+    monkeypatch.setattr("retinue.manager.cancellation._CLEANING_SECONDS", 0.01)
+    monkeypatch.setattr("retinue.manager.cancellation._CANCEL_SECONDS", 0.01)
     for waiting in (cancellable, lambda work: shielded(work, 0.0)):
         begun, lost = asyncio.Event(), asyncio.Event()
 

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from manager.store.database import Database, StoreUnavailable
-from manager.store.dedicated import execute_within, report_reachable
-from manager.store.lanes import Lane
+from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.dedicated import execute_within, report_reachable
+from retinue.manager.store.lanes import Lane
 from tests.integration.manager_foundations.rig import until
 from tests.integration.silence import silent_proxy
 

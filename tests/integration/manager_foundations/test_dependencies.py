@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from manager.lifecycle import dependencies
-from manager.store import changes, journal
 from retinue.client.errors import from_status
+from retinue.manager.controllers import dependencies
+from retinue.manager.store import changes, journal
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.manager_foundations.rig import Service, bearer, failure, reasons

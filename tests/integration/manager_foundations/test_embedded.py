@@ -14,8 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from manager.store import embedded
-from manager.store.embedded import FALLBACK_ROOT, EmbeddedServer, EmbeddedServerError, running_server
+from retinue.manager.store import embedded
+from retinue.manager.store.embedded import FALLBACK_ROOT, EmbeddedServer, EmbeddedServerError, running_server
 from tests.integration.databases import passable_directory
 from tests.integration.manager_foundations.rig import until
 
@@ -69,7 +69,7 @@ async def test_nobody_else_has_a_way_in(directory: Path) -> None:
 
 async def test_a_server_left_by_a_killed_manager_is_taken_over(directory: Path) -> None:
     program = (
-        "import asyncio, os, signal, sys; from pathlib import Path; from manager.store.embedded import EmbeddedServer\n"
+        "import asyncio, os, signal, sys; from pathlib import Path; from retinue.manager.store.embedded import EmbeddedServer\n"
         "async def main():\n"
         "    server = EmbeddedServer(Path(sys.argv[1]), durable=False); await server.start(); print(server.pid)\n"
         "    sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -12,8 +12,8 @@ import pytest_asyncio
 from cryptography import x509
 from sqlalchemy import text
 
-from manager.identity.tokens import JOIN_TOKEN_PREFIX, new_secret
-from manager.store import agents
+from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, new_secret
+from retinue.manager.store import agents
 from retinue.manager.v1 import enrollment_service_pb2 as pb
 from retinue.manager.v1 import enrollment_service_pb2_grpc
 from tests.integration.manager_foundations.rig import Failure, Service, failure, key_and_request

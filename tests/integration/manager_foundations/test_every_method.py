@@ -16,11 +16,11 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sqlalchemy import text
 
-from manager.api import open_streams
-from manager.api.authorization import METHODS, Access
-from manager.api.ports import HANDSHAKE_SECONDS
-from manager.identity.tokens import hash_secret
-from manager.store import agents
+from retinue.manager.identity.tokens import hash_secret
+from retinue.manager.listeners import HANDSHAKE_SECONDS
+from retinue.manager.server import stream_limits
+from retinue.manager.server.authorization import METHODS, Access
+from retinue.manager.store import agents
 from retinue.manager.v1 import account_service_pb2, enrollment_service_pb2
 from tests.integration.manager_foundations.rig import Service, bearer, taken_apart
 
@@ -124,7 +124,7 @@ async def test_a_message_that_unpacks_to_more_than_the_limit(service: Service, c
 
 
 async def test_an_address_has_so_many_streams_without_a_name(service: Service, channel: grpc.aio.Channel) -> None:
-    limit = open_streams.LIMITS["/grpc.health.v1.Health/Watch"]
+    limit = stream_limits.LIMITS["/grpc.health.v1.Health/Watch"]
     stub = health_pb2_grpc.HealthStub(channel)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(limit):

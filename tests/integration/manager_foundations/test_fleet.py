@@ -17,8 +17,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
-from manager.store import orphans, shares
-from manager.store.orphans import Found
+from retinue.manager.store import orphans, shares
+from retinue.manager.store.orphans import Found
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
 from tests.integration.manager_foundations.rig import Service, bearer, failure

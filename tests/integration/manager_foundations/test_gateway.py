@@ -16,15 +16,15 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from manager.fleet.dialer import Dialer
-from manager.fleet.forwarding import Forwarder
-from manager.gateway import serving
-from manager.gateway.rules import OPEN_PATH, TICKET_PREFIX, Target
-from manager.gateway.serving import Gateway, GatewaySettings
-from manager.identity.authority import Authority
-from manager.identity.tokens import hash_secret, new_secret
-from manager.server import client_credentials
-from manager.store import accounts, port_access, retention, tables
+from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.agent_rpc.relay import Forwarder
+from retinue.manager.daemon import client_credentials
+from retinue.manager.gateway import serving
+from retinue.manager.gateway.core.rules import OPEN_PATH, TICKET_PREFIX, Target
+from retinue.manager.gateway.serving import Gateway, GatewaySettings
+from retinue.manager.identity.authority import Authority
+from retinue.manager.identity.tokens import hash_secret, new_secret
+from retinue.manager.store import accounts, port_access, retention, tables
 from retinue.manager.v1 import kernel_service_pb2, kernel_service_pb2_grpc, session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 from tests.integration.databases import Postgres

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from manager.installation import (
+from retinue.manager.installation import (
     BusyError,
     MismatchError,
     alone,
@@ -23,9 +23,9 @@ from manager.installation import (
     refuse_second_cluster,
     write_cluster_id,
 )
-from manager.store import accounts
-from manager.store.database import Database
-from manager.store.migrations import NoDatabaseError, SchemaTooOldError
+from retinue.manager.store import accounts
+from retinue.manager.store.database import Database
+from retinue.manager.store.migrations import NoDatabaseError, SchemaTooOldError
 from tests.integration.databases import Postgres, passable_directory
 from tests.integration.manager_foundations.test_process import command
 

@@ -16,11 +16,11 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from manager.api import errors, interceptors
-from manager.api.authentication import Authenticator
-from manager.api.interceptors import CallInterceptor, current_principal, current_request_id
-from manager.store.database import StoreUnavailable
-from manager.store.journal import ReaderTooSlow
+from retinue.manager.server import errors, interceptors
+from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.interceptors import CallInterceptor, current_principal, current_request_id
+from retinue.manager.store.database import StoreUnavailable
+from retinue.manager.store.journal import ReaderTooSlow
 from tests.integration.manager_foundations.rig import Service, bearer, failure, taken_apart
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from sqlalchemy import text
 
-from manager.store import cluster, journal
-from manager.store.database import Database, StoreUnavailable
-from manager.store.journal import Entry, Event, ReaderTooSlow, RevisionCompacted, RevisionInFuture, RevisionLost
-from manager.store.journal_tail import PORTION, JournalTail
+from retinue.manager.store import cluster, journal
+from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.journal import Entry, Event, ReaderTooSlow, RevisionCompacted, RevisionInFuture, RevisionLost
+from retinue.manager.store.journal_tail import PORTION, JournalTail
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

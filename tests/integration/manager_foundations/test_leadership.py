@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from sqlalchemy import text
 
-from manager.store import leadership
-from manager.store.database import Database, StoreUnavailable
-from manager.store.leadership import Lease, NotLeader
+from retinue.manager.store import leadership
+from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.leadership import Lease, NotLeader
 from tests.integration.manager_foundations.rig import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

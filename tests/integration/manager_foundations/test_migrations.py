@@ -14,10 +14,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlmodel import SQLModel
 
-from manager.store import tables
-from manager.store.connections import parse_url
-from manager.store.database import Database, StoreUnavailable
-from manager.store.migrations import SchemaTooNewError, WrongEncodingError, configuration, migrate
+from retinue.manager.store import tables
+from retinue.manager.store.connections import parse_url
+from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.migrations import SchemaTooNewError, WrongEncodingError, configuration, migrate
 from tests.integration.databases import Postgres
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

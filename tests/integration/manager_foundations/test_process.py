@@ -19,7 +19,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from manager.store.embedded import running_server
+from retinue.manager.store.embedded import running_server
 from retinue.manager.v1 import (
     account_service_pb2,
     account_service_pb2_grpc,
@@ -78,7 +78,7 @@ class Manager:
 @contextlib.asynccontextmanager
 async def manager(directory: Path, *options: str, ready: bool = True, **environment: str) -> AsyncIterator[Manager]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-m", "manager.main", "serve", "--data-dir", str(directory)),
+        *(sys.executable, "-W", "error", "-m", "retinue.manager.main", "serve", "--data-dir", str(directory)),
         *("--listen", "127.0.0.1:0", "--agent-listen", "127.0.0.1:0", *options),
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **environment},
@@ -249,7 +249,7 @@ async def with_a_second(place: Path, directory: Path, first: Manager, shared: di
 
 async def command(*arguments: str) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-m", "manager.main", *arguments),
+        *(sys.executable, "-W", "error", "-m", "retinue.manager.main", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -9,9 +9,9 @@ import uuid
 import pytest
 from sqlalchemy import text
 
-from manager.store import accounts, requests
-from manager.store.database import Database
-from manager.store.requests import RequestIdReused
+from retinue.manager.store import accounts, requests
+from retinue.manager.store.database import Database
+from retinue.manager.store.requests import RequestIdReused
 from retinue.manager.v1 import account_service_pb2 as pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from manager.store.database import Database, Statement, StoreConflict, StoreUnavailable
+from retinue.manager.store.database import Database, Statement, StoreConflict, StoreUnavailable
 
 MAKE = "INSERT INTO project (name) VALUES (:name) RETURNING name"
 COUNT = "SELECT count(*) AS number FROM project WHERE name LIKE :like"

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent.network import namespaces
-from agent.network.topology import Member, Network
+from retinue.agent.network import namespaces
+from retinue.agent.network.core.topology import Member, Network
 
 REPOSITORY = Path(__file__).parents[3]
 PATIENCE = 30.0

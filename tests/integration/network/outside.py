@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from agent.network import namespaces
+from retinue.agent.network import namespaces
 from tests.integration.network.nodes import PATIENCE, Node, Tap, inside, namespace, run, worker
 
 NODE_OUTSIDE, ROUTER = "203.0.113.1", "203.0.113.2"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.network import namespaces
+from retinue.agent.network import namespaces
 from tests.integration.network.nodes import (
     PATIENCE,
     Cluster,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.backends.kernels import WITHOUT_RESOLVER
-from agent.network.name_servers import text
-from retinue.client.local import namespaces
+from retinue.agent.network.name_servers import text
+from retinue.agent.process.sandboxes import WITHOUT_RESOLVER
+from retinue.devtools import namespaces
 
 SERVER = "127.0.0.9"
 NODE = "rt-test-names"

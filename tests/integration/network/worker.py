@@ -9,10 +9,10 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from agent.network.errors import NetworkError
-from agent.network.node import NodeNetworks
-from agent.network.topology import Member, Network
-from agent.network.underlay import find_uplink
+from retinue.agent.network.core.topology import Member, Network
+from retinue.agent.network.errors import NetworkError
+from retinue.agent.network.node import NodeNetworks
+from retinue.agent.network.underlay import find_uplink
 
 
 def to_network(value: dict[str, Any]) -> Network:

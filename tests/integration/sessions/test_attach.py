@@ -24,8 +24,8 @@ from retinue.client.errors import (
     ResourceExhausted,
     Unauthenticated,
 )
-from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import terminal_pb2
 

@@ -15,8 +15,8 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from grpc_status import rpc_status
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster
 from retinue.client.settings import read_ca
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import (
     kernel_service_pb2,
     kernel_service_pb2_grpc,

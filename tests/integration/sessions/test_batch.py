@@ -12,8 +12,8 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster
 from retinue.client.spec import session_spec
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -10,7 +10,7 @@ from contextlib import aclosing
 import pytest
 
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster
+from retinue.devtools.cluster import Cluster
 from tests.integration.inside.reach import PROBE, PUBLIC, outside, protected
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -10,8 +10,8 @@ import pytest
 
 from retinue.client import Client, words
 from retinue.client.errors import CallError, NotFound
-from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import session_pb2
 from tests.integration.sessions.web import browser
 

@@ -25,8 +25,8 @@ from retinue.client.errors import (
     from_rpc,
 )
 from retinue.client.exchange import Exchange
-from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import file_pb2
 

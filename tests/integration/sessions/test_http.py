@@ -18,8 +18,8 @@ import pytest_asyncio
 
 from retinue.client import Client
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
-from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 from tests.integration.sessions import http_server
 from tests.integration.sessions.web import browser
 

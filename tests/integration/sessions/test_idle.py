@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from retinue.client import Client, Session
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound
-from retinue.client.local.cluster import Cluster
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import idle_pb2 as pb
 from retinue.manager.v1 import session_pb2
 

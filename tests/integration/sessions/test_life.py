@@ -10,9 +10,9 @@ import pytest
 
 from retinue.client import Client
 from retinue.client.errors import Aborted, AlreadyExists, InvalidRequest
-from retinue.client.local.cluster import Cluster
-from retinue.client.local.leftovers import network_namespaces
-from retinue.client.local.nodes import links_of_kind
+from retinue.devtools.cluster import Cluster
+from retinue.devtools.leftovers import network_namespaces
+from retinue.devtools.nodes import links_of_kind
 from retinue.manager.v1 import session_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from manager.api.data_sizes import MAX_LARGE_TUNNELS_PER_USER
 from retinue.client.errors import CallError
-from retinue.client.local.cluster import Cluster
 from retinue.client.port import CHUNK, PortConnection
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
+from retinue.manager.api.streams.data_sizes import MAX_LARGE_TUNNELS_PER_USER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -24,9 +24,9 @@ from retinue.client.errors import (
     Unauthenticated,
     from_rpc,
 )
-from retinue.client.local.cluster import Cluster
 from retinue.client.port import LocalPort, PortConnection
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import port_pb2
 from tests.integration.sessions import port_server

@@ -8,7 +8,7 @@ import pytest
 
 from retinue.client import Client
 from retinue.client.errors import InvalidRequest
-from retinue.client.local.cluster import Cluster
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1.fleet_service_pb2 import MountRoot
 
 if TYPE_CHECKING:

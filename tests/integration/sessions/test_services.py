@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from retinue.client import Client
 from retinue.client.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
-from retinue.client.local.cluster import Cluster
 from retinue.client.session import Session
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import app_service_pb2, session_pb2
 from retinue.types.v1 import app_pb2 as pb
 

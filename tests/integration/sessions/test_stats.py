@@ -12,7 +12,7 @@ import pytest
 
 from retinue.client import Client
 from retinue.client.errors import InvalidRequest, NotFound
-from retinue.client.local.cluster import Cluster
+from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from tests.integration.cli.conftest import Program, environment, retinue
 

@@ -13,10 +13,10 @@ from google.protobuf import descriptor_pool, message_factory
 from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 
-from manager.api.ports import SERVICES
 from retinue.client import Client
-from retinue.client.local.cluster import Cluster
 from retinue.client.settings import read_ca
+from retinue.devtools.cluster import Cluster
+from retinue.manager.listeners import SERVICES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.attempts import AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
-from agent.reconcile.plan import (
+from retinue.agent.attempts import AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
+from retinue.agent.reconcile.core.plan import (
     Action,
     Attach,
     Create,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manager.lifecycle.addressing import POOL, AddressSpaceExhaustedError, SubnetPool, choose_vni, inner_mtu, place
+from retinue.manager.session.core.ipam import POOL, AddressSpaceExhaustedError, SubnetPool, choose_vni, inner_mtu, place
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

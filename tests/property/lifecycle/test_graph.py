@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manager.lifecycle.graph import dependents, find_cycles, path_text
+from retinue.manager.session.core.dependency_graph import dependents, find_cycles, path_text
 
 graphs = st.integers(1, 9).flatmap(
     lambda size: st.dictionaries(st.integers(0, size - 1), st.lists(st.integers(0, size - 1), max_size=4, unique=True))

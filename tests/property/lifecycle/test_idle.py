@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manager.lifecycle.idle import NOTHING, Checker, IdlePolicy, Seen, judge, stored_policy
-from manager.lifecycle.states import SessionType
-from manager.lifecycle.utilization import Window
+from retinue.manager.idle.core.policy import NOTHING, Checker, IdlePolicy, Seen, judge, stored_policy
+from retinue.manager.idle.core.utilization import Window
+from retinue.manager.session.core.states import SessionType
 
 spans = st.none() | st.integers(0, 1000).map(float)
 limits = st.none() | st.integers(1, 1000).map(float)

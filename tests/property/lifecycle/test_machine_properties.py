@@ -9,7 +9,8 @@ import uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manager.lifecycle.machine import (
+from retinue.manager.session.core.spec import RetryPolicy, kernel_plans
+from retinue.manager.session.core.state_machine import (
     KernelMoved,
     KernelRecord,
     Observation,
@@ -17,8 +18,7 @@ from manager.lifecycle.machine import (
     SessionMoved,
     SessionRecord,
 )
-from manager.lifecycle.spec import RetryPolicy, kernel_plans
-from manager.lifecycle.states import (
+from retinue.manager.session.core.states import (
     ENDED_SESSION_STATES,
     KERNEL_MOVES,
     SESSION_MOVES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from agent.network.observed import (
+from retinue.agent.network.core.observed import (
     AddressEntry,
     Link,
     NeighbourEntry,
@@ -15,7 +15,7 @@ from agent.network.observed import (
     StationEntry,
     TunnelEntry,
 )
-from agent.network.operations import (
+from retinue.agent.network.core.operations import (
     BringUp,
     CreateBridge,
     CreateTunnel,

@@ -6,8 +6,8 @@ import ipaddress
 
 from hypothesis import strategies as st
 
-from agent.network.observed import Uplink
-from agent.network.topology import Member, Network
+from retinue.agent.network.core.observed import Uplink
+from retinue.agent.network.core.topology import Member, Network
 
 SESSION = "0190c8f4-7d2e-7c3a-9b1f-2a5d8e4c6f01"
 SUBNETS = ("10.128.0.0/28", "10.128.4.16/28", "10.200.0.0/24")

@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.network.observed import Link, NeighbourEntry, StationEntry, TunnelEntry, Uplink
-from agent.network.plan import BRIDGE, TUNNEL, plan_attachment, plan_network, port_name
-from agent.network.topology import Network, check
+from retinue.agent.network.core.observed import Link, NeighbourEntry, StationEntry, TunnelEntry, Uplink
+from retinue.agent.network.core.plan import BRIDGE, TUNNEL, plan_attachment, plan_network, port_name
+from retinue.agent.network.core.topology import Network, check
 from tests.property.network.model import NEW_PORT, Linux, Namespace
 from tests.property.network.strategies import SUBNETS, UPLINKS, networks
 

@@ -7,9 +7,19 @@ import random
 
 import numpy as np
 
-from manager.scheduling.columns import Agents, AgentWishes, Explanation, Integers, Owners, Policy, Queue, Running, Tier
-from manager.scheduling.scheduling_pass import Decisions, run_pass
-from manager.scheduling.strategies import (
+from retinue.manager.scheduling.columns import (
+    Agents,
+    AgentWishes,
+    Explanation,
+    Integers,
+    Owners,
+    Policy,
+    Queue,
+    Running,
+    Tier,
+)
+from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
+from retinue.manager.scheduling.strategies import (
     FIFO,
     MAX_TRIES_BEFORE_SKIP,
     PREEMPTION,

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from manager.scheduling.columns import (
+from retinue.manager.scheduling.columns import (
     UNLIMITED,
     UNPLACED,
     Agents,
@@ -27,8 +27,8 @@ from manager.scheduling.columns import (
     Tier,
     Verdict,
 )
-from manager.scheduling.scheduling_pass import Decisions, run_pass
-from manager.scheduling.strategies import AGENT_STRATEGIES, EXTERNAL, SESSION_STRATEGIES
+from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
+from retinue.manager.scheduling.strategies import AGENT_STRATEGIES, EXTERNAL, SESSION_STRATEGIES
 
 SLOTS = ("cpu", "mem", "cuda.device")
 OWNERS = 3

@@ -13,9 +13,9 @@ from random import Random
 
 import numpy as np
 
-from manager.scheduling.columns import UNLIMITED, Integers, Running, Verdict
-from manager.scheduling.scheduling_pass import Decisions
-from manager.scheduling.strategies import (
+from retinue.manager.scheduling.columns import UNLIMITED, Integers, Running, Verdict
+from retinue.manager.scheduling.scheduling_pass import Decisions
+from retinue.manager.scheduling.strategies import (
     AGENT_STRATEGIES,
     EXTERNAL,
     FEWEST_SESSIONS,

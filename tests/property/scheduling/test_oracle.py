@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from manager.scheduling import ordered, placement, rotation
-from manager.scheduling.columns import UNPLACED, Verdict
-from manager.scheduling.strategies import CONCENTRATED, DISPERSED, DRF, FIFO, LIFO, ROUND_ROBIN
+from retinue.manager.scheduling import ordered, placement, rotation
+from retinue.manager.scheduling.columns import UNPLACED, Verdict
+from retinue.manager.scheduling.strategies import CONCENTRATED, DISPERSED, DRF, FIFO, LIFO, ROUND_ROBIN
 from tests.property.scheduling.instances import add_running, columns_of, decide, random_cluster, running_of
 from tests.property.scheduling.oracle import Cluster
 

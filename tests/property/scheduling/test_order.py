@@ -8,9 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from manager.scheduling.columns import Policy
-from manager.scheduling.order import waiting_order
-from manager.scheduling.strategies import validate_policy
+from retinue.manager.scheduling.columns import Policy
+from retinue.manager.scheduling.order import waiting_order
+from retinue.manager.scheduling.strategies import validate_policy
 from tests.vectors.scene import Scene
 
 SESSIONS = st.lists(

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from manager.scheduling.columns import UNLIMITED, Quotas, Tier, Verdict
-from manager.scheduling.quotas import QUOTA
-from manager.scheduling.scheduling_pass import run_pass
+from retinue.manager.scheduling.columns import UNLIMITED, Quotas, Tier, Verdict
+from retinue.manager.scheduling.quotas import QUOTA
+from retinue.manager.scheduling.scheduling_pass import run_pass
 from tests.property.scheduling.instances import columns_of, random_cluster
 from tests.property.scheduling.oracle import Cluster, Session
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.attempts import Phase
-from agent.backends import book as book_module
-from agent.backends.book import Book
-from agent.backends.records import Record, Records, ended
+from retinue.agent.attempts import Phase
+from retinue.agent.runtime import attempt_store as book_module
+from retinue.agent.runtime.attempt_records import Record, Records, ended
+from retinue.agent.runtime.attempt_store import Book
 
 
 class SlowDisk(Records):

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from agent.api import files
-from agent.backends.backend import BackendError
-from agent.code.workspace import Workspace
+from retinue.agent.api import files
+from retinue.agent.code.workspace import Workspace
+from retinue.agent.errors import BackendError
 from retinue.types.v1 import code_pb2 as pb
 
 

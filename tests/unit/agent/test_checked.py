@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import checked
+from retinue.agent.state import checked
 
 VALUES = {"name": "ä", "numbers": [1, 2.5, None], "inner": {"b": True, "a": ""}}
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.backends.backend import BackendError
-from agent.code import batch, messages
-from agent.code.inside import LARGEST_ANSWER, parse_answer
-from agent.code.runs import MOST_BYTES, OffsetPastEndError, Run
+from retinue.agent.code import batch, messages
+from retinue.agent.code.inside import LARGEST_ANSWER, parse_answer
+from retinue.agent.code.runs import MOST_BYTES, OffsetPastEndError, Run
+from retinue.agent.errors import BackendError
 from retinue.types.v1 import code_pb2 as pb
 
 ANYTHING = st.recursive(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.backends.attachment import NotRunningError
-from agent.backends.processes import Process, identify
-from agent.code.inside import open_sockets
+from retinue.agent.code.inside import open_sockets
+from retinue.agent.host.processes import Process, identify
+from retinue.agent.inside.exec_session import NotRunningError
 
 NAMES = ("s-1", "s-2", "s-3", "s-4")
 

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.api.code import MOST_UNREAD, CodeService
-from agent.api.errors import ApiError
-from agent.code.runs import Run
+from retinue.agent.api.code import MOST_UNREAD, CodeService
+from retinue.agent.api.errors import ApiError
+from retinue.agent.code.runs import Run
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import code_pb2
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agent.amounts import parse_amount
-from agent.api.convert import attempt_status
-from agent.attempts import ObservedAttempt, Phase
-from agent.backends.image_labels import LabelError, read_labels
+from retinue.agent.api.convert import attempt_status
+from retinue.agent.attempts import ObservedAttempt, Phase
+from retinue.agent.docker.core.image_labels import LabelError, read_labels
+from retinue.agent.resources.core.amounts import parse_amount
 
 HOSTILE = ["a\0b", "\x1b[2J", "\udcff", "\u202eabc", "line\nline", "x" * 100_000]
 

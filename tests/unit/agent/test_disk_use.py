@@ -12,9 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from agent.backends import disk_use
-from agent.backends.disk_use import Area, Bounds, DiskWatch, Use, bounds_of, devices_of, exceeded, measure, measure_area
-from agent.backends.unlinked import unlinked
+from retinue.agent.host.unlinked import unlinked
+from retinue.agent.runtime import disk_use
+from retinue.agent.runtime.disk_use import (
+    Area,
+    Bounds,
+    DiskWatch,
+    Use,
+    bounds_of,
+    devices_of,
+    exceeded,
+    measure,
+    measure_area,
+)
 
 BOUNDS = Bounds(64 << 20, 1000)
 

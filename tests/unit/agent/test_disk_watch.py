@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.backends import disk_use
-from agent.backends.disk_use import DISK_EXCEEDED, Area, Bounds, DiskWatch, Use
+from retinue.agent.runtime import disk_use
+from retinue.agent.runtime.disk_use import DISK_EXCEEDED, Area, Bounds, DiskWatch, Use
 
 BOUNDS = Bounds(64 << 20, 10)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.attempts import AttemptSpec, DesiredAttempt, Goal
-from agent.backends import warden
-from agent.backends.processes import Process
-from agent.reconcile.fence import Fence, OverdueError
+from retinue.agent.attempts import AttemptSpec, DesiredAttempt, Goal
+from retinue.agent.fencing import watchdog
+from retinue.agent.fencing.lease import Fence, OverdueError
+from retinue.agent.host.processes import Process
 
 
 def guarded(name: str, seconds: float) -> DesiredAttempt:
@@ -51,7 +51,7 @@ def test_an_agent_that_returns_knows_how_late_it_is(tmp_path: Path) -> None:
 
 def test_contact_in_the_future_is_none(tmp_path: Path) -> None:
     """Whatever a file says: the time without a manager counts from now at the latest."""
-    (tmp_path / warden.FILE).write_bytes(warden.Guarded("boot", 1e9, {"a.1": 10.0}).encode())
+    (tmp_path / watchdog.FILE).write_bytes(watchdog.Guarded("boot", 1e9, {"a.1": 10.0}).encode())
     now = 100.0
     fence = Fence(tmp_path, "boot", lambda: now)
     assert (fence.due(), fence.wait()) == (frozenset(), 10.0)
@@ -62,14 +62,14 @@ def test_contact_in_the_future_is_none(tmp_path: Path) -> None:
 def test_what_is_forgotten_is_guarded_no_more(tmp_path: Path) -> None:
     fence = Fence(tmp_path, "boot", lambda: 100.0)
     fence.guard([guarded("a", 10.0), guarded("b", 20.0)])
-    (tmp_path / warden.MARKS).mkdir()
+    (tmp_path / watchdog.MARKS).mkdir()
     for name in ("a.1", "b.1"):
-        (tmp_path / warden.MARKS / name).touch()
+        (tmp_path / watchdog.MARKS / name).touch()
     fence.forget({"b.1"})
     assert fence.wait() == 20.0
-    assert (warden.was_ended(tmp_path, "a.1"), warden.was_ended(tmp_path, "b.1")) == (False, True)
+    assert (watchdog.was_ended(tmp_path, "a.1"), watchdog.was_ended(tmp_path, "b.1")) == (False, True)
     fence.write()
-    known = warden.read(tmp_path / warden.FILE, "boot")
+    known = watchdog.read(tmp_path / watchdog.FILE, "boot")
     assert known is not None
     assert known.limits == {"b.1": 20.0}
 
@@ -84,24 +84,26 @@ def test_a_disk_without_space_for_another_file_does_not_hide_the_contact(
     fence = Fence(tmp_path, "boot", lambda: 200.0)
     fence.guard([guarded("a", 10.0)])
     fence.write()
-    monkeypatch.setattr("agent.reconcile.fence.replace_file", full)
+    monkeypatch.setattr("retinue.agent.fencing.lease.replace_file", full)
     fence.guard([guarded("b", 20.0)])
     fence.confirm(150.0)
     fence.write()
-    assert warden.read(tmp_path / warden.FILE, "boot") == warden.Guarded("boot", 200.0, {"a.1": 10.0, "b.1": 20.0})
+    assert watchdog.read(tmp_path / watchdog.FILE, "boot") == watchdog.Guarded(
+        "boot", 200.0, {"a.1": 10.0, "b.1": 20.0}
+    )
 
 
-@pytest.mark.parametrize("content", [b"", b"not json", warden.Guarded("boot", 5.0).encode()])
+@pytest.mark.parametrize("content", [b"", b"not json", watchdog.Guarded("boot", 5.0).encode()])
 def test_a_file_that_was_damaged_is_whole_before_the_next_one_is_let_go(tmp_path: Path, content: bytes) -> None:
-    seen: list[warden.Guarded | None] = []
-    path = tmp_path / warden.FILE
-    fence = Fence(tmp_path, "boot", lambda: 100.0, lambda _: seen.append(warden.read(path, "boot")))
+    seen: list[watchdog.Guarded | None] = []
+    path = tmp_path / watchdog.FILE
+    fence = Fence(tmp_path, "boot", lambda: 100.0, lambda _: seen.append(watchdog.read(path, "boot")))
     fence.guard([guarded("a", 10.0)])
     process = Process(5, 6)
     asyncio.run(fence.pin("a.1", process))
     path.write_bytes(content)
     asyncio.run(fence.pin("a.1", process))
-    assert seen == [warden.Guarded("boot", 100.0, {"a.1": 10.0}, {"a.1": process})] * 2
+    assert seen == [watchdog.Guarded("boot", 100.0, {"a.1": 10.0}, {"a.1": process})] * 2
 
 
 def test_nothing_is_written_for_nothing(tmp_path: Path) -> None:
@@ -115,25 +117,25 @@ def test_nothing_is_written_for_nothing(tmp_path: Path) -> None:
 
 def test_what_is_let_go_is_known_to_a_warden_first(tmp_path: Path) -> None:
     now = 100.0
-    seen: list[warden.Guarded | None] = []
+    seen: list[watchdog.Guarded | None] = []
     fence = Fence(
-        tmp_path, "boot", lambda: now, lambda directory: seen.append(warden.read(directory / warden.FILE, "boot"))
+        tmp_path, "boot", lambda: now, lambda directory: seen.append(watchdog.read(directory / watchdog.FILE, "boot"))
     )
     fence.guard([guarded("a", 10.0), guarded("b", 0.0)])
     asyncio.run(fence.pin("a.1", Process(5, 6)))
-    assert seen == [warden.Guarded("boot", 100.0, {"a.1": 10.0}, {"a.1": Process(5, 6)})]
+    assert seen == [watchdog.Guarded("boot", 100.0, {"a.1": 10.0}, {"a.1": Process(5, 6)})]
     # What is not guarded needs none.
     asyncio.run(fence.pin("b.1", Process(7, 8)))
     assert len(seen) == 1
     now = 110.0
     with pytest.raises(OverdueError):
         asyncio.run(fence.pin("a.1", Process(5, 6)))
-    (tmp_path / warden.MARKS).mkdir()
-    (tmp_path / warden.MARKS / "a.1").touch()
+    (tmp_path / watchdog.MARKS).mkdir()
+    (tmp_path / watchdog.MARKS / "a.1").touch()
     fence.forget({"b.1"})
     fence.write()
-    assert warden.read(tmp_path / warden.FILE, "boot") == warden.Guarded("boot", 100.0)
-    assert not warden.was_ended(tmp_path, "a.1")
+    assert watchdog.read(tmp_path / watchdog.FILE, "boot") == watchdog.Guarded("boot", 100.0)
+    assert not watchdog.was_ended(tmp_path, "a.1")
 
 
 @pytest.mark.parametrize(
@@ -141,20 +143,20 @@ def test_what_is_let_go_is_known_to_a_warden_first(tmp_path: Path) -> None:
 )
 def test_a_warden_gives_the_agent_a_little_time(now: float, overdue: set[str]) -> None:
     processes = {name: Process(number, 1) for number, name in enumerate(("a.1", "b.1", "c.1"))}
-    known = warden.Guarded("boot", 100.0, {"a.1": 10.0, "b.1": 30.0, "d.1": 1.0}, processes)
+    known = watchdog.Guarded("boot", 100.0, {"a.1": 10.0, "b.1": 30.0, "d.1": 1.0}, processes)
     assert known.overdue(now).keys() == overdue
-    assert known.pause() == 1.0 / warden.LOOKS
+    assert known.pause() == 1.0 / watchdog.LOOKS
 
 
 async def test_contact_is_written_when_it_matters_to_a_warden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.reconcile.fence.RETRY", 0.01)
+    monkeypatch.setattr("retinue.agent.fencing.lease.RETRY", 0.01)
     path = tmp_path / "fence.json"
     fence = Fence(tmp_path, "boot", lambda: 100.0)
     keeping = asyncio.create_task(fence.keep_written())
 
     async def contact(expected: float) -> None:
         async with asyncio.timeout(10):
-            while (known := warden.read(path, "boot")) is None or known.contact != expected:
+            while (known := watchdog.read(path, "boot")) is None or known.contact != expected:
                 await asyncio.sleep(0.005)
 
     fence.guard([guarded("a", 10.0)])

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agent.api import first_request
-from agent.api.errors import ApiError
+from retinue.agent.api import first_request
+from retinue.agent.api.errors import ApiError
 from retinue.agent.v1 import agent_service_pb2 as pb
 
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from agent.backends.attachment import DockerStream
-from agent.kernel import frames
-from agent.kernel.frames import Start
+from retinue.agent.inside.exec_session import DockerStream
+from retinue.agent.kernel.core import frames
+from retinue.agent.kernel.core.frames import Start
 
 
 def test_start_is_strings() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.api import server as agent_server
-from agent.api.agent_service import AgentService
-from agent.api.errors import invalid
-from agent.api.guard import MANAGER_IDENTITY, CallEndedError, Guard, HandlerContext, OpenCall
+from retinue.agent.api import server as agent_server
+from retinue.agent.api.agent_service import AgentService
+from retinue.agent.api.errors import invalid
+from retinue.agent.api.guard import MANAGER_IDENTITY, CallEndedError, Guard, HandlerContext, OpenCall
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 

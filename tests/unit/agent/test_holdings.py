@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.attempts import Phase
-from agent.backends.docker_container import devices
-from agent.backends.records import Record, decode, encode
-from agent.resources.allocation import InsufficientError, choose_cores, share_evenly
-from agent.resources.holdings import Gpu, Holding, Holdings
-from agent.resources.topology import cores_by_node, find_gpus, parse_list
+from retinue.agent.attempts import Phase
+from retinue.agent.docker.core.container_spec import devices
+from retinue.agent.resources.core.allocation import InsufficientError, choose_cores, share_evenly
+from retinue.agent.resources.core.holdings import Gpu, Holding, Holdings
+from retinue.agent.resources.topology import cores_by_node, find_gpus, parse_list
+from retinue.agent.runtime.attempt_records import Record, decode, encode
 
 if TYPE_CHECKING:
     from pathlib import Path

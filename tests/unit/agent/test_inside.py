@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.attempts import AttemptSpec
-from agent.kernel.accounts import with_group, with_user
-from agent.kernel.ssh import host_names, ssh_files
+from retinue.agent.attempts import AttemptSpec
+from retinue.agent.kernel.core.accounts import with_group, with_user
+from retinue.agent.kernel.core.ssh import host_names, ssh_files
 
 WORK = "work:x:7:8::/home/work:/bin/sh\n"
 

@@ -15,9 +15,9 @@ import zmq
 import zmq.asyncio
 from jupyter_client.session import Session
 
-from agent.code import jupyter
-from agent.code.jupyter import Jupyter
-from agent.code.runs import Run
+from retinue.agent.code import jupyter
+from retinue.agent.code.jupyter import Jupyter
+from retinue.agent.code.runs import Run
 from retinue.types.v1 import code_pb2 as pb
 
 KEY = "key"

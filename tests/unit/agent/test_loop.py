@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.attempts import AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
-from agent.conditions import ConditionType
-from agent.network.errors import NetworkError
-from agent.reconcile.loop import PARALLEL_CREATES, Reconciler
+from retinue.agent.attempts import AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
+from retinue.agent.conditions import ConditionType
+from retinue.agent.network.errors import NetworkError
+from retinue.agent.reconcile.loop import PARALLEL_CREATES, Reconciler
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from agent.backends.output import Output
+    from retinue.agent.inside.log_file import Output
 
 
 @dataclass(frozen=True)

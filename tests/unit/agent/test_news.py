@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent.api.convert import attempt_status
-from agent.api.news import LULL, News, Told
-from agent.attempts import ObservedAttempt, Phase
-from agent.backends.observation import Observation
-from agent.backends.records import Record
+from retinue.agent.api.convert import attempt_status
+from retinue.agent.api.status_diff import LULL, News, Told
+from retinue.agent.attempts import ObservedAttempt, Phase
+from retinue.agent.runtime.attempt_records import Record
+from retinue.agent.runtime.observation import Observation
 
 ATTEMPT = ObservedAttempt("k.1", "s", "k", networked=True, phase=Phase.CREATED)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.attempts import AttemptSpec, Phase
-from agent.backends.backend import UnknownAttemptError
-from agent.backends.null import NullBackend
+from retinue.agent.attempts import AttemptSpec, Phase
+from retinue.agent.errors import UnknownAttemptError
+from retinue.agent.runtime.null import NullBackend
 
 
 def spec(command: tuple[str, ...] = ("true",)) -> AttemptSpec:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.backends.marks import MOST, Marks
-from agent.backends.output import CHUNK, Output
+from retinue.agent.inside.log_file import CHUNK, Output
+from retinue.agent.inside.log_timestamps import MOST, Marks
 
 
 def output(tmp_path: Path, data: bytes) -> Output:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from agent.api.pieces import FULL_IN_A_ROW, LARGEST, SHARED, SMALLEST, PieceSize, SharedRoom
+from retinue.agent.api.pieces import FULL_IN_A_ROW, LARGEST, SHARED, SMALLEST, PieceSize, SharedRoom
 
 # What lies between the agent and a reader that does not read: a window of HTTP/2 on either hop.
 BETWEEN = 2 * 32_768

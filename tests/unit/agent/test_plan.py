@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent.attempts import AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
-from agent.reconcile.plan import (
+from retinue.agent.attempts import AttemptSpec, DesiredAttempt, Goal, ObservedAttempt, Phase
+from retinue.agent.reconcile.core.plan import (
     DEFAULT_GRACE,
     Action,
     Attach,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.backends import linux
-from agent.backends.launchers import in_own_thread
-from agent.backends.pump import OUTPUT, PIPE, drain, make_pipe, pumping, revive
-from agent.kernel.build import PUMP, build
+from retinue.agent.host import syscalls
+from retinue.agent.host.launch_threads import in_own_thread
+from retinue.agent.inside.output_pump import OUTPUT, PIPE, drain, make_pipe, pumping, revive
+from retinue.agent.kernel.build import PUMP, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,9 +109,9 @@ def test_the_oldest_part_is_given_back_and_offsets_stay_true(program: Path, plac
 @pytest.mark.root
 def test_a_full_disk_leaves_a_gap_and_holds_nobody_up(program: Path, tmp_path: Path) -> None:
     def on_small_disk(action: Callable[[], None]) -> None:
-        linux.unshare(linux.CLONE_NEWNS | linux.CLONE_FS)
-        linux.mount(None, "/", None, linux.MS_REC | linux.MS_SLAVE)
-        linux.mount("tmpfs", str(tmp_path), "tmpfs", 0, "size=256k")
+        syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_FS)
+        syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
+        syscalls.mount("tmpfs", str(tmp_path), "tmpfs", 0, "size=256k")
         action()
 
     def action() -> None:

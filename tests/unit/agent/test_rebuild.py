@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.attempts import Phase
-from agent.backends.processes import Process
-from agent.backends.rebuild import Found, rebuilt
-from agent.backends.records import Record
+from retinue.agent.attempts import Phase
+from retinue.agent.host.processes import Process
+from retinue.agent.runtime.attempt_records import Record
+from retinue.agent.runtime.rebuild import Found, rebuilt
 
 INIT, MONITOR = Process(7, 70), Process(6, 60)
 FOUND = Found(INIT, MONITOR, waiting=False, cores=(2, 3))

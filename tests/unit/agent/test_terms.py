@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import checked
-from agent.api.terms import MAX_FORMER, Seen, StaleIncarnationError, StaleTermError, Terms, decode, encode
-from agent.damaged import DamagedFiles
+from retinue.agent.api.terms import MAX_FORMER, Seen, StaleIncarnationError, StaleTermError, Terms, decode, encode
+from retinue.agent.state import checked
+from retinue.agent.state.damaged import DamagedFiles
 
 
 def test_terms_count_within_an_incarnation() -> None:

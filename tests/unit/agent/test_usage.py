@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.resources.sampler import Sampler
-from agent.resources.usage import Usage, group_paths, network_bytes, number, usage_of
+from retinue.agent.resources.core.usage import Usage, group_paths, network_bytes, number, usage_of
+from retinue.agent.resources.sampler import Sampler
 
 ONE = {
     "cpuacct/cpuacct.usage": "123456789012\n",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.attempts import Mount
-from agent.backends.mapped import can_be_mapped, swapped
-from agent.backends.users import LARGEST, UserRange, Users, UsersError, next_uid, parse_range
+from retinue.agent.attempts import Mount
+from retinue.agent.host.id_mapped import can_be_mapped, swapped
+from retinue.agent.host.users import LARGEST, UserRange, Users, UsersError, next_uid, parse_range
 
 pytestmark = pytest.mark.root
 

@@ -12,20 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import checked
-from agent.amounts import parse_slots
-from agent.attempts import AttemptSpec, Phase
-from agent.backends.backend import UnknownAttemptError
-from agent.backends.book import Book
-from agent.backends.cgroups import Limits, cpu_settings, memory_settings, quota
-from agent.backends.processes import Process, identify, parse_stat
-from agent.backends.records import Loaded, Record, Records, decode, encode, ended
-from agent.backends.sandbox import Sandbox, Settings, environment_of, gate_script, hidden_paths, inner_arguments
-from agent.backends.status import Status, parse_status
-from agent.backends.verdict import verdict
-from agent.enrollment import normal_fingerprint
-from agent.managers import agent_endpoints, parse_managers, split_address
-from agent.resources.discovery import Node, capacity, discover, parallel_starts
+from retinue.agent.attempts import AttemptSpec, Phase
+from retinue.agent.enrollment.enrollment import normal_fingerprint
+from retinue.agent.enrollment.managers import agent_endpoints, parse_managers, split_address
+from retinue.agent.errors import UnknownAttemptError
+from retinue.agent.host.cgroups import Limits, cpu_settings, memory_settings, quota
+from retinue.agent.host.processes import Process, identify, parse_stat
+from retinue.agent.process.bubblewrap import (
+    Sandbox,
+    Settings,
+    environment_of,
+    gate_script,
+    hidden_paths,
+    inner_arguments,
+)
+from retinue.agent.resources.core.amounts import parse_slots
+from retinue.agent.resources.discovery import Node, capacity, discover, parallel_starts
+from retinue.agent.runtime.attempt_records import Loaded, Record, Records, decode, encode, ended
+from retinue.agent.runtime.attempt_store import Book
+from retinue.agent.runtime.bwrap_status import Status, parse_status
+from retinue.agent.runtime.exit_reason import verdict
+from retinue.agent.state import checked
 
 RECORD = Record("k.1", "s", "k", "boot", networked=True, monitor=Process(5, 77), init=Process(6, 78))
 RUNNING = replace(RECORD, phase=Phase.RUNNING, start_time=1.0)
@@ -135,7 +142,7 @@ def test_records_on_disk(tmp_path: Path) -> None:
 
 
 def test_removed_attempts_are_remembered_in_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.backends.records.REMEMBERED", 5)
+    monkeypatch.setattr("retinue.agent.runtime.attempt_records.REMEMBERED", 5)
     records = Records(tmp_path)
     records.load()
     for number in range(30):
@@ -327,7 +334,7 @@ def test_addresses() -> None:
 
 
 def test_ids_of_attempts_are_safe_as_names() -> None:
-    from agent.attempts import ATTEMPT_ID  # noqa: PLC0415
+    from retinue.agent.attempts import ATTEMPT_ID  # noqa: PLC0415
 
     for good in ("k.1", "11111111-0000-4000-8000-000000000001.42"):
         assert ATTEMPT_ID.fullmatch(good)

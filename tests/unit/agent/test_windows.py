@@ -11,9 +11,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from agent.api import server as agent_server
-from manager.api import ports
-from manager.fleet import dialer
+from retinue.agent.api import server as agent_server
+from retinue.manager import listeners
+from retinue.manager.agent_rpc import dialer
 
 WINDOW = 32 * 1024
 MESSAGE = 4096
@@ -43,7 +43,7 @@ async def _settled(accepted: list[int]) -> int:
     return before
 
 
-@pytest.mark.parametrize("options", [agent_server.OPTIONS, ports.SERVER_OPTIONS], ids=["agent", "manager"])
+@pytest.mark.parametrize("options", [agent_server.OPTIONS, listeners.SERVER_OPTIONS], ids=["agent", "manager"])
 async def test_a_server_that_does_not_read(options: Sequence[tuple[str, Any]]) -> None:
     accepted: list[int] = []
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.backends import arrival, work
-from agent.backends.arrival import Announced, Arrival, BusyError, DigestError, NoSpaceError, sweep
-from agent.backends.work import MissingError, PathError, RefusedError
+from retinue.agent.inside import upload, workdir
+from retinue.agent.inside.upload import Announced, Arrival, BusyError, DigestError, NoSpaceError, sweep
+from retinue.agent.inside.workdir import MissingError, PathError, RefusedError
 
 pytestmark = pytest.mark.root
 
@@ -44,7 +44,7 @@ def put(home: Path, path: str, content: bytes = b"content", mode: int = 0) -> No
 
 def left(home: Path) -> list[str]:
     """What waits to be whole."""
-    arrivals = work.arrivals_of(home)
+    arrivals = workdir.arrivals_of(home)
     return sorted(path.name for path in arrivals.iterdir()) if arrivals.exists() else []
 
 
@@ -55,8 +55,8 @@ def left(home: Path) -> list[str]:
 def test_paths_that_lead_nowhere(home: Path, path: str) -> None:
     with pytest.raises(PathError):
         Arrival(home, announced(path), resume=False)
-    with work.opened(home) as descriptor, pytest.raises(PathError):
-        work.open_regular(descriptor, path)
+    with workdir.opened(home) as descriptor, pytest.raises(PathError):
+        workdir.open_regular(descriptor, path)
     assert not list(home.iterdir())
     assert not left(home)
 
@@ -68,7 +68,7 @@ def test_a_file_belongs_to_the_user_and_has_no_more_than_permissions(home: Path)
     assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o755, 60_000, 60_000)
     assert stat.S_IMODE((home / "plain").stat().st_mode) == 0o644
     assert [(home / name).stat().st_uid for name in ("a", "a/b")] == [60_000, 60_000]
-    assert not work.arrivals_of(home).exists()
+    assert not workdir.arrivals_of(home).exists()
 
 
 def test_links_lead_nowhere(home: Path, tmp_path: Path) -> None:
@@ -79,23 +79,23 @@ def test_links_lead_nowhere(home: Path, tmp_path: Path) -> None:
     for path in ("out/x", "up/x", "proc/tmp/x", "out/deep/x"):
         with pytest.raises(RefusedError):
             put(home, path)
-    with work.opened(home) as descriptor:
+    with workdir.opened(home) as descriptor:
         for path in ("out/secret", "up/secret", "file"):
             with pytest.raises(RefusedError):
-                work.open_regular(descriptor, path)
-        found = {entry.path: entry for entry in work.walk(descriptor, "", recursive=True)}
+                workdir.open_regular(descriptor, path)
+        found = {entry.path: entry for entry in workdir.walk(descriptor, "", recursive=True)}
         assert set(found) == {"out", "up", "file", "proc"}
         assert found["up"].target == ".."
-        assert [entry.path for entry in work.walk(descriptor, "file", recursive=True)] == ["file"]
+        assert [entry.path for entry in workdir.walk(descriptor, "file", recursive=True)] == ["file"]
         with pytest.raises(RefusedError):
-            list(work.walk(descriptor, "out/deep", recursive=True))
+            list(workdir.walk(descriptor, "out/deep", recursive=True))
         with pytest.raises(RefusedError):
-            work.make_directory(descriptor, "out", 0o700)
+            workdir.make_directory(descriptor, "out", 0o700)
     # Not even one that stays inside: the kernel may turn it while it is followed.
     put(home, "inner/x")
     (home / "within").symlink_to("inner")
-    with work.opened(home) as descriptor, pytest.raises(RefusedError):
-        work.open_regular(descriptor, "within/x")
+    with workdir.opened(home) as descriptor, pytest.raises(RefusedError):
+        workdir.open_regular(descriptor, "within/x")
     with pytest.raises(RefusedError):
         put(home, "within/y")
     # A link at the very place is replaced, and what it points to stays as it is.
@@ -110,14 +110,14 @@ def test_what_is_no_file(home: Path) -> None:
     (home / "directory").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(home / "socket"))
-    with work.opened(home) as descriptor:
+    with workdir.opened(home) as descriptor:
         for path in ("fifo", "socket", "directory", ""):
             with pytest.raises(RefusedError):
-                work.open_regular(descriptor, path)
+                workdir.open_regular(descriptor, path)
         with pytest.raises(MissingError):
-            work.open_regular(descriptor, "nothing")
+            workdir.open_regular(descriptor, "nothing")
         with pytest.raises(RefusedError):
-            work.open_regular(descriptor, "fifo/x")
+            workdir.open_regular(descriptor, "fifo/x")
     with pytest.raises(RefusedError):
         put(home, "directory")
     with pytest.raises(RefusedError):
@@ -136,12 +136,12 @@ def test_names_that_are_not_text_and_trees_that_are_deep(home: Path) -> None:
         os.close(descriptor)
         descriptor = below
     os.close(descriptor)
-    with work.opened(home) as top:
-        entries = list(work.walk(top, "", recursive=True))
+    with workdir.opened(home) as top:
+        entries = list(workdir.walk(top, "", recursive=True))
     odd = next(entry for entry in entries if entry.kind == 0)
     assert odd.path == "\\xff"
-    assert len(entries) <= 1 + work.DEEPEST + 1
-    work.remove_work(home)
+    assert len(entries) <= 1 + workdir.DEEPEST + 1
+    workdir.remove_work(home)
     assert not home.exists()
 
 
@@ -214,8 +214,8 @@ def test_what_nobody_goes_on_with_is_removed(home: Path) -> None:
     assert len(left(home)) == 1
     sweep(home, time.time())
     assert len(left(home)) == 1
-    sweep(home, time.time() + arrival.KEPT + 10)
-    assert not work.arrivals_of(home).exists()
+    sweep(home, time.time() + upload.KEPT + 10)
+    assert not workdir.arrivals_of(home).exists()
 
 
 def test_there_must_be_space(home: Path) -> None:
@@ -227,10 +227,10 @@ def test_there_must_be_space(home: Path) -> None:
 def test_a_kernel_that_has_gone(home: Path) -> None:
     coming = Arrival(home, announced("x"), resume=True)
     coming.write(b"content")
-    work.remove_work(home)
+    workdir.remove_work(home)
     with pytest.raises(MissingError):
         coming.store()
     coming.close()
     with pytest.raises(FileNotFoundError):
         Arrival(home, announced("x"), resume=True)
-    assert not work.arrivals_of(home).exists()
+    assert not workdir.arrivals_of(home).exists()

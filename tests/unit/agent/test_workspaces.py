@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from agent.attempts import Phase
-from agent.code import workspaces
-from agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError, Workspaces
+from retinue.agent.attempts import Phase
+from retinue.agent.code import workspaces
+from retinue.agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError, Workspaces
 
 
 class FakeWorkspace:

@@ -17,8 +17,8 @@ import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.code.relay import Relay
-from agent.code.zmtp import LARGEST_COMMAND, MAX_PARTS, OVERHEAD, FrameCounter, RefusedMessageError
+from retinue.agent.code.relay import Relay
+from retinue.agent.code.zmtp import LARGEST_COMMAND, MAX_PARTS, OVERHEAD, FrameCounter, RefusedMessageError
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
 LARGEST = 16 << 20

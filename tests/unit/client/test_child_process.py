@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from retinue.client.command import dev
 from retinue.client.command.dev import exit_notice
-from retinue.client.local.process import ChildProcess, how_it_ended
+from retinue.devtools.process import ChildProcess, how_it_ended
 
 
 @pytest.mark.parametrize(

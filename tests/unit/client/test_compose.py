@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from agent import main as agent_main
-from manager import main as manager_main
+from retinue.agent import main as agent_main
+from retinue.manager import main as manager_main
 
 ROOT = Path(__file__).parents[3]
 

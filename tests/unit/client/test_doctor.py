@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from retinue.client.command.doctor import doctor_command
-from retinue.client.local.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts, judge
+from retinue.devtools.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts, judge
 
 GOOD = Facts(
     tools=dict.fromkeys(TOOLS, True),
@@ -44,7 +44,7 @@ def test_a_good_node_lacks_nothing() -> None:
         (replace(GOOD, engine={**(GOOD.engine or {}), "runc": ""}), "runc", WARNING, "1.1"),
         (replace(GOOD, engine={**(GOOD.engine or {}), "live_restore": False}), "live-restore", WARNING, "daemon.json"),
         (replace(GOOD, programs_built=False, compiler=False), "compiler", ERROR, "gcc"),
-        (replace(GOOD, ssh_built=False), "ssh", WARNING, "python -m agent.kernel"),
+        (replace(GOOD, ssh_built=False), "ssh", WARNING, "python -m retinue.agent.kernel"),
         (replace(GOOD, kernel="5.10.0-30-amd64"), "linux", ERROR, "5.12"),
         (replace(GOOD, kernel=""), "linux", ERROR, "5.12"),
         (replace(GOOD, controllers=frozenset({"cpu", "pids"})), "cgroups", ERROR, "cgroup_enable=memory"),

@@ -10,9 +10,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from manager.fleet.ending import Ending
 from retinue.client.errors import Aborted, CallError, Unavailable, UsageError
 from retinue.client.exchange import Exchange
+from retinue.manager.agent_rpc.stream_status import Ending
 
 ROUNDS = 30
 """Whether a request or the end comes first differs from round to round."""

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from retinue.client.local.threads import in_thread
+from retinue.devtools.threads import in_thread
 
 
 async def test_a_cancelled_caller_waits_for_the_thread() -> None:

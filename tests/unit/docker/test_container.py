@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent.attempts import AttemptSpec
-from agent.backends.docker_container import Container, Files, body, container_name, limits, runs_as_root
-from agent.backends.docker_engine import parse_state, parse_time
+from retinue.agent.attempts import AttemptSpec
+from retinue.agent.docker.core.container_spec import Container, Files, body, container_name, limits, runs_as_root
+from retinue.agent.docker.engine import parse_state, parse_time
 
 
 def files() -> Files:

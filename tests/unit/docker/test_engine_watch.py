@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.backends import docker_watch
-from agent.backends.backend import BackendError
-from agent.backends.docker_watch import watch_engine
-from agent.conditions import Conditions, ConditionType
+from retinue.agent.conditions import Conditions, ConditionType
+from retinue.agent.docker import engine_watch
+from retinue.agent.docker.engine_watch import watch_engine
+from retinue.agent.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -62,8 +62,8 @@ async def watched(engine: Engine, conditions: Conditions) -> AsyncIterator[None]
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docker_watch, "INTERVAL", 0.01)
-    monkeypatch.setattr(docker_watch, "UNRESPONSIVE_AFTER", 0.05)
+    monkeypatch.setattr(engine_watch, "INTERVAL", 0.01)
+    monkeypatch.setattr(engine_watch, "UNRESPONSIVE_AFTER", 0.05)
 
 
 @pytest.mark.parametrize("fault", ["hangs", "refuses"])
@@ -82,8 +82,8 @@ async def test_an_engine_that_does_not_answer_is_reported_until_it_does(fault: s
 
 async def test_refusals_count_from_the_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(docker_watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(docker_watch, "UNRESPONSIVE_AFTER", 100.0)
+    monkeypatch.setattr(engine_watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(engine_watch, "UNRESPONSIVE_AFTER", 100.0)
     engine, conditions = Engine(), Conditions()
 
     async def ask_again() -> None:
@@ -105,7 +105,7 @@ async def test_refusals_count_from_the_last_answer(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_call_that_takes_long_is_not_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docker_watch, "UNRESPONSIVE_AFTER", 3600.0)
+    monkeypatch.setattr(engine_watch, "UNRESPONSIVE_AFTER", 3600.0)
     engine, conditions = Engine(), Conditions()
     engine.answers.clear()
     async with watched(engine, conditions):

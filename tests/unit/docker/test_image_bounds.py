@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from agent.attempts import AttemptSpec, ImageIdentity
-from agent.backends.docker_fit import fitted
-from agent.backends.docker_images import Image, ImageError
-from agent.backends.image_bounds import MAX_ID, MAX_VARIABLE, MAX_VARIABLES, MAX_VOLUMES, excess
-from agent.backends.image_labels import MAX_LABEL, LabelError, read_labels
+from retinue.agent.attempts import AttemptSpec, ImageIdentity
+from retinue.agent.docker.core.image_bounds import MAX_ID, MAX_VARIABLE, MAX_VARIABLES, MAX_VOLUMES, excess
+from retinue.agent.docker.core.image_labels import MAX_LABEL, LabelError, read_labels
+from retinue.agent.docker.image_defaults import fitted
+from retinue.agent.docker.images import Image, ImageError
 
 MAX_TEXT = 8192
 

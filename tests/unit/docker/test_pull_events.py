@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.attempts import Layer
-from agent.backends.docker_engine import EngineError
-from agent.backends.docker_pull import MAX_ERROR, MAX_LINE, Pull
-from agent.backends.pulls import MAX_BYTES, fold
+from retinue.agent.attempts import Layer
+from retinue.agent.docker.core.pull_progress import MAX_BYTES, fold
+from retinue.agent.docker.engine import EngineError
+from retinue.agent.docker.pull import MAX_ERROR, MAX_LINE, Pull
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

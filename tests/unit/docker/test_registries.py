@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.attempts import AttemptSpec, ImageIdentity, Layer, ServicePort
-from agent.backends.docker_fit import fitted
-from agent.backends.docker_images import Image, ImageError
-from agent.backends.image_labels import LabelError, Labels, parse_service_ports, read_labels, shortfalls
-from agent.backends.pulls import fold, totals, worth_telling
-from agent.backends.registries import (
-    CredentialsError,
-    Reference,
-    judge,
-    parse_reference,
-    read_credentials,
-)
+from retinue.agent.attempts import AttemptSpec, ImageIdentity, Layer, ServicePort
+from retinue.agent.docker.core.image_labels import LabelError, Labels, parse_service_ports, read_labels, shortfalls
+from retinue.agent.docker.core.pull_progress import fold, totals, worth_telling
+from retinue.agent.docker.image_defaults import fitted
+from retinue.agent.docker.images import Image, ImageError
+from retinue.agent.docker.registries import CredentialsError, Reference, judge, parse_reference, read_credentials
 
 if TYPE_CHECKING:
     from pathlib import Path

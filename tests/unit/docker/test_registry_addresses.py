@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from agent.backends.registries import in_words, is_named
-from agent.backends.registry_addresses import (
+from retinue.agent.docker.registries import in_words, is_named
+from retinue.agent.docker.registry_addresses import (
     RegistryAddresses,
     RegistryRefusedError,
     UnresolvedError,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import click
 
-import agent.main
-import manager.main
+import retinue.agent.main
+import retinue.manager.main
 from docs.generator import ROOT
 from retinue.client.command.application import cli
 from tests.unit.docs.test_pages import listed
@@ -20,7 +20,7 @@ _INLINE = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(r"(?:manager|agent|client|protos|tests|docs|scripts|examples|demo)/[\w/.-]*\w/?")
 _MODULE = re.compile(r"\w+\.py")
 _CALL = re.compile(r".*(?:^|[\s/])(retinue(?:-manager|-agent)?)(?=\s+[a-z]|\s*$)(.*)")
-_PROGRAMS = {"retinue": cli, "retinue-manager": manager.main.main, "retinue-agent": agent.main.main}
+_PROGRAMS = {"retinue": cli, "retinue-manager": retinue.manager.main.main, "retinue-agent": retinue.agent.main.main}
 # What is told of the past may be gone.
 _PAST = {"CHANGELOG.md"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from docs.generator import ROOT, markdown, pages, present, states
 from docs.generator.protos import Contract
-from manager.lifecycle.states import KERNEL_MOVES, SESSION_MOVES
+from retinue.manager.session.core.states import KERNEL_MOVES, SESSION_MOVES
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
-from manager.fleet import agent_message
-from manager.fleet.agent_message import Rejected, Unknown, parse
-from manager.fleet.desired import NodeFacts, NodeReport
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.dispatch import agent_message
+from retinue.manager.dispatch.agent_message import Rejected, Unknown, parse
+from retinue.manager.session.core.attempts import NodeFacts, NodeReport
 from retinue.types.v1 import port_pb2
 from tests.fuzz import Fuzz
 

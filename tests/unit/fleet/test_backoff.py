@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from manager.fleet.link import AgentLink
+from retinue.manager.dispatch.agent_link import AgentLink
 
 
 async def pauses(lifetimes: list[float], monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -27,7 +27,7 @@ async def pauses(lifetimes: list[float], monkeypatch: pytest.MonkeyPatch) -> lis
             raise asyncio.CancelledError
 
     monkeypatch.setattr(AgentLink, "_stream", converse)
-    monkeypatch.setattr("manager.fleet.link.random.uniform", lambda _least, most: most)
+    monkeypatch.setattr("retinue.manager.dispatch.agent_link.random.uniform", lambda _least, most: most)
     unused = cast("Any", None)
     agent_link = AgentLink(
         "n1",

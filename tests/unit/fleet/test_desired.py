@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from manager.fleet.desired import Desired, DesiredAttempt, DesiredNetwork, difference
-from manager.fleet.liveness import Timers, verdict
+from retinue.manager.dispatch.core.liveness import Timers, verdict
+from retinue.manager.session.core.attempts import Desired, DesiredAttempt, DesiredNetwork, difference
 
 ATTEMPT = DesiredAttempt(
     "k.1", "s", "k", 1, "HELD", 10.0, "main1", "", (), {}, {"cpu": 1000}, networked=True, egress=False

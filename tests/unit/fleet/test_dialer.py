@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from manager.fleet import dialer as dialing
-from manager.fleet.dialer import MAX_STREAMS, OPTIONS, Dialer, Purpose
+from retinue.manager.agent_rpc import dialer as dialing
+from retinue.manager.agent_rpc.dialer import MAX_STREAMS, OPTIONS, Dialer, Purpose
 
 STREAMS = 300
 SLOW_SECONDS = 0.4

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from manager.fleet.desired import TermOverError
-from manager.fleet.guarded import GuardedStream
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.dispatch.guarded import GuardedStream
+from retinue.manager.session.core.attempts import TermOverError
 
 
 class Call:

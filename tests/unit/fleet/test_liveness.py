@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from manager.fleet import supervisor
-from manager.fleet.dialer import Dialer
-from manager.fleet.liveness import ALIVE, JOINING, LOST, SUSPECT, Timers, verdict, worsened
-from manager.fleet.supervisor import Supervisor, Target
-from manager.lifecycle.states import Goal, SessionState
+from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.dispatch import supervisor
+from retinue.manager.dispatch.core.liveness import ALIVE, JOINING, LOST, SUSPECT, Timers, verdict, worsened
+from retinue.manager.dispatch.supervisor import Supervisor, Target
+from retinue.manager.session.core.states import Goal, SessionState
 from tests.controllers import Controller, Link, controller_of
 
 STATES = (JOINING, ALIVE, SUSPECT, LOST)

@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
-from manager.fleet.forwarding import AgentRefusedError, Forwarder, Place
-from manager.fleet.output import OutputGoneError, OutputPastEndError, Span, stream_output
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError, Span, stream_output
+from retinue.manager.agent_rpc.relay import AgentRefusedError, Forwarder, Place
 
 PLACE = Place("n1", "h:1", "k.1")
 

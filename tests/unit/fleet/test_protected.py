@@ -7,8 +7,8 @@ import socket
 import threading
 from collections.abc import Iterable
 
-from manager.fleet.desired import Desired, Told
-from manager.fleet.protected import ControlPlane, control_plane_hosts, node_addresses, resolve
+from retinue.manager.dispatch.protected_addresses import ControlPlane, control_plane_hosts, node_addresses, resolve
+from retinue.manager.session.core.attempts import Desired, Told
 
 
 def test_hosts_of_settings() -> None:

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from manager.fleet.link import AgentLink
+from retinue.manager.dispatch.agent_link import AgentLink
 
 
 @pytest.mark.parametrize(

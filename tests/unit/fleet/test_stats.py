@@ -12,10 +12,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from manager.fleet.dialer import Dialer
-from manager.fleet.forwarding import Place
-from manager.fleet.stats import StatsReader
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.agent_rpc.relay import Place
+from retinue.manager.agent_rpc.stats import StatsReader
 from retinue.types.v1.usage_pb2 import ResourceUsage
 
 SERVICE = pb.DESCRIPTOR.services_by_name["AgentService"].full_name
@@ -100,7 +100,7 @@ async def test_counters_of_others_change_nothing_and_are_counted(caplog: pytest.
         assert honest.asked == [[OWN]] * 3
         assert rogue.asked == [[OTHERS]] * 3
     # Once, however often it does so.
-    (record,) = [record for record in caplog.records if record.name == "manager.fleet.stats"]
+    (record,) = [record for record in caplog.records if record.name == "retinue.manager.agent_rpc.stats"]
     assert record.getMessage() == "agent rogue reports stats of 2 attempts that it was not asked for: ignored"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from manager.fleet.desired import Desired, DesiredAttempt, DesiredNetwork, Told, difference
+from retinue.manager.session.core.attempts import Desired, DesiredAttempt, DesiredNetwork, Told, difference
 
 SESSIONS = [f"s{number}" for number in range(5)]
 

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from manager.gateway import pages
-from manager.gateway.configuration import DOMAIN_OF_COOKIE, configuration
+from retinue.manager.gateway.core import pages
+from retinue.manager.gateway.core.configuration import DOMAIN_OF_COOKIE, configuration
 
 
 def test_there_is_no_port_for_administration_and_nothing_is_kept() -> None:

@@ -6,15 +6,8 @@ import uuid
 
 import pytest
 
-from manager.gateway.rules import (
-    ACCESS_PREFIX,
-    TICKET_PREFIX,
-    Address,
-    Target,
-    parse_domain,
-    wrong_path,
-)
-from manager.identity.tokens import new_secret
+from retinue.manager.gateway.core.rules import ACCESS_PREFIX, TICKET_PREFIX, Address, Target, parse_domain, wrong_path
+from retinue.manager.identity.tokens import new_secret
 
 SESSION = uuid.UUID("0b1e6f1c-5a52-4c9e-8a36-0d6a3c1f2b4d")
 TARGET = Target(SESSION, 8888)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from manager.lifecycle.admission import admit
-from manager.lifecycle.spec import KernelSpec, SessionSpec
-from manager.lifecycle.states import SessionType
+from retinue.manager.session.core.admission import admit
+from retinue.manager.session.core.spec import KernelSpec, SessionSpec
+from retinue.manager.session.core.states import SessionType
 
 GOOD = SessionSpec(
     name="words",

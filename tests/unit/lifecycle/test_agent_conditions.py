@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from manager.fleet.desired import NodeCondition
-from manager.lifecycle.agent_conditions import stored
+from retinue.manager.dispatch.core.agent_conditions import stored
+from retinue.manager.session.core.attempts import NodeCondition
 
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
 LATER = NOW + dt.timedelta(hours=1)

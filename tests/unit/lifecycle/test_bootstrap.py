@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from manager.lifecycle.bootstrap import FAILED_EXIT_CODE, with_bootstrap
-from manager.lifecycle.features import FEATURES, Feature
-from manager.lifecycle.states import SessionType
+from retinue.manager.session.core.bootstrap import FAILED_EXIT_CODE, with_bootstrap
+from retinue.manager.session.core.features import FEATURES, Feature
+from retinue.manager.session.core.states import SessionType
 
 
 def run(script: str, command: list[str], place: Path, given: str = "") -> subprocess.CompletedProcess[str]:

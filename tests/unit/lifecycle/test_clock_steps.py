@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manager.lifecycle.clock_steps import MIN_STEP_SECONDS, ClockLook, find_step
+from retinue.manager.controllers.core.clock_steps import MIN_STEP_SECONDS, ClockLook, find_step
 
 delays = st.floats(0.0, 30.0)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from manager.api.errors import ApiError, InvalidRequest
-from manager.api.session_requests import draft_all
-from manager.identity.principal import Kind, Membership, Principal
-from manager.lifecycle.commands import Draft
 from retinue.client.spec import session_spec
+from retinue.manager.api.sessions.requests import draft_all
+from retinue.manager.identity.principal import Kind, Membership, Principal
+from retinue.manager.server.errors import ApiError, InvalidRequest
+from retinue.manager.session.submit import Draft
 from retinue.manager.v1 import session_pb2
 
 ANN = Principal(Kind.USER, "ann", "USER", (Membership("default", "MEMBER"),), uuid.uuid4())

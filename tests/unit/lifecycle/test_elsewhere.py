@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from manager.lifecycle import snapshot as snapshots
-from manager.lifecycle.elsewhere import MOST_NAMED, MOST_TRIED, groups_with_room
-from manager.lifecycle.mirror import Limit, Mirror
+from retinue.manager.scheduler.core import snapshot as snapshots
+from retinue.manager.scheduler.core.alternative_groups import MOST_NAMED, MOST_TRIED, groups_with_room
+from retinue.manager.scheduler.core.cache import Limit, Mirror
 
 NOW = 1000.0
 

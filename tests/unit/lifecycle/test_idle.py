@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from manager.lifecycle.idle import (
+from retinue.manager.idle.activity import pace
+from retinue.manager.idle.core.policy import (
     NOTHING,
     Checker,
     ExtensionRefusedError,
@@ -20,9 +21,8 @@ from manager.lifecycle.idle import (
     unwatched,
     warning_text,
 )
-from manager.lifecycle.interactions import pace
-from manager.lifecycle.states import SessionType
-from manager.lifecycle.utilization import Reading
+from retinue.manager.idle.core.utilization import Reading
+from retinue.manager.session.core.states import SessionType
 
 HOUR = 3600.0
 START = 1_000_000.0

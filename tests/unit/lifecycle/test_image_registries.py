@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.backends.registries import parse_reference
-from manager.lifecycle.image_registries import check_patterns, denied_image, is_allowed, registry_of
+from retinue.agent.docker.registries import parse_reference
+from retinue.manager.session.core.image_registries import check_patterns, denied_image, is_allowed, registry_of
 
 DIGEST = "sha256:" + "a" * 64
 

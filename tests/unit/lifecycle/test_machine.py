@@ -6,10 +6,16 @@ import uuid
 
 import pytest
 
-from manager.lifecycle.images import PERMANENT_REASONS, SeenImage
-from manager.lifecycle.machine import MAX_FAILED_STARTS, KernelRecord, Observation, SessionMachine, SessionRecord
-from manager.lifecycle.spec import RetryPolicy, kernel_plans
-from manager.lifecycle.states import Goal, KernelState, Observed, Result, SessionState, SessionType
+from retinue.manager.session.core.images import PERMANENT_REASONS, SeenImage
+from retinue.manager.session.core.spec import RetryPolicy, kernel_plans
+from retinue.manager.session.core.state_machine import (
+    MAX_FAILED_STARTS,
+    KernelRecord,
+    Observation,
+    SessionMachine,
+    SessionRecord,
+)
+from retinue.manager.session.core.states import Goal, KernelState, Observed, Result, SessionState, SessionType
 
 
 def placed(size: int = 3, session_type: SessionType = SessionType.BATCH) -> SessionMachine:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from manager.lifecycle.mounts import MountRoot, check_mounts, check_roots, granted
-from manager.lifecycle.secrets import SessionSecrets
-from manager.lifecycle.spec import MountSpec
+from retinue.manager.session.core.mounts import MountRoot, check_mounts, check_roots, granted
+from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.session.core.spec import MountSpec
 
 ROOTS = [
     MountRoot("/data"),

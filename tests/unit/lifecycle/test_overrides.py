@@ -10,9 +10,9 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manager.api.errors import InvalidRequest
-from manager.api.override_convert import mask_paths, overrides_of, spec_of
-from manager.lifecycle.overrides import NOTHING, Overrides
+from retinue.manager.api.sessions.override_convert import mask_paths, overrides_of, spec_of
+from retinue.manager.server.errors import InvalidRequest
+from retinue.manager.session.core.overrides import NOTHING, Overrides
 from retinue.manager.v1 import session_pb2 as pb
 
 PATHS = [("a",), ("m",), ("m", "x"), ("m", "y"), ("r", "w", "s", "c"), ("r", "w", "s", "d"), ("r", "v", "n")]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manager.lifecycle import pending_limit
-from manager.lifecycle.pending_limit import PendingLimit
+from retinue.manager.session.core import pending_limit
+from retinue.manager.session.core.pending_limit import PendingLimit
 
 
 def test_counted_when_nothing_is_known_or_too_little_is_left() -> None:

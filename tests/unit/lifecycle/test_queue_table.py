@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 
-from manager.lifecycle import snapshot as snapshots
-from manager.lifecycle.growing import Slots
-from manager.lifecycle.queue_table import QueueTable
+from retinue.manager.scheduler.core import snapshot as snapshots
+from retinue.manager.scheduler.core.growable import Slots
+from retinue.manager.scheduler.core.pending_table import QueueTable
 from tests.unit.lifecycle.test_snapshot import waiting
 
 

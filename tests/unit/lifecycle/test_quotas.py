@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 
-from manager.lifecycle.commands import Draft
-from manager.lifecycle.quotas import judge
-from manager.store.quotas import PROJECT, USER, Subject
-from manager.store.tables import Quota
+from retinue.manager.session.admission_quota import judge
+from retinue.manager.session.submit import Draft
+from retinue.manager.store.quotas import PROJECT, USER, Subject
+from retinue.manager.store.tables import Quota
 
 
 def draft(name: str, *, project: str = "p", priority: int = 10) -> Draft:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from manager.lifecycle.service_ports import PortRange, Reachable, ServicePortSpec, reachable
+from retinue.manager.session.core.service_ports import PortRange, Reachable, ServicePortSpec, reachable
 
 IMAGE = [
     {"name": "jupyter", "protocol": "http", "ports": [8888]},

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from manager.lifecycle import snapshot as snapshots
-from manager.lifecycle.account_table import Subject
-from manager.lifecycle.mirror import Limit, Mirror
-from manager.lifecycle.snapshot import Endpoint, PastUsage, Snapshot
-from manager.scheduling.columns import UNLIMITED, AgentWishes, Tier
-from manager.scheduling.fair_share import DAY_SECONDS
+from retinue.manager.scheduler.core import snapshot as snapshots
+from retinue.manager.scheduler.core.cache import Limit, Mirror
+from retinue.manager.scheduler.core.snapshot import Endpoint, PastUsage, Snapshot
+from retinue.manager.scheduling.columns import UNLIMITED, AgentWishes, Tier
+from retinue.manager.scheduling.fair_share import DAY_SECONDS
+from retinue.manager.session.core.quota_subjects import Subject
 
 AGENTS: list[dict[str, Any]] = [
     {

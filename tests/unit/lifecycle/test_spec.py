@@ -9,7 +9,7 @@ from dataclasses import asdict, fields, replace
 import orjson
 import pytest
 
-from manager.lifecycle.spec import (
+from retinue.manager.session.core.spec import (
     KernelSpec,
     SessionSpec,
     UnreadableSpecError,
@@ -17,8 +17,8 @@ from manager.lifecycle.spec import (
     kernel_plans,
     role_counts,
 )
-from manager.lifecycle.states import SessionType
-from manager.store import spec_fields
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.store import spec_fields
 
 SESSION = uuid.UUID("00000000-0000-4000-8000-000000000001")
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from manager.lifecycle.states import (
+from retinue.manager.session.core.states import (
     ENDED_KERNEL_STATES,
     ENDED_SESSION_STATES,
     KERNEL_MOVES,

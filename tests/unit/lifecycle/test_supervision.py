@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from manager.fleet.desired import TermOverError
-from manager.lifecycle.supervision import all_or_each, supervise
-from manager.store.database import StoreUnavailable
-from manager.store.leadership import NotLeader
+from retinue.manager.session.core.attempts import TermOverError
+from retinue.manager.store.database import StoreUnavailable
+from retinue.manager.store.leadership import NotLeader
+from retinue.manager.supervision import all_or_each, supervise
 
 
 @pytest.mark.parametrize("over", [NotLeader("another leads"), TermOverError("another leads")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from manager.lifecycle.utilization import (
+from retinue.manager.idle.core.utilization import (
     Meter,
     Sample,
     Use,

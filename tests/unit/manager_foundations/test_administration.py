@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from manager.administration import admin
-from manager.health import health
+from retinue.manager.administration import admin
+from retinue.manager.health import health
 
 
 def test_the_directory_of_a_backup_has_to_be_there(tmp_path: Path) -> None:

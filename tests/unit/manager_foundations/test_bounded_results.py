@@ -7,8 +7,8 @@ import uuid
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
-from manager.api.errors import InvalidRequest
-from manager.api.session_requests import MAX_SPECS, bounded
+from retinue.manager.api.sessions.requests import MAX_SPECS, bounded
+from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.v1 import session_service_pb2 as pb
 
 CLIENT_BYTES = 4 * 1024 * 1024

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manager.api.authorization import METHODS
-from manager.api.call_limits import (
+from retinue.manager.server.authorization import METHODS
+from retinue.manager.server.call_limits import (
     _WEIGHTS,
     DEFAULT_LIMITS,
     Caller,
@@ -19,7 +19,7 @@ from manager.api.call_limits import (
     Weight,
     weight_of,
 )
-from manager.store.lanes import POOL_SIZES, Lane
+from retinue.manager.store.lanes import POOL_SIZES, Lane
 
 LIGHT = "/retinue.manager.v1.SessionService/GetSession"
 HEAVY = "/retinue.manager.v1.SessionService/ListSessions"

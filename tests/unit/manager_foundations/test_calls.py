@@ -14,11 +14,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from manager.api.authentication import Authenticator
-from manager.api.calls import CallEndedError, OpenCall, read_call
-from manager.api.interceptors import CallInterceptor
-from manager.api.relay import HandlerContext
-from manager.identity.principal import Kind, Principal
+from retinue.manager.identity.principal import Kind, Principal
+from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.calls import CallEndedError, OpenCall, read_call
+from retinue.manager.server.interceptors import CallInterceptor
+from retinue.manager.server.responses import HandlerContext
 
 METHOD = "/retinue.manager.v1.SessionService/WatchSessions"
 
@@ -213,7 +213,7 @@ async def test_the_look_at_rights_ends_before_the_handler_does() -> None:
     assert cleaning.is_set()
 
 
-@pytest.mark.parametrize("package", ["manager", "agent"])
+@pytest.mark.parametrize("package", ["retinue.manager", "retinue.agent"])
 def test_grpc_is_loaded_without_its_handlers_around_forks(package: str) -> None:
     check = (
         f"import os, sys, {package}; assert 'grpc' not in sys.modules; print(os.environ['GRPC_ENABLE_FORK_SUPPORT'])"

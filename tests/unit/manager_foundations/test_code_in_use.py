@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from manager.api.code import RunningCode
+from retinue.manager.api.streams.code import RunningCode
 from retinue.types.v1 import code_pb2 as pb
 
 

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from manager.api.code import MAX_CODE_BYTES, MAX_TEXT_BYTES, wrong_step
+from retinue.manager.api.streams.code import MAX_CODE_BYTES, MAX_TEXT_BYTES, wrong_step
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import code_pb2
 

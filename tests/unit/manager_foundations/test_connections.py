@@ -9,8 +9,8 @@ import sys
 
 import grpc.aio
 
-from manager.api.ports import IDLE_SECONDS, SERVER_OPTIONS
 from retinue.client import channel
+from retinue.manager.listeners import IDLE_SECONDS, SERVER_OPTIONS
 
 # As a client of HTTP/2 begins: the preface, and empty settings.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -40,7 +40,7 @@ async def test_a_connection_without_a_call_ends() -> None:
 
 def test_the_manager_takes_all_descriptors_that_it_may_have() -> None:
     code = (
-        "import resource; from manager.main import raise_descriptors\n"
+        "import resource; from retinue.manager.main import raise_descriptors\n"
         "raise_descriptors(); print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     command = ["/bin/sh", "-c", 'ulimit -Sn 128; ulimit -Hn 512; exec "$@"', "sh", sys.executable, "-c", code]

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import contextlib
 
-from manager.api.data_sizes import LARGE, MAX_LARGE_TUNNELS, MAX_LARGE_TUNNELS_PER_USER, SMALL, LargeTunnels
-from manager.fleet.dialer import WINDOW_BYTES
+from retinue.manager.agent_rpc.dialer import WINDOW_BYTES
+from retinue.manager.api.streams.data_sizes import (
+    LARGE,
+    MAX_LARGE_TUNNELS,
+    MAX_LARGE_TUNNELS_PER_USER,
+    SMALL,
+    LargeTunnels,
+)
 
 
 def test_a_small_message_and_the_window_hold_no_more_than_64_kib() -> None:

@@ -9,9 +9,9 @@ import grpc
 import pytest
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, PreconditionFailure, RetryInfo
 
-from manager.api import errors, lower_errors
-from manager.store import agents, journal, leadership, requests
-from manager.store.database import StoreConflict, StoreUnavailable
+from retinue.manager.server import errors, lower_errors
+from retinue.manager.store import agents, journal, leadership, requests
+from retinue.manager.store.database import StoreConflict, StoreUnavailable
 from retinue.manager.v1.error_reason_pb2 import ErrorReason
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manager.api.errors import InvalidRequest
-from manager.api.filters import MAX_LENGTH, parse_filter
+from retinue.manager.server.errors import InvalidRequest
+from retinue.manager.server.filters import MAX_LENGTH, parse_filter
 
 FIELDS = frozenset({"state", "name"})
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from manager.api import errors, first_request
+from retinue.manager.server import errors, first_request
 from retinue.manager.v1 import kernel_service_pb2 as pb
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from manager.api.fleet_views import agent_for_user, group_for_user, shares_for_user
+from retinue.manager.api.admin.fleet_views import agent_for_user, group_for_user, shares_for_user
 from retinue.manager.v1 import fleet_service_pb2 as pb
 
 

@@ -12,10 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from manager.api.authentication import agent_of, bearer_of
-from manager.api.errors import CredentialsMissing
-from manager.identity.authority import Authority, BadCertificateRequest
-from manager.identity.tokens import (
+from retinue.manager.identity.authority import Authority, BadCertificateRequest
+from retinue.manager.identity.tokens import (
     JOIN_TOKEN_PREFIX,
     TOKEN_PREFIX,
     hash_secret,
@@ -23,6 +21,8 @@ from manager.identity.tokens import (
     new_secret,
     same_hash,
 )
+from retinue.manager.server.authentication import agent_of, bearer_of
+from retinue.manager.server.errors import CredentialsMissing
 
 NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey

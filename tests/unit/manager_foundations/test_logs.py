@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import agent.logs
-import manager.logs
+import retinue.agent.logs
+import retinue.manager.logs
 
 
 def record_of(error: Exception | None) -> logging.LogRecord:
@@ -17,7 +17,7 @@ def record_of(error: Exception | None) -> logging.LogRecord:
     return logging.LogRecord("grpc", logging.ERROR, "", 0, "raised", (), raised)
 
 
-@pytest.mark.parametrize("module", [manager.logs, agent.logs])
+@pytest.mark.parametrize("module", [retinue.manager.logs, retinue.agent.logs])
 def test_a_caller_that_went_away_is_no_error(module: Any) -> None:
     # No types are published for it.
     failed = importlib.import_module("grpc._cython.cygrpc").ExecuteBatchError("failed")

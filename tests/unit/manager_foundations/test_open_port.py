@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from manager.api.open_port import data_size
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.api.streams.ports import data_size
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import port_pb2
 

@@ -6,10 +6,10 @@ import contextlib
 
 import pytest
 
-from manager.api.authorization import METHODS
-from manager.api.errors import StreamLimit
-from manager.api.open_streams import LIMITS, OpenStreams
-from manager.identity.principal import Kind, Membership, Principal
+from retinue.manager.identity.principal import Kind, Membership, Principal
+from retinue.manager.server.authorization import METHODS
+from retinue.manager.server.errors import StreamLimit
+from retinue.manager.server.stream_limits import LIMITS, OpenStreams
 
 
 def test_each_user_and_method_has_its_own_count() -> None:

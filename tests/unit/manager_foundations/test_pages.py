@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manager.api import interceptors
-from manager.api.errors import InvalidPage, InvalidRequest
-from manager.api.pages import MAX_PAGE_BYTES, Sealer, fitting, open_page
-from manager.api.session_watch import split
-from manager.identity.principal import Kind, Principal
+from retinue.manager.api.sessions.watch import split
+from retinue.manager.identity.principal import Kind, Principal
+from retinue.manager.server import interceptors
+from retinue.manager.server.errors import InvalidPage, InvalidRequest
+from retinue.manager.server.pages import MAX_PAGE_BYTES, Sealer, fitting, open_page
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from manager.store.recordset import recordset
+from retinue.manager.store.recordset import recordset
 
 
 class Word(enum.StrEnum):

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from manager.api import session_watch
-from manager.api.session_watch import serve_watch
-from manager.store import journal, sessions
-from manager.store.journal import Event
+from retinue.manager.api.sessions import watch
+from retinue.manager.api.sessions.watch import serve_watch
+from retinue.manager.store import journal, sessions
+from retinue.manager.store.journal import Event
 from retinue.manager.v1 import session_pb2
 from retinue.manager.v1 import session_service_pb2 as pb
 
@@ -61,8 +61,8 @@ async def test_the_end_is_sent_whenever_it_comes(looks: int, monkeypatch: pytest
     monkeypatch.setattr(journal, "head", world.head)
     monkeypatch.setattr(journal, "read", world.read_journal)
     monkeypatch.setattr(sessions, "read", world.read_session)
-    monkeypatch.setattr(session_watch, "sight", lambda: SimpleNamespace(sees=lambda owner, project: True))
-    monkeypatch.setattr(session_watch, "event_message", lambda event: session_pb2.SessionEvent(revision=event.revision))
+    monkeypatch.setattr(watch, "sight", lambda: SimpleNamespace(sees=lambda owner, project: True))
+    monkeypatch.setattr(watch, "event_message", lambda event: session_pb2.SessionEvent(revision=event.revision))
     request = pb.WatchSessionsRequest(session_id=str(SESSION), until_ended=True, after_revision=1)
     responses = [response async for response in serve_watch(world, world, request)]
     assert [event.revision for response in responses for event in response.events] == [2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from manager.api.wrong_tokens import WrongTokens, address_of
+from retinue.manager.server.wrong_tokens import WrongTokens, address_of
 
 
 def test_a_burst_passes_and_what_is_more_waits() -> None:

@@ -15,15 +15,15 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
 import retinue.manager.v1
-from manager.api.accounts import checked_role, checked_user
-from manager.api.errors import InvalidRequest
-from manager.api.fields import Violations
-from manager.api.group_policy import changed_policy, new_policy
-from manager.api.idle_convert import checked_override
-from manager.api.quota_convert import checked_limits
-from manager.api.session_convert import spec_from_message
-from manager.api.template_requests import check_content, updated
-from manager.store.tables import ResourceGroup
+from retinue.manager.api.admin.accounts import checked_role, checked_user
+from retinue.manager.api.admin.group_policy import changed_policy, new_policy
+from retinue.manager.api.admin.quota_convert import checked_limits
+from retinue.manager.api.sessions.convert import spec_from_message
+from retinue.manager.api.sessions.idle_convert import checked_override
+from retinue.manager.api.sessions.template_requests import check_content, updated
+from retinue.manager.server.errors import InvalidRequest
+from retinue.manager.server.fields import Violations
+from retinue.manager.store.tables import ResourceGroup
 from retinue.manager.v1 import session_pb2
 
 REFUSED = "REFUSED"

@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import pytest
 
-from agent.network.convert import network_from_message
-from agent.network.errors import InvalidNetworkError
-from agent.network.topology import Network
+from retinue.agent.network.convert import network_from_message
+from retinue.agent.network.core.topology import Network
+from retinue.agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
 from tests.unit.network.test_topology import MAIN, SESSION, SUB
 

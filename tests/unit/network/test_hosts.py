@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.network.hosts import hosts_text
-from agent.network.topology import Network
+from retinue.agent.network.core.hosts import hosts_text
+from retinue.agent.network.core.topology import Network
 from tests.unit.network.test_topology import MAIN, SESSION, SUB
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.network.name_servers import parse, text
+from retinue.agent.network.name_servers import parse, text
 
 
 def test_servers_on_the_node_itself_are_left_out() -> None:

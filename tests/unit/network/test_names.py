@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agent.network.errors import InvalidNetworkError
-from agent.network.guard import Guard
-from agent.network.labels import agent_label
-from agent.network.links import SessionNetworks
+from retinue.agent.network.core.labels import agent_label
+from retinue.agent.network.errors import InvalidNetworkError
+from retinue.agent.network.links import SessionNetworks
+from retinue.agent.network.rules_guard import Guard
 from tests.unit.network.test_topology import SESSION
 
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.network.errors import InvalidNetworkError, NetworkError
-from agent.network.observed import (
+from retinue.agent.network.core.observed import (
     AddressEntry,
     BridgeSettings,
     Link,
@@ -19,7 +18,7 @@ from agent.network.observed import (
     TunnelSettings,
     Uplink,
 )
-from agent.network.operations import (
+from retinue.agent.network.core.operations import (
     BringUp,
     CreateBridge,
     CreateTunnel,
@@ -30,8 +29,9 @@ from agent.network.operations import (
     SetPort,
     Step,
 )
-from agent.network.plan import overhead, plan_attachment, plan_network
-from agent.network.topology import Network
+from retinue.agent.network.core.plan import overhead, plan_attachment, plan_network
+from retinue.agent.network.core.topology import Network
+from retinue.agent.network.errors import InvalidNetworkError, NetworkError
 from tests.unit.network.test_topology import MAIN, SESSION, SUB
 
 NETWORK = Network(SESSION, 77, "10.128.0.0/28", 1450, (MAIN, SUB))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent.network.errors import InvalidNetworkError
-from agent.network.topology import Member, Network, check, session_key
+from retinue.agent.network.core.topology import Member, Network, check, session_key
+from retinue.agent.network.errors import InvalidNetworkError
 
 SESSION = "0190c8f4-7d2e-7c3a-9b1f-2a5d8e4c6f01"
 MAIN = Member("main-kernel", "main1", "10.128.0.2", "0a:58:0a:80:00:02", "", local=True)

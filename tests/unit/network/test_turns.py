@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from agent.network import namespaces
-from agent.network.guard import Guard
-from agent.network.links import SessionNetworks
+from retinue.agent.network import namespaces
+from retinue.agent.network.links import SessionNetworks
+from retinue.agent.network.rules_guard import Guard
 from tests.unit.network.test_topology import SESSION
 
 OTHER = "0190c8f4-7d2e-7c3a-9b1f-2a5d8e4c6f02"

@@ -6,11 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from agent.network.errors import NetworkError
-from agent.network.observed import AddressEntry, Link, NeighbourEntry, Observed, RouteEntry
-from agent.network.operations import CreateVeth, DeleteLink, Place, PutEntry, SetLink
-from agent.network.rules import Guarded, changes, obstacles, parse_addresses, whole_table
-from agent.network.ways import GATEWAY, GATEWAY_MAC, OUT_LINK, SLOTS, Way, link_name, link_prefix, plan_way, slot_of
+from retinue.agent.network.core.egress_plan import (
+    GATEWAY,
+    GATEWAY_MAC,
+    OUT_LINK,
+    SLOTS,
+    Way,
+    link_name,
+    link_prefix,
+    plan_way,
+    slot_of,
+)
+from retinue.agent.network.core.observed import AddressEntry, Link, NeighbourEntry, Observed, RouteEntry
+from retinue.agent.network.core.operations import CreateVeth, DeleteLink, Place, PutEntry, SetLink
+from retinue.agent.network.core.rules import Guarded, changes, obstacles, parse_addresses, whole_table
+from retinue.agent.network.errors import NetworkError
 
 WAY = Way("rteaaaabbbbbbbb", 77, 1500)
 LOOPBACK = Link(1, "lo", "", "00:00:00:00:00:00", 65536, up=True)

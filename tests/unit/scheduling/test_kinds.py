@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from manager.scheduling import kinds
-from manager.scheduling.kinds import Shapes, distinct_rows, find_kinds
-from manager.scheduling.lanes import Lanes
+from retinue.manager.scheduling import kinds
+from retinue.manager.scheduling.kinds import Shapes, distinct_rows, find_kinds
+from retinue.manager.scheduling.lanes import Lanes
 from tests.vectors.scene import Scene
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from manager.scheduling.lanes import LIMIT, Lanes
+from retinue.manager.scheduling.lanes import LIMIT, Lanes
 
 EDGES = (0, 1, 2, LIMIT - 1, LIMIT)
 

@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from manager.scheduling.columns import UNPLACED, Policy, Verdict
-from manager.scheduling.scheduling_pass import run_pass
-from manager.scheduling.strategies import PolicyError
+from retinue.manager.scheduling.columns import UNPLACED, Policy, Verdict
+from retinue.manager.scheduling.scheduling_pass import run_pass
+from retinue.manager.scheduling.strategies import PolicyError
 from tests.vectors.scene import Scene
 
 FIFO = Policy("fifo", "concentrated")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from manager.scheduling.columns import Policy
-from manager.scheduling.strategies import PREEMPTION, PREEMPTION_ORDER
+from retinue.manager.scheduling.columns import Policy
+from retinue.manager.scheduling.strategies import PREEMPTION, PREEMPTION_ORDER
 from tests.vectors.scene import Outcome, Scene
 
 POLICY = Policy("fifo", "concentrated", {PREEMPTION: "terminate", PREEMPTION_ORDER: "fewest-sessions"})

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from manager.scheduling.columns import UNLIMITED, Agents, Owners, Policy, Queue, Quotas, Tier, Verdict
-from manager.scheduling.scheduling_pass import Decisions, run_pass
+from retinue.manager.scheduling.columns import UNLIMITED, Agents, Owners, Policy, Queue, Quotas, Tier, Verdict
+from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 
 
 def problem(cpus: list[int], quotas: Quotas | None, strategy: str = "drf") -> tuple[Agents, Owners, Queue, Policy]:

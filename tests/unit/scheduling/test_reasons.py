@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from manager.scheduling.columns import Explanation, Lack, Policy, Shortfall, Tier
-from manager.scheduling.scheduling_pass import run_pass
+from retinue.manager.scheduling.columns import Explanation, Lack, Policy, Shortfall, Tier
+from retinue.manager.scheduling.scheduling_pass import run_pass
 from tests.vectors.scene import WAITS, Scene
 
 POLICY = Policy("drf", "concentrated")

@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from manager.scheduling.fair_share import effective_weights
-from manager.scheduling.shares import ShareKeys, dominant_share, total_capacity
+from retinue.manager.scheduling.fair_share import effective_weights
+from retinue.manager.scheduling.shares import ShareKeys, dominant_share, total_capacity
 
 
 def test_keys_order_and_equate_as_rationals() -> None:

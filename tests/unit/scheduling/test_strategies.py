@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from manager.scheduling.columns import Policy
-from manager.scheduling.strategies import PolicyError, Settings, slot_order, validate_policy
+from retinue.manager.scheduling.columns import Policy
+from retinue.manager.scheduling.strategies import PolicyError, Settings, slot_order, validate_policy
 
 
 def test_reads_options() -> None:

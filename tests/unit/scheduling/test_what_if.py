@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from manager.scheduling.columns import Policy, Running
-from manager.scheduling.room import Situation
-from manager.scheduling.strategies import validate_policy
-from manager.scheduling.view import View
-from manager.scheduling.what_if import WhatIf, what_if
+from retinue.manager.scheduling.columns import Policy, Running
+from retinue.manager.scheduling.room import Situation
+from retinue.manager.scheduling.strategies import validate_policy
+from retinue.manager.scheduling.view import View
+from retinue.manager.scheduling.what_if import WhatIf, what_if
 from tests.vectors.scene import Scene
 
 NOBODY = Running(

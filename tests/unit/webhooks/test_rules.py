@@ -10,11 +10,11 @@ import json
 
 import pytest
 
-from manager.lifecycle.spec import SessionSpec, WebhookSpec
-from manager.lifecycle.states import SessionType
-from manager.webhooks import rules
-from manager.webhooks.rules import PUBLIC_ONLY, AddressPolicy
-from manager.webhooks.seal import seal, unseal
+from retinue.manager.session.core.spec import SessionSpec, WebhookSpec
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.webhooks.core import rules
+from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
+from retinue.manager.webhooks.seal import seal, unseal
 
 
 @pytest.mark.parametrize(

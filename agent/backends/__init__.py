@@ -1,1 +1,0 @@
-"""Kinds of kernels: one file each, behind one Protocol."""

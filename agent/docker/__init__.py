@@ -1,0 +1,1 @@
+"""The runtime for containers, by a Docker engine of the node."""

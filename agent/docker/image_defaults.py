@@ -1,0 +1,41 @@
+"""What an image makes of an attempt: least resources, shared memory, variables. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from retinue.agent.attempts import MEMORY, ImageFacts
+from retinue.agent.docker.core.image_labels import LabelError, core_environment, read_labels, shortfalls
+from retinue.agent.docker.images import ImageError
+from retinue.agent.resources.core.amounts import format_amount
+
+if TYPE_CHECKING:
+    from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.docker.images import Image
+
+MAX_SHOWN = 8
+"""Slots that a message names."""
+INVALID, NEEDS_MORE = "IMAGE_INVALID", "IMAGE_NEEDS_MORE"
+
+
+def fitted(spec: AttemptSpec, image: Image) -> tuple[AttemptSpec, ImageFacts]:
+    """The attempt with what its image says and its request does not, and what is to be told of the image.
+
+    Raises ImageError when the labels cannot be read, or ask for more than the attempt has.
+    """
+    if image.excess:
+        raise ImageError(INVALID, f"image {spec.image} cannot be used: {image.excess}")
+    try:
+        labels = read_labels(image.labels)
+    except LabelError as error:
+        raise ImageError(INVALID, f"image {spec.image}: {error}") from error
+    if short := shortfalls(labels, spec.slots):
+        wanted = ", ".join(f"{slot}={format_amount(slot, labels.least[slot])}" for slot in short[:MAX_SHOWN])
+        raise ImageError(NEEDS_MORE, f"image {spec.image} needs at least {wanted}")
+    shared = spec.shared_memory
+    if not shared and labels.shared_memory < spec.slots.get(MEMORY, labels.shared_memory + 1):
+        shared = labels.shared_memory
+    environment = core_environment(labels, spec.slots) | dict(spec.environment)
+    facts = ImageFacts(image.identity, labels.service_ports)
+    return replace(spec, shared_memory=shared, environment=environment), facts

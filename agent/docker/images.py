@@ -1,0 +1,272 @@
+"""Images on a node: each is fetched once, however many kernels wait for it, and broken off when none does any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from retinue.agent.attempts import ImageIdentity, Layer
+from retinue.agent.docker.core.image_bounds import excess
+from retinue.agent.docker.core.pull_progress import fold, worth_telling
+from retinue.agent.docker.engine import EngineError
+from retinue.agent.docker.pull import Pull
+from retinue.agent.docker.registries import (
+    DENIED,
+    FAILED,
+    CredentialsError,
+    in_words,
+    is_named,
+    judge,
+    parse_reference,
+    read_credentials,
+)
+from retinue.agent.docker.registry_addresses import RegistryAddresses, RegistryRefusedError, UnresolvedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from retinue.agent.docker.engine import Engine
+
+    Tell = Callable[[tuple[Layer, ...]], None]
+
+log = logging.getLogger(__name__)
+
+PULL_TIMEOUT = 3600.0
+"""Seconds until the fetching of an image is given up, all tries together."""
+PAUSES = (1.0, 3.0, 9.0)
+"""Seconds before another try after trouble that may pass."""
+DIFFERS = "IMAGE_DIFFERS"
+FRESH = 60.0
+"""Seconds for which a registry that takes credentials is believed to have let this node have an image."""
+_MOST_LOGGED = 500
+
+
+class ImageError(Exception):
+    """An image cannot be had: `reason` as an UPPER_SNAKE word, the text says why."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        """Both are for users to read."""
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that is on the node, and what it says of itself."""
+
+    identity: ImageIdentity
+    user: str
+    labels: Mapping[str, str]
+    excess: str = ""
+    """What of it no container is made with, in words; empty when there is nothing."""
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """One fetch under way, and who waits for it."""
+
+    task: asyncio.Task[None] | None = None
+    tells: dict[object, Tell] = field(default_factory=dict)
+    layers: tuple[Layer, ...] = ()
+
+
+class Images:
+    """The images of one engine."""
+
+    def __init__(
+        self, engine: Engine, credentials: Path | None = None, addresses: RegistryAddresses | None = None
+    ) -> None:
+        """Nothing is asked of the engine yet; `credentials` is a file in the format of Docker's `config.json`.
+
+        `addresses` are those that registries may have.
+        """
+        self._engine = engine
+        self._credentials = credentials
+        self._addresses = addresses or RegistryAddresses()
+        # When a registry that takes credentials last let this node have an image, by reference and digest.
+        self._granted: dict[tuple[str, str], float] = {}
+        self._fetches: dict[tuple[str, str], _Fetch] = {}
+
+    async def find(self, reference: str, wanted: ImageIdentity) -> Image | None:
+        """The image if it is on the node, and is the `wanted` one if that is said. Raises EngineError.
+
+        None as well where its registry takes credentials, and has not let this node have it just now: that it is here says only that
+        somebody was let have it once.
+        """
+        if await asyncio.to_thread(self._is_to_be_asked_for, reference, wanted):
+            return None
+        return await asyncio.to_thread(self._find, reference, wanted)
+
+    def _is_to_be_asked_for(self, reference: str, wanted: ImageIdentity) -> bool:
+        if time.monotonic() - self._granted.get((reference, wanted.digest), -FRESH) < FRESH:
+            return False
+        try:
+            return bool(read_credentials(self._credentials, parse_reference(reference).registry))
+        except CredentialsError:
+            return True
+
+    def _find(self, reference: str, wanted: ImageIdentity) -> Image | None:
+        repository = parse_reference(reference).repository
+        names = [reference]
+        if wanted:
+            # The tag may have moved on since, here or in the registry.
+            names += [f"{repository}@{wanted.digest}"] if wanted.digest else []
+            names += [wanted.id] if wanted.id else []
+        for name in names:
+            found = self._engine.image(name)
+            # An engine takes the beginning of any image's id for a name as well.
+            if found is None or (name is reference and not is_named(found, reference)):
+                continue
+            identities = _identities(found, repository)
+            if not wanted or any(wanted.matches(identity) for identity in identities):
+                configuration = found.get("Config") or {}
+                labels = {str(key): str(value) for key, value in (configuration.get("Labels") or {}).items()}
+                user = str(configuration.get("User") or "")
+                return Image(identities[0], user, labels, excess(configuration))
+        return None
+
+    async def fetch(self, reference: str, wanted: ImageIdentity, tell: Tell) -> Image:
+        """Fetches an image that is not on the node; `tell` is called on the loop with its layers, now and then.
+
+        Others that want it wait for the same fetch. Whoever waits may be cancelled; with the last one the fetch is.
+        Raises ImageError, EngineError.
+        """
+        if wanted and not wanted.digest:
+            message = (
+                f"image {reference} was found to be {wanted.id}, which came from no registry and is not on this node"
+            )
+            raise ImageError(DIFFERS, message)
+        key = (reference, wanted.digest)
+        fetch = self._fetches.setdefault(key, _Fetch())
+        if fetch.task is None:
+            fetch.task = asyncio.get_running_loop().create_task(self._fetch(key, fetch), name=f"fetch {reference}")
+        waiter = object()
+        fetch.tells[waiter] = tell
+        if fetch.layers:
+            tell(fetch.layers)
+        try:
+            await asyncio.shield(fetch.task)
+        finally:
+            del fetch.tells[waiter]
+            if not fetch.tells and not fetch.task.done():
+                # Whoever comes from now on begins anew.
+                self._fetches.pop(key, None)
+                fetch.task.cancel()
+        if (image := await asyncio.to_thread(self._find, reference, wanted)) is None:
+            raise ImageError(FAILED, f"image {reference} was fetched, and is gone again")
+        return image
+
+    async def close(self) -> None:
+        """Waits for no image any more, and breaks off what is under way."""
+        tasks = [fetch.task for fetch in self._fetches.values() if fetch.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fetch(self, key: tuple[str, str], fetch: _Fetch) -> None:
+        reference, digest = key
+        log.info("fetching image %s", reference)
+        try:
+            async with asyncio.timeout(PULL_TIMEOUT):
+                await self._try_often(reference, digest, fetch)
+        except TimeoutError as error:
+            raise ImageError(FAILED, f"image {reference} was not fetched within {PULL_TIMEOUT:.0f} s") from error
+        finally:
+            if self._fetches.get(key) is fetch:
+                del self._fetches[key]
+
+    async def _try_often(self, reference: str, digest: str, fetch: _Fetch) -> None:
+        for pause in (*PAUSES, None):
+            try:
+                await self._try(reference, digest, fetch)
+            except RegistryRefusedError as error:
+                log.warning("image %s is not fetched: %s", reference, error)
+                raise ImageError(
+                    DENIED, f"image {reference} is not fetched: its registry is not allowed here"
+                ) from error
+            except (EngineError, CredentialsError, UnresolvedError) as error:
+                reason, said = judge(str(error)), _line(str(error))
+                if reason != FAILED or pause is None:
+                    log.warning("image %s cannot be fetched: %s", reference, said)
+                    raise ImageError(reason, f"image {reference} {in_words(str(error))}") from error
+                log.warning("image %s cannot be fetched, to be tried again in %.0f s: %s", reference, pause, said)
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    async def _try(self, reference: str, digest: str, fetch: _Fetch) -> None:
+        parts = parse_reference(reference)
+        login = await asyncio.to_thread(read_credentials, self._credentials, parts.registry)
+        pull = Pull(self._engine.host, parts.repository, digest or parts.wanted, login)
+        loop = asyncio.get_running_loop()
+
+        def show(layers: tuple[Layer, ...]) -> None:
+            fetch.layers = layers
+            for tell in list(fetch.tells.values()):
+                tell(layers)
+
+        def follow() -> None:
+            self._addresses.check(parts.registry)
+            layers: dict[str, Layer] = {}
+            told, when = tuple[Layer, ...](), 0.0
+            for event in pull.events():
+                layers = fold(layers, event)
+                now = tuple(layers.values())
+                if worth_telling(told, now, time.monotonic() - when):
+                    told, when = now, time.monotonic()
+                    loop.call_soon_threadsafe(show, told)
+
+        try:
+            await _in_thread(follow)
+        finally:
+            pull.abort()
+        name = f"{parts.repository}@{digest}" if digest else reference
+        if await asyncio.to_thread(self._engine.image, name) is None:
+            # One that is told to end may say so of the fetch as well.
+            raise EngineError("the Docker engine ended the fetch without having the image")
+        if login:
+            now = time.monotonic()
+            self._granted = {key: when for key, when in self._granted.items() if now - when < FRESH}
+            self._granted[reference, digest] = now
+
+
+def _line(text: str) -> str:
+    """What an engine or a registry says, as a part of a line of a log."""
+    return "".join(character if character.isprintable() else " " for character in text[:_MOST_LOGGED])
+
+
+def _identities(found: Mapping[str, Any], repository: str) -> list[ImageIdentity]:
+    """What an image on the node is known as, that of the repository first."""
+    digests = [str(name).partition("@") for name in found.get("RepoDigests") or []]
+    digests.sort(key=lambda parts: parts[0].removeprefix("docker.io/") != repository.removeprefix("docker.io/"))
+    identifier = str(found["Id"])
+    return [*(ImageIdentity(digest, identifier) for _, _, digest in digests), ImageIdentity("", identifier)]
+
+
+async def _in_thread(action: Callable[[], None]) -> None:
+    """Runs something in a thread that nobody waits for when the process ends: a registry may be silent for long."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: Exception | None) -> None:
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def run() -> None:
+        problem: Exception | None = None
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - raised again for whoever waits
+            problem = error
+        # The loop may be over before the registry has answered.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, problem)
+
+    threading.Thread(target=run, name="pull", daemon=True).start()
+    await done

@@ -1,0 +1,127 @@
+"""Which addresses a registry of images may have: the node's engine connects to them for whoever names an image.
+
+Never the node itself, what only this link knows (metadata services of clouds among it), and the nodes and managers of the fleet,
+unless the node's administrator allows it. What a name means is asked just before the engine is; whoever can change that in between
+is whoever has the registry's name, which a resource group has allowed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING
+
+from retinue.agent.docker.registries import DEFAULT_REGISTRY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# Where clouds tell a machine its secrets, besides link-local addresses.
+_METADATA = frozenset(
+    map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
+)
+# Where IPv6 addresses with an IPv4 address in their last 32 bits are.
+_EMBEDDING = tuple(map(ipaddress.IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")))
+_UNUSED = ipaddress.IPv4Network("240.0.0.0/4")
+# What else of IPv6 a registry can have: global addresses, and those of a site.
+_IPV6 = tuple(map(ipaddress.IPv6Network, ("2000::/3", "fc00::/7")))
+
+
+class RegistryRefusedError(Exception):
+    """The registry is at an address that images are never fetched from; the text is for the node's administrator."""
+
+
+class UnresolvedError(Exception):
+    """The registry's name means no address now."""
+
+
+def resolve(host: str) -> set[str]:
+    """The addresses that a name means on this node, as the engine takes it. Blocks. Raises OSError."""
+    return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+
+
+def is_own(address: Address) -> bool:
+    """Whether this node has the address."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6  # noqa: PLR2004 - of the protocol
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            # Nothing is sent: Linux reaches an address of its own from that address.
+            probe.connect((str(address), 9))
+            return ipaddress.ip_address(probe.getsockname()[0]) == address
+    except OSError:
+        return False
+
+
+class RegistryAddresses:
+    """What one node lets its engine connect to."""
+
+    def __init__(
+        self,
+        allowed: Iterable[str] = (),
+        always: Iterable[str] = (),
+        resolve: Callable[[str], Iterable[str]] = resolve,
+        is_own: Callable[[Address], bool] = is_own,
+    ) -> None:
+        """`allowed` are networks that registries may be in all the same, `always` addresses of the fleet that are known from the start."""
+        self._allowed = tuple(ipaddress.ip_network(network) for network in allowed)
+        self._always = _parsed(always)
+        self._fleet = self._always
+        self._resolve = resolve
+        self._is_own = is_own
+
+    def protect(self, addresses: Iterable[str]) -> None:
+        """Takes the addresses of the fleet's nodes and managers in place of those given before."""
+        self._fleet = self._always | _parsed(addresses)
+
+    def check(self, registry: str) -> None:
+        """Raises RegistryRefusedError for a registry, `host` or `host:port`, that the engine must not connect to. Blocks.
+
+        Raises UnresolvedError for a name that means nothing; that of the default registry never comes from a user, and may be
+        known to a proxy or mirror of the engine only.
+        """
+        host = registry.rpartition(":")[0] if ":" in registry else registry
+        if host == DEFAULT_REGISTRY:
+            host = "registry-1.docker.io"
+        try:
+            found = list(self._resolve(host))
+        except OSError as error:
+            if registry == DEFAULT_REGISTRY:
+                return
+            raise UnresolvedError(f"{host} has no address: {error}") from error
+        for text in found:
+            address = ipaddress.ip_address(text)
+            if any(address in network for network in self._allowed if network.version == address.version):
+                continue
+            if why := self._refusal(address):
+                raise RegistryRefusedError(f"registry {registry} is at {text}, {why}")
+
+    def _refusal(self, address: Address) -> str:
+        inner = _embedded(address)
+        if inner is not None:
+            return self._refusal(inner)
+        if address.is_loopback or address.is_unspecified or self._is_own(address):
+            return "which is this node"
+        if address.is_link_local or address in _METADATA:
+            return "which is link-local, or a metadata service"
+        if address in self._fleet:
+            return "which is of the fleet"
+        if isinstance(address, ipaddress.IPv6Address):
+            return "" if any(address in network for network in _IPV6) else "which is no address of a registry"
+        return "which is no address of a registry" if address.is_multicast or address in _UNUSED else ""
+
+
+def _embedded(address: Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that an IPv6 address leads to, as far as its form says so."""
+    if not isinstance(address, ipaddress.IPv6Address) or address.is_loopback or address.is_unspecified:
+        return None
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if any(address in network for network in _EMBEDDING):
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return None
+
+
+def _parsed(addresses: Iterable[str]) -> frozenset[Address]:
+    return frozenset(map(ipaddress.ip_address, addresses))

@@ -1,0 +1,1 @@
+"""How a node becomes an agent and stays one: identity, certificate, announcement, managers."""

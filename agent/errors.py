@@ -1,0 +1,11 @@
+"""Errors of kernels' runtimes."""
+
+from __future__ import annotations
+
+
+class BackendError(Exception):
+    """Something could not be done; may be tried again."""
+
+
+class UnknownAttemptError(BackendError):
+    """There is no record of the attempt."""

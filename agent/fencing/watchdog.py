@@ -1,0 +1,189 @@
+"""Ends guarded attempts when their agent cannot: a process of its own, which goes on while the agent is stopped, hangs or is gone.
+
+The agent ends such attempts by itself once it was without a manager for too long (`agent/fencing/lease.py`), and what it goes by is in a file.
+The warden reads the same file, and acts a little later on what is still there: it kills the first process of the attempt, with which all others
+end, native process or container. It is there before the first guarded attempt is let go, and leaves when none is left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retinue.agent.host.processes import Process, alive, send_signal
+from retinue.agent.state import checked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from retinue.agent.state.damaged import DamagedFiles
+
+log = logging.getLogger(__name__)
+
+FILE, MARKS, LOCK = "fence.json", "fenced", "fence.lock"
+"""Names in the agent's state directory: what is guarded, what the warden has ended, and what a warden holds while it is there."""
+SLACK = 1.1
+"""How much later than the agent it acts: what the agent ends by itself is ended in better order."""
+LONGEST_LOOK, LOOKS = 1.0, 20
+"""Most seconds between two looks at the file, and how many there are at least in the time that an attempt has."""
+START_SECONDS = 10.0
+
+
+class WardenError(Exception):
+    """There is no warden, and none could be started; may be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """What is guarded on a node, since its last start: seconds that each attempt may go on for without a manager.
+
+    `contact` is when there was one last, in seconds since the node was started; `processes` are the first ones of those let go.
+    """
+
+    boot_id: str
+    contact: float
+    limits: Mapping[str, float] = field(default_factory=dict)
+    processes: Mapping[str, Process] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """As it is in the file."""
+        processes = {key: [process.pid, process.start] for key, process in self.processes.items()}
+        content = {
+            "boot_id": self.boot_id,
+            "contact": self.contact,
+            "limits": dict(self.limits),
+            "processes": processes,
+        }
+        return checked.dump(content)
+
+    def overdue(self, now: float) -> dict[str, Process]:
+        """First processes of attempts that the agent would have ended, were it there."""
+        silence = now - self.contact
+        return {
+            key: process
+            for key, process in self.processes.items()
+            if key in self.limits and silence >= SLACK * self.limits[key]
+        }
+
+    def pause(self) -> float:
+        """Seconds until it has to be looked at again."""
+        return min(LONGEST_LOOK, min(self.limits.values(), default=LONGEST_LOOK) / LOOKS)
+
+
+def read(path: Path, boot_id: str, damaged: DamagedFiles | None = None) -> Guarded | None:
+    """What is in the file; None when there is nothing of this start of the node. Blocks.
+
+    One that cannot be read is moved to `damaged`.
+    """
+    try:
+        known = checked.load(path.read_bytes())
+        found = Guarded(
+            str(known["boot_id"]),
+            float(known["contact"]),
+            {str(key): float(value) for key, value in known["limits"].items()},
+            {str(key): Process(int(pid), int(start)) for key, (pid, start) in known.get("processes", {}).items()},
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if damaged is None:
+            log.warning("%s cannot be read: %s", path, error)
+        else:
+            damaged.set_aside(path, f"{error}; how long attempts were without a manager counts from now")
+        return None
+    return found if found.boot_id == boot_id else None
+
+
+def was_ended(state_dir: Path, attempt_id: str) -> bool:
+    """Whether a warden has ended the attempt. Blocks."""
+    return (state_dir / MARKS / attempt_id).exists()
+
+
+def forget(state_dir: Path, attempt_id: str) -> None:
+    """Takes the mark away. Blocks."""
+    (state_dir / MARKS / attempt_id).unlink(missing_ok=True)
+
+
+def ensure(state_dir: Path) -> None:
+    """Returns once a warden watches what is in the file now. Blocks while one is started; raises WardenError."""
+    # One that is about to leave looks at the file once more after it has let go of the lock.
+    if (lock := _lock(state_dir)) is None:
+        return
+    os.close(lock)
+    command = (sys.executable, "-m", "retinue.agent.fencing.watchdog", str(state_dir))
+    try:
+        # It leaves the agent's session, and goes on in a child of its own: what is waited for is that it watches.
+        subprocess.run(  # noqa: S603 - ours
+            command, stdin=subprocess.DEVNULL, check=True, timeout=START_SECONDS, start_new_session=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise WardenError(f"no warden could be started: {error}") from error
+
+
+def watch(state_dir: Path, boot_id: str, began: Callable[[], object] = lambda: None) -> None:
+    """Watches until nothing is left to be guarded, and says when it began; over at once when another does."""
+    while (lock := _lock(state_dir)) is not None:
+        try:
+            began()
+            while (guarded := _living(state_dir, boot_id)) is not None:
+                for attempt_id, process in guarded.overdue(time.clock_gettime(time.CLOCK_BOOTTIME)).items():
+                    _end(state_dir, attempt_id, process)
+                time.sleep(guarded.pause())
+        finally:
+            os.close(lock)
+        # What was let go in this moment relies on whoever held the lock.
+        if _living(state_dir, boot_id) is None:
+            return
+
+
+def _living(state_dir: Path, boot_id: str) -> Guarded | None:
+    """What is guarded; None when none of it runs."""
+    guarded = read(state_dir / FILE, boot_id)
+    return guarded if guarded is not None and any(map(alive, guarded.processes.values())) else None
+
+
+def _end(state_dir: Path, attempt_id: str, process: Process) -> None:
+    if not alive(process):
+        return
+    # Before the end, so that nobody takes it for the command's own.
+    (state_dir / MARKS).mkdir(mode=0o700, exist_ok=True)
+    (state_dir / MARKS / attempt_id).touch(mode=0o600)
+    send_signal(process, signal.SIGKILL)
+    log.warning("attempt %s was without a manager for too long, and its agent did not end it: killed", attempt_id)
+
+
+def _lock(state_dir: Path) -> int | None:
+    """The lock, for as long as the descriptor stays open; None: another has it."""
+    descriptor = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def main(state_dir: Path) -> None:
+    """Has a child watch, and returns once that has begun, or another does."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.close(reading)
+        watch(state_dir, boot_id, functools.partial(os.write, writing, b"."))
+    else:
+        os.close(writing)
+        os.read(reading, 1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""The node's Linux: control groups, system calls, processes, threads."""

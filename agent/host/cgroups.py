@@ -1,0 +1,294 @@
+"""Control groups of kernels, version 1 and 2: limits, what they counted, and the end of all processes in one.
+
+Every agent has a group `retinue/AGENT_ID` in each hierarchy, with one group per attempt beneath it and a group
+`monitors` for the processes that watch over kernels, which must not fall to a kernel's limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retinue.agent.attempts import CPU, MEMORY
+from retinue.agent.state.exclusive import InUseError, lock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MOUNT = Path("/sys/fs/cgroup")
+FAMILY = "retinue"
+MONITORS = "monitors"
+CPU_PERIOD = 100_000
+"""Length of the period in which a quota of processor time counts, in microseconds."""
+SMALLEST_QUOTA = 1_000
+"""The least quota the kernel takes, in microseconds."""
+WANTED = ("memory", "cpu", "cpuacct", "pids", "blkio")
+"""Controllers of version 1; the last one, and cpuacct, only count."""
+
+
+class CgroupError(Exception):
+    """The node's control groups cannot be used as needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one kernel: bytes of memory, thousandths of processors (None: no limit), number of tasks."""
+
+    memory: int | None
+    cpu: int | None
+    tasks: int
+
+    @classmethod
+    def of(cls, slots: Mapping[str, int], tasks: int) -> Limits:
+        """The limits that go with an attempt's slots."""
+        return cls(slots.get(MEMORY), slots.get(CPU), tasks)
+
+
+def quota(cpu: int) -> int:
+    """Microseconds of processor time per period for so many thousandths of a processor."""
+    return max(SMALLEST_QUOTA, cpu * CPU_PERIOD // 1000)
+
+
+def memory_group(pid: int, mount: Path = MOUNT) -> Path | None:
+    """The group that a process's memory counts in, whoever made it; None when that cannot be told."""
+    unified = (mount / "cgroup.controllers").exists()
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, place = line.split(":", 2)
+            if (not controllers) if unified else ("memory" in controllers.split(",")):
+                return (mount if unified else mount / "memory") / place.lstrip("/")
+    return None
+
+
+def out_of_memory_kills(group: Path) -> int:
+    """How many processes of a group Linux ended because its memory was used up; 0 once the group is gone."""
+    return max(_count(group / file, "oom_kill") for file in ("memory.events", "memory.oom_control"))
+
+
+Setting = tuple[str, str, int | str, bool]
+"""Controller, file, value, and whether the file must be there."""
+
+
+def memory_settings(limits: Limits, unified: bool) -> list[Setting]:
+    """What to write where for the limits of memory, swap space included, and tasks."""
+    if unified:
+        settings: list[Setting] = [("", "pids.max", limits.tasks, True)]
+        if limits.memory is not None:
+            settings += [("", "memory.max", limits.memory, True), ("", "memory.swap.max", 0, False)]
+        return settings
+    settings = [("pids", "pids.max", limits.tasks, True)]
+    if limits.memory is not None:
+        settings.append(("memory", "memory.limit_in_bytes", limits.memory, True))
+        settings.append(("memory", "memory.memsw.limit_in_bytes", limits.memory, False))
+    return settings
+
+
+def cpu_settings(cpu: int, unified: bool) -> list[Setting]:
+    """What to write where for so many thousandths of a processor: a ceiling, and a share when all is wanted by many."""
+    if unified:
+        weight = min(10_000, max(1, cpu // 10))
+        return [("", "cpu.weight", weight, True), ("", "cpu.max", f"{quota(cpu)} {CPU_PERIOD}", True)]
+    return [
+        ("cpu", "cpu.shares", max(2, cpu * 1024 // 1000), True),
+        ("cpu", "cpu.cfs_period_us", CPU_PERIOD, True),
+        ("cpu", "cpu.cfs_quota_us", quota(cpu), True),
+    ]
+
+
+def _write(path: Path, value: int | str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, str(value).encode())
+    finally:
+        os.close(descriptor)
+
+
+def _count(path: Path, key: str) -> int:
+    try:
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+    except OSError:
+        return 0
+    return 0
+
+
+class Cgroups:
+    """The groups of one agent. Methods block for a moment; those that wait say so."""
+
+    def __init__(self, agent_id: str, mount: Path = MOUNT) -> None:
+        """Finds out which version the node has; raises CgroupError when a needed controller is missing."""
+        self.unified = (mount / "cgroup.controllers").exists()
+        self._roots: dict[str, Path] = {}
+        if self.unified:
+            self._roots[""] = mount
+        else:
+            # Controllers mounted together appear as links to one directory: a group must be made there once.
+            found = {name: mount / name for name in WANTED if (mount / name / "cgroup.procs").exists()}
+            if missing := {"memory", "cpu", "pids"} - set(found):
+                raise CgroupError(f"control group controllers missing: {', '.join(sorted(missing))}")
+            by_place = {path.resolve(): name for name, path in reversed(found.items())}
+            self._roots = {name: place for place, name in by_place.items()}
+        self._family = Path(FAMILY) / agent_id
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Makes the agent's own groups and has them for this process alone. Raises CgroupError."""
+        for root in self._roots.values():
+            try:
+                try:
+                    self._make_own(root)
+                except FileNotFoundError:
+                    # Another agent of this node, the last one so far, removed the parent in between.
+                    self._make_own(root)
+            except OSError as error:
+                raise CgroupError(f"cannot make control groups under {root}: {error.strerror}") from error
+        # Whoever has the groups ends what is left in them: that must never be a second agent of the same id.
+        family = next(iter(self._roots.values())) / self._family
+        message = f"another process of agent {self._family.name} runs on this node: stop it first, or use another id"
+        try:
+            self._lock = lock(family, message)
+        except (InUseError, OSError) as error:
+            raise CgroupError(str(error)) from error
+
+    def _make_own(self, root: Path) -> None:
+        if self.unified:
+            for parent in (root, root / FAMILY, root / self._family):
+                parent.mkdir(exist_ok=True)
+                _write(parent / "cgroup.subtree_control", "+memory +cpu +pids")
+                with contextlib.suppress(OSError):
+                    # It only counts.
+                    _write(parent / "cgroup.subtree_control", "+io")
+        (root / self._family / MONITORS).mkdir(parents=True, exist_ok=True)
+
+    def close(self, timeout: float) -> None:
+        """Removes the agent's own groups if nothing is left in them; waits up to `timeout` seconds for what is ending."""
+        try:
+            self._remove_own(timeout)
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def _remove_own(self, timeout: float) -> None:
+        if self.names():
+            return
+        # With no kernel left, who watches over one is about to end, and must be let finish what it writes.
+        deadline = time.monotonic() + timeout
+        while self.processes(MONITORS):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.005)
+        if self.remove(MONITORS, timeout):
+            for root in self._roots.values():
+                for place in (root / self._family, root / FAMILY):
+                    with contextlib.suppress(OSError):
+                        place.rmdir()
+
+    def names(self) -> set[str]:
+        """Attempts there is a group of."""
+        found: set[str] = set()
+        for root in self._roots.values():
+            with contextlib.suppress(FileNotFoundError):
+                found |= {entry.name for entry in os.scandir(root / self._family) if entry.is_dir()}
+        return found - {MONITORS}
+
+    def places(self, attempt_id: str) -> dict[str, Path]:
+        """The attempt's directory by controller; in version 2 there is one, under the empty name."""
+        return {name: root / self._family / attempt_id for name, root in self._roots.items()}
+
+    def create(self, name: str) -> None:
+        """Makes groups of that name, without limits."""
+        for place in self.places(name).values():
+            place.mkdir(exist_ok=True)
+
+    def rename(self, name: str, attempt_id: str) -> None:
+        """Gives groups to an attempt; version 1 only."""
+        for old, new in zip(self.places(name).values(), self.places(attempt_id).values(), strict=True):
+            old.rename(new)
+
+    def limit(self, attempt_id: str, limits: Limits) -> None:
+        """Sets the limits of memory and tasks; that of processor time is set apart."""
+        places = self.places(attempt_id)
+        for controller, file, value, needed in memory_settings(limits, self.unified):
+            try:
+                _write(places[controller] / file, value)
+            except FileNotFoundError:
+                if needed:
+                    raise
+
+    def limit_cpu(self, attempt_id: str, limits: Limits) -> None:
+        """Sets the limit of processor time; done when the kernel is set up, so that setting up is not slowed by it."""
+        if limits.cpu is None:
+            return
+        places = self.places(attempt_id)
+        for controller, file, value, _ in cpu_settings(limits.cpu, self.unified):
+            _write(places[controller] / file, value)
+
+    def join(self, name: str) -> None:
+        """Puts the calling thread, and whatever it starts, into the groups; version 1 only. It must be a throw-away one."""
+        for place in self.places(name).values():
+            _write(place / "tasks", threading.get_native_id())
+
+    def joining_prefix(self, attempt_id: str) -> Sequence[str]:
+        """The start of an argument vector that joins the group and then becomes what follows; version 2 only."""
+        place = self.places(attempt_id)[""]
+        return ("/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(place / "cgroup.procs"))
+
+    def watch_over(self, pid: int) -> None:
+        """Moves the process that watches over a kernel out of the kernel's groups."""
+        for root in self._roots.values():
+            with contextlib.suppress(ProcessLookupError):
+                _write(root / self._family / MONITORS / "cgroup.procs", pid)
+
+    def out_of_memory_kills(self, attempt_id: str) -> int:
+        """How many processes of the attempt the kernel ended because its memory was used up."""
+        return out_of_memory_kills(self.places(attempt_id)["" if self.unified else "memory"])
+
+    def processes(self, attempt_id: str) -> set[int]:
+        """Numbers of the processes in the attempt's groups.
+
+        Never that of this process: a thread of it that joined to start a kernel may not be quite gone yet.
+        """
+        found: set[int] = set()
+        for place in self.places(attempt_id).values():
+            with contextlib.suppress(OSError):
+                found |= {int(number) for number in (place / "cgroup.procs").read_text().split()}
+        return found - {os.getpid()}
+
+    def kill(self, attempt_id: str) -> None:
+        """Sends SIGKILL to every process in the attempt's groups."""
+        for pid in self.processes(attempt_id):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def remove(self, attempt_id: str, timeout: float) -> bool:
+        """Ends what is left in the attempt's groups and removes them, waiting up to `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        pause = 0.001
+        while True:
+            self.kill(attempt_id)
+            left = False
+            for place in self.places(attempt_id).values():
+                try:
+                    place.rmdir()
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    if error.errno != errno.EBUSY:
+                        raise
+                    left = True
+            if not left:
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(pause)
+            pause = min(0.05, pause * 2)

@@ -1,0 +1,284 @@
+"""What a kernel finds inside besides its image: an account, ssh to the other kernels, and directories of the node.
+
+It is put there while the kernel is held at its gate, so that nothing of the user's runs yet: a thread enters the kernel's own
+mount namespace and attaches mounts that were nowhere before. The node never sees any of them, nothing has to be unmounted,
+and keys lie in memory only; all of it goes with the kernel. It is the same for every kind of kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retinue.agent.host import syscalls
+from retinue.agent.host.id_mapped import user_namespace
+from retinue.agent.host.launch_threads import in_own_thread
+from retinue.agent.kernel.core.accounts import SHELL, with_group, with_user
+from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, host_names, ssh_files
+from retinue.agent.kernel.places import FILES, HOME, PROGRAMS, SHELL_PROGRAM
+from retinue.agent.kernel.ssh_programs import find_programs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from retinue.agent.attempts import AttemptSpec, Mount
+    from retinue.agent.kernel.core.ssh import SshFiles
+
+SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+PLANTED = ("/usr/local/bin", "/usr/bin", "/bin")
+"""Where a program of ours gets a name, in order of preference: some of it may be read-only."""
+CLIENTS = ("ssh", "scp", "sftp")
+CLIENT_CONFIG = Path("/etc/ssh/ssh_config")
+NO_PRIVILEGES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
+KEY_SPACE = {"mode": "0755", "size": "1m", "nr_inodes": "16"}
+
+
+LARGEST_FILE = 1 << 20
+"""Bytes of a file of an image that is read."""
+MOUNT_REFUSED = "MOUNT_REFUSED"
+"""Reason of attempts that failed for a mount."""
+
+
+class UnfitFileError(OSError):
+    """A file of an image that has to be read is not what one is; the text says which."""
+
+    def __init__(self, path: object) -> None:
+        """`path` is where it is in the image."""
+        super().__init__(f"{path} in it is no plain file of at most {LARGEST_FILE >> 20} MiB")
+
+
+class MountRefusedError(Exception):
+    """A directory of the node cannot be given to a kernel; the text says which, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ssh:
+    """How a kernel talks ssh: the node's directory of programs, and files of the session."""
+
+    programs: Path
+    files: SshFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Furniture:
+    """What a kernel gets, and the numbers of its user.
+
+    `forbidden` are directories of the node that no mount may show. Files that belong to `on_disk` in shared directories are
+    shown as the user's, and those it makes belong to that; None changes nothing. At `bound` there are mounts that give
+    no privileges either.
+    """
+
+    uid: int
+    gid: int
+    ssh: Ssh | None = None
+    mounts: Sequence[Mount] = ()
+    forbidden: Sequence[Path] = ()
+    on_disk: int | None = None
+    bound: Sequence[str] = ()
+
+
+def ssh_of(spec: AttemptSpec, hosts: str, cache_dir: Path) -> Ssh | None:
+    """Ssh for a kernel of a cluster session; None for others, and while the programs are not built."""
+    if not (spec.networked and spec.session_secret) or (programs := find_programs(cache_dir)) is None:
+        return None
+    return Ssh(programs, ssh_files(spec.session_secret, host_names(hosts)))
+
+
+def furnish(pid: int, furniture: Furniture) -> None:
+    """Furnishes the kernel whose first process is `pid` and waits at its gate. Blocks.
+
+    Raises MountRefusedError, UnfitFileError, OSError.
+    """
+    with contextlib.ExitStack() as stack:
+        namespace = stack.enter_context(_closing(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)))
+        # What lies on the node is looked up before, in the node's own view; what is mounted then cannot be exchanged.
+        owners = None
+        if furniture.mounts and furniture.on_disk not in {None, furniture.uid}:
+            owners = stack.enter_context(user_namespace(furniture.on_disk, furniture.uid))
+        shared = [
+            (mount, stack.enter_context(_closing(open_shared(mount, furniture, owners)))) for mount in furniture.mounts
+        ]
+        places: list[tuple[str, int]] = []
+        if (ssh := furniture.ssh) is not None:
+            programs = stack.enter_context(_closing(_clone(ssh.programs, NO_PRIVILEGES | syscalls.MOUNT_ATTR_RDONLY)))
+            keys = stack.enter_context(_closing(_key_mount(ssh.files, furniture.uid, furniture.gid)))
+            places = [(PROGRAMS, programs), (FILES, keys)]
+
+        def inside() -> None:
+            syscalls.unshare(syscalls.CLONE_FS)
+            syscalls.enter(namespace, syscalls.CLONE_NEWNS)
+            os.umask(0o022)
+            for path in furniture.bound:
+                with _closing(os.open(path, os.O_PATH | os.O_CLOEXEC)) as there:
+                    syscalls.set_attributes(there, NO_PRIVILEGES)
+            for target, mount in places:
+                _attach(target, mount, furniture)
+            _set_up_account(furniture)
+            if furniture.ssh is not None:
+                _set_up_ssh(furniture.ssh, furniture)
+            for wanted, mount in shared:
+                try:
+                    _attach(wanted.target, mount, furniture)
+                except OSError as error:
+                    raise MountRefusedError(f"{wanted.target} cannot be mounted: {error.strerror}") from error
+
+        in_own_thread(inside)
+
+
+def open_shared(mount: Mount, furniture: Furniture, owners: int | None = None) -> int:
+    """What a mount shows, as a mount that is nowhere yet. Links are followed as far as they stay beneath the root.
+
+    `owners` is a descriptor of the user namespace that translates owners of files.
+    """
+    try:
+        root = os.open(mount.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise MountRefusedError(f"{mount.root} cannot be opened on this node: {error.strerror}") from error
+    with _closing(root):
+        try:
+            directory = syscalls.open_beneath(root, mount.path or ".")
+        except OSError as error:
+            raise MountRefusedError(f"{mount.source} cannot be used on this node: {_why(error)}") from error
+    with _closing(directory):
+        found = Path(os.readlink(f"/proc/self/fd/{directory}"))
+        for path in furniture.forbidden:
+            # Neither the agent's own files, nor anything they lie in.
+            if found.is_relative_to(path) or path.is_relative_to(found):
+                raise MountRefusedError(f"{mount.source} leads to files of the agent")
+        attributes = NO_PRIVILEGES if mount.writable else NO_PRIVILEGES | syscalls.MOUNT_ATTR_RDONLY
+        try:
+            return syscalls.clone_mount(directory, attributes, owners)
+        except OSError as error:
+            raise MountRefusedError(f"{mount.source} cannot be mounted: {error.strerror}") from error
+
+
+def _why(error: OSError) -> str:
+    """What `openat2` means by its answers."""
+    match error.errno:
+        case errno.EXDEV | errno.ELOOP:
+            return "a link leads out of what may be mounted"
+        case errno.ENOENT:
+            return "there is no such directory"
+        case errno.ENOTDIR:
+            return "it is not a directory"
+        case _:
+            return error.strerror or str(error)
+
+
+def _clone(path: Path, attributes: int) -> int:
+    with _closing(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+        return syscalls.clone_mount(directory, attributes)
+
+
+def _key_mount(files: SshFiles, uid: int, gid: int) -> int:
+    mount = syscalls.memory_mount(KEY_SPACE)
+    try:
+        for name, content in ((HOST_KEY, files.host_key), (IDENTITY, files.identity)):
+            _write_new(mount, name, content, 0o400, (uid, gid))
+        for name, text in ((KNOWN_HOSTS, files.known_hosts), (CONFIG, files.config)):
+            _write_new(mount, name, text.encode(), 0o444, (0, 0))
+        syscalls.set_attributes(mount, NO_PRIVILEGES | syscalls.MOUNT_ATTR_NOEXEC | syscalls.MOUNT_ATTR_RDONLY)
+    except BaseException:
+        os.close(mount)
+        raise
+    return mount
+
+
+def _write_new(directory: int | None, name: str, content: bytes, mode: int, owner: tuple[int, int]) -> None:
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    try:
+        os.write(descriptor, content)
+        os.fchown(descriptor, *owner)
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
+
+
+def _attach(target: str, mount: int, furniture: Furniture) -> None:
+    _make_directories(Path(target), furniture)
+    with _closing(os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+        syscalls.attach_mount(mount, directory)
+
+
+def _make_directories(path: Path, furniture: Furniture) -> None:
+    for part in (*reversed(path.parents), path):
+        if not part.is_dir():
+            part.mkdir(mode=0o755)
+            if part.is_relative_to(HOME):
+                os.chown(part, furniture.uid, furniture.gid)
+
+
+def _set_up_account(furniture: Furniture) -> None:
+    """Gives the kernel's user a name, in what the image knows of users: without one, many programs do not start."""
+    uid, gid, named = furniture.uid, furniture.gid, furniture.ssh is not None
+    _edit(Path("/etc/passwd"), lambda text: with_user(text, uid, gid, named=named))
+    _edit(Path("/etc/group"), lambda text: with_group(text, gid))
+
+
+def _set_up_ssh(ssh: Ssh, furniture: Furniture) -> None:
+    owner = (furniture.uid, furniture.gid)
+    directory = Path(HOME, ".ssh")
+    directory.mkdir(mode=0o700)
+    os.chown(directory, *owner)
+    _write_new(None, str(directory / "authorized_keys"), ssh.files.authorized_keys.encode(), 0o600, owner)
+    if _has("ssh"):
+        # A client of the image's own reads the image's configuration.
+        _edit(CLIENT_CONFIG, lambda text: f"{ssh.files.config}Host *\n{text}")
+    for name in CLIENTS:
+        if not _has(name):
+            _plant(name, name)
+    if not Path(SHELL).exists() and Path(PROGRAMS, SHELL_PROGRAM).exists():
+        _plant(SHELL_PROGRAM, SHELL_PROGRAM, (str(Path(SHELL).parent),))
+
+
+def _has(program: str) -> bool:
+    return any(Path(directory, program).exists() for directory in SEARCHED)
+
+
+def _plant(program: str, name: str, directories: Sequence[str] = PLANTED) -> None:
+    for directory in directories:
+        try:
+            Path(directory).mkdir(mode=0o755, parents=True, exist_ok=True)
+            Path(directory, name).symlink_to(f"{PROGRAMS}/{program}")
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+        else:
+            return
+
+
+def _edit(path: Path, change: Callable[[str], str]) -> None:
+    """Changes a file of the image; it is made if it is not there, and stays as it is if there is nothing to change."""
+    before = _read(path)
+    after = change(before)
+    if after != before:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.write_text(after, errors="surrogateescape")
+        path.chmod(0o644)
+
+
+def _read(path: Path) -> str:
+    """A file of the image, empty when it is not there. Nothing runs yet that could exchange it.
+
+    An image may hold anything there: what blocks, what never ends, and a disk of the node.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_FILE:
+        raise UnfitFileError(path)
+    return path.read_text(errors="surrogateescape")
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

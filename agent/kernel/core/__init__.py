@@ -1,0 +1,1 @@
+"""Texts and frames for programs inside kernels. Pure."""

@@ -1,0 +1,142 @@
+"""A kernel's way out: from its place on the node, and what there is of it, to the steps between. Pure.
+
+A veth joins the kernel to its node, nothing else is on it, and neither end asks for addresses: both know the other one's by
+permanent neighbours. The kernel has one address, of a range that exists inside nodes only, and a default route; the node has
+a route to that one address. Both go with the kernel's network namespace, or with the link when that is removed first.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retinue.agent.network.core.observed import AddressEntry, NeighbourEntry, RouteEntry
+from retinue.agent.network.core.operations import (
+    BringUp,
+    CreateVeth,
+    DeleteLink,
+    Operation,
+    Place,
+    PutEntry,
+    SetLink,
+    Step,
+)
+from retinue.agent.network.core.rules import POOL, WAY_OUT
+from retinue.agent.network.errors import NetworkError
+
+if TYPE_CHECKING:
+    from retinue.agent.network.core.observed import Link, Observed
+    from retinue.agent.network.core.operations import Entry
+
+OUT_LINK = "out0"
+"""The kernel's end."""
+GATEWAY = "169.254.1.1"
+"""Where the kernel's default route leads. No interface has this address: the neighbour entry is all that counts."""
+GATEWAY_MAC = "0e:59:00:00:00:01"
+SLOTS = ipaddress.IPv4Network(POOL).num_addresses - 2
+"""How many ways out a node has room for. A slot decides the address, and the index of the node's end."""
+_FIRST_INDEX = 1 << 20
+_TAG_LENGTH = 4
+_HASH_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way out as it should be: the name of the node's end, its slot, and its MTU in bytes."""
+
+    name: str
+    slot: int
+    mtu: int
+
+    @property
+    def index(self) -> int:
+        """Index of the node's end, which Linux gives to one interface of a namespace only."""
+        return _FIRST_INDEX + self.slot
+
+    @property
+    def address(self) -> str:
+        """The kernel's address."""
+        return str(ipaddress.IPv4Network(POOL)[self.slot + 1])
+
+    @property
+    def mac(self) -> str:
+        """MAC of the kernel's end."""
+        return ":".join(f"{octet:02x}" for octet in (0x0A, 0x59, *ipaddress.IPv4Address(self.address).packed))
+
+
+def link_prefix(label: str) -> str:
+    """Start of the names of an agent's ways out; `label` is the agent's part of names."""
+    return WAY_OUT + _digest(label)[:_TAG_LENGTH]
+
+
+def link_name(label: str, attempt_id: str) -> str:
+    """Name of the node's end of an attempt's way out, of 15 characters."""
+    return link_prefix(label) + _digest(attempt_id)[:_HASH_LENGTH]
+
+
+def slot_of(link: Link) -> int | None:
+    """The slot of a node's end; None for a link that was not made here."""
+    slot = link.index - _FIRST_INDEX
+    return slot if 0 <= slot < SLOTS else None
+
+
+def plan_way(way: Way, node: Observed, kernel: Observed) -> tuple[Step, ...]:
+    """Steps to the way out as it should be; none when it is.
+
+    `node` holds the link of that name, if any, with its routes and neighbours; `kernel` all of the kernel's namespace.
+    Raises NetworkError when the kernel has an interface of another kind by the name of its end.
+    """
+    outer, inner = node.links.get(way.name), kernel.links.get(OUT_LINK)
+    if inner is not None and inner.kind != "veth":
+        raise NetworkError(f"the kernel's namespace has an {OUT_LINK} that is not ours, of kind {inner.kind!r}")
+    steps: list[Step] = []
+    if outer is None or inner is None or not _same(way, outer, inner):
+        steps += [Step(Place.NODE, DeleteLink(outer.index))] if outer is not None else []
+        steps += [Step(Place.KERNEL, DeleteLink(inner.index))] if inner is not None else []
+        taken = {link.index for link in kernel.links.values() if link.name != OUT_LINK}
+        index = max(taken, default=0) + 1
+        create = CreateVeth(
+            index=way.index,
+            name=way.name,
+            mtu=way.mtu,
+            master=0,
+            peer_index=index,
+            peer_name=OUT_LINK,
+            peer_mac=way.mac,
+            mac=GATEWAY_MAC,
+        )
+        steps.append(Step(Place.NODE, create))
+        up: list[Operation] = [BringUp(index)]
+        found_outside: set[Entry] = set()
+        found_inside: set[Entry] = set()
+    else:
+        index = inner.index
+        if not outer.up or outer.mtu != way.mtu:
+            steps.append(Step(Place.NODE, SetLink(outer.index, way.mtu, master=0)))
+        up = [] if inner.up and inner.mtu == way.mtu else [SetLink(index, way.mtu, master=0)]
+        found_outside = {*node.neighbours, *node.routes}
+        found_inside = {*kernel.addresses, *kernel.neighbours, *kernel.routes}
+    outside: list[Entry] = [NeighbourEntry(way.address, way.mac), RouteEntry(way.index, f"{way.address}/32")]
+    steps += [Step(Place.NODE, PutEntry(way.index, entry)) for entry in outside if entry not in found_outside]
+    loopback = kernel.links.get("lo")
+    if loopback is not None and not loopback.up:
+        up.append(BringUp(loopback.index))
+    inside: list[Entry] = [
+        AddressEntry(index, way.address, 32),
+        NeighbourEntry(GATEWAY, GATEWAY_MAC),
+        RouteEntry(index, "0.0.0.0/0", GATEWAY),
+    ]
+    up += [PutEntry(index, entry) for entry in inside if entry not in found_inside]
+    return (*steps, *(Step(Place.KERNEL, operation) for operation in up))
+
+
+def _same(way: Way, outer: Link, inner: Link) -> bool:
+    paired = (outer.kind, outer.peer, inner.peer) == ("veth", inner.index, outer.index)
+    return paired and (outer.index, outer.mac, inner.mac) == (way.index, GATEWAY_MAC, way.mac)
+
+
+def _digest(text: str) -> str:
+    return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()

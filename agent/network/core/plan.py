@@ -1,0 +1,287 @@
+"""From a network as it should be and what there is, to the steps between. Pure.
+
+Every plan compares before it changes, so that it can be made again after a crash at any point, and is empty once it was
+applied. Interfaces are created with indices chosen here: later steps of the same batch can name them without asking.
+
+Nothing is learned and nothing is flooded to other nodes: for every remote kernel the VXLAN device knows the node, the
+bridge knows the port, and the bridge answers ARP from its own permanent neighbours (Linux: `neigh_suppress`). For every
+local kernel the bridge knows the port, takes no other source address from it (`locked`) and sends it no frames for
+unknown addresses.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from retinue.agent.network.core.observed import (
+    AddressEntry,
+    BridgeSettings,
+    Link,
+    NeighbourEntry,
+    Observed,
+    PortSettings,
+    StationEntry,
+    TunnelEntry,
+    TunnelSettings,
+    Uplink,
+)
+from retinue.agent.network.core.operations import (
+    BringUp,
+    CreateBridge,
+    CreateTunnel,
+    CreateVeth,
+    DeleteLink,
+    DropEntry,
+    Operation,
+    Place,
+    PutEntry,
+    SetBridge,
+    SetLink,
+    SetPort,
+    Step,
+)
+from retinue.agent.network.errors import InvalidNetworkError, NetworkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from retinue.agent.network.core.operations import Entry
+    from retinue.agent.network.core.topology import Member, Network
+
+BRIDGE = "br0"
+TUNNEL = "vx0"
+KERNEL_LINK = "eth0"
+# Low indices may be taken by the devices that some modules put into every new namespace.
+BRIDGE_INDEX = 101
+TUNNEL_INDEX = 102
+KERNEL_LINK_INDEX = 101
+_FIRST_PORT_INDEX = 1000
+_PORT_NAME = re.compile(r"k[0-9]+")
+
+VXLAN_PORT = 4789
+VXLAN_TTL = 64
+_OVERHEAD = {4: 50, 6: 70}
+
+BRIDGE_SETTINGS = BridgeSettings(spanning_tree=False, multicast_snooping=False)
+TUNNEL_PORT = PortSettings(
+    learning=False,
+    unicast_flood=False,
+    multicast_flood=False,
+    broadcast_flood=False,
+    neighbour_suppression=True,
+    locked=False,
+)
+KERNEL_PORT = PortSettings(
+    learning=False,
+    unicast_flood=False,
+    multicast_flood=True,
+    broadcast_flood=True,
+    neighbour_suppression=False,
+    locked=True,
+)
+
+
+def plan_network(network: Network, uplink: Uplink | None, observed: Observed) -> tuple[Step, ...]:
+    """Steps to the session's namespace as it should be: bridge, VXLAN, entries for remote kernels, ports that exist.
+
+    `uplink` is needed when the network has a VNI. Ports of kernels that are no longer local members are removed; ports
+    of members are repaired, never created. Raises NetworkError without an uplink, InvalidNetworkError when its MTU is
+    too small.
+    """
+    ports = {port_name(network, member): member for member in network.members if member.local}
+    strangers = [name for name in observed.links if _PORT_NAME.fullmatch(name) and name not in ports]
+    steps: list[Operation] = [DeleteLink(observed.links[name].index) for name in strangers]
+    bridge, kept = _plan_bridge(network, observed)
+    steps += bridge
+    steps += _plan_tunnel(network, uplink, kept)
+    for name, member in ports.items():
+        if (port := kept.links.get(name)) is not None:
+            steps += _plan_port(port, _Port(network.mtu, KERNEL_PORT, frozenset({member.mac})), kept)
+    return tuple(Step(Place.NODE if isinstance(step, CreateTunnel) else Place.SESSION, step) for step in steps)
+
+
+def plan_attachment(network: Network, member: Member, session: Observed, kernel: Observed) -> tuple[Step, ...]:
+    """Steps that give a kernel its place: a veth from the bridge to the kernel's namespace, its address, its loopback.
+
+    `session` holds at least the bridge, the kernel's port and the stations behind that port; `kernel` all of the
+    kernel's namespace. Raises NetworkError when there is no bridge, or when the kernel has an interface of another kind
+    by that name.
+    """
+    if BRIDGE not in session.links:
+        raise NetworkError(f"there is no bridge yet for session {network.session_id}")
+    steps: list[Step] = []
+    name = port_name(network, member)
+    port, inner = session.links.get(name), kernel.links.get(KERNEL_LINK)
+    if inner is not None and inner.kind != "veth":
+        raise NetworkError(f"the kernel's namespace has an {KERNEL_LINK} that is not ours, of kind {inner.kind!r}")
+    if port is not None and inner is not None and _paired(port, inner) and inner.mac == member.mac:
+        index = inner.index
+        operations = _plan_port(port, _Port(network.mtu, KERNEL_PORT, frozenset({member.mac})), session)
+    else:
+        if port is not None:
+            steps.append(Step(Place.SESSION, DeleteLink(port.index)))
+        if inner is not None:
+            steps.append(Step(Place.KERNEL, DeleteLink(inner.index)))
+            inner = None
+        index = _free_index(kernel)
+        operations = _new_port(network, member, index)
+    steps += (Step(Place.SESSION, operation) for operation in operations)
+    steps += (Step(Place.KERNEL, operation) for operation in _plan_inside(network, member, index, inner, kernel))
+    return tuple(steps)
+
+
+def port_name(network: Network, member: Member) -> str:
+    """Name of the kernel's port of the bridge: its address's place in the subnet, which no other member has."""
+    return f"k{network.offset(member)}"
+
+
+def bridge_mac(network: Network) -> str:
+    """MAC of the bridge. It has no address and sends nothing, but it must be set: an inherited one changes at times.
+
+    A change of the MAC makes Linux forget even the permanent neighbours.
+    """
+    octets = (0x0E, 0x58, *ipaddress.IPv4Network(network.subnet).network_address.packed)
+    return ":".join(f"{octet:02x}" for octet in octets)
+
+
+def overhead(underlay_address: str) -> int:
+    """Bytes that VXLAN takes from a packet on the underlay: 50 over IPv4, 70 over IPv6."""
+    return _OVERHEAD[ipaddress.ip_address(underlay_address).version]
+
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """A port of the bridge as it should be, with the stations behind it."""
+
+    mtu: int
+    settings: PortSettings
+    macs: frozenset[str]
+
+
+def _plan_bridge(network: Network, observed: Observed) -> tuple[list[Operation], Observed]:
+    """What the bridge needs, and what of `observed` is still there after that."""
+    mac, link = bridge_mac(network), observed.links.get(BRIDGE)
+    steps: list[Operation] = []
+    if link is not None and (link.kind, link.index, link.mac) == ("bridge", BRIDGE_INDEX, mac):
+        if link.bridge != BRIDGE_SETTINGS:
+            steps.append(SetBridge(link.index, BRIDGE_SETTINGS))
+        if link.mtu != network.mtu or not link.up:
+            steps.append(SetLink(link.index, network.mtu, master=0))
+        return steps, observed
+    if link is not None:
+        steps.append(DeleteLink(link.index))
+    steps.append(CreateBridge(BRIDGE_INDEX, BRIDGE, mac, network.mtu, BRIDGE_SETTINGS))
+    released = {name: replace(other, master=0) for name, other in observed.links.items() if name != BRIDGE}
+    return steps, Observed(released, observed.tunnels)
+
+
+def _plan_tunnel(network: Network, uplink: Uplink | None, observed: Observed) -> list[Operation]:
+    """What the VXLAN device needs, and the entries for remote kernels in its table and in those of the bridge."""
+    link = observed.links.get(TUNNEL)
+    remote = [member for member in network.members if not member.local]
+    steps: list[Operation] = []
+    if not network.vni:
+        if link is not None:
+            steps.append(DeleteLink(link.index))
+    else:
+        settings = _tunnel_settings(network, uplink)
+        tunnels = observed.tunnels
+        if link is not None and (link.kind, link.index, link.tunnel) != ("vxlan", TUNNEL_INDEX, settings):
+            steps.append(DeleteLink(link.index))
+            link = None
+        if link is None:
+            steps.append(CreateTunnel(TUNNEL_INDEX, TUNNEL, network.mtu, settings))
+            link = Link(TUNNEL_INDEX, TUNNEL, "vxlan", "", network.mtu, up=False, tunnel=settings)
+            # What the old one had went with it.
+            tunnels = frozenset()
+        port = _Port(network.mtu, TUNNEL_PORT, frozenset(member.mac for member in remote))
+        steps += _plan_port(link, port, observed)
+        wanted = {TunnelEntry(member.mac, member.underlay_address) for member in remote}
+        steps += _plan_entries(TUNNEL_INDEX, wanted, tunnels)
+    neighbours = {NeighbourEntry(member.address, member.mac) for member in remote}
+    return steps + _plan_entries(BRIDGE_INDEX, neighbours, observed.neighbours)
+
+
+def _tunnel_settings(network: Network, uplink: Uplink | None) -> TunnelSettings:
+    if uplink is None:
+        raise NetworkError("the node has no underlay address, and the session is spread over several nodes")
+    largest = uplink.mtu - overhead(uplink.address)
+    if network.mtu > largest:
+        raise InvalidNetworkError(
+            f"MTU {network.mtu} of session {network.session_id} does not fit: {uplink.name} carries {uplink.mtu}, "
+            f"which leaves {largest} inside VXLAN"
+        )
+    return TunnelSettings(network.vni, uplink.address, uplink.index, VXLAN_PORT, learning=False, ttl=VXLAN_TTL)
+
+
+def _plan_port(link: Link, wanted: _Port, observed: Observed) -> list[Operation]:
+    """What makes `link` a port of the bridge as it should be."""
+    steps: list[Operation] = []
+    if (link.mtu, link.master, link.up) != (wanted.mtu, BRIDGE_INDEX, True):
+        steps.append(SetLink(link.index, wanted.mtu, BRIDGE_INDEX))
+    joined = link.master == BRIDGE_INDEX
+    if not joined or not _same_port(link.port, wanted.settings):
+        steps.append(SetPort(link.index, wanted.settings))
+    # A link that joins brings no stations along.
+    present = {entry for entry in observed.stations if entry.port == link.index and joined}
+    return steps + _plan_entries(link.index, {StationEntry(link.index, mac) for mac in wanted.macs}, present)
+
+
+def _new_port(network: Network, member: Member, peer_index: int) -> list[Operation]:
+    index = _FIRST_PORT_INDEX + network.offset(member)
+    return [
+        CreateVeth(
+            index=index,
+            name=port_name(network, member),
+            mtu=network.mtu,
+            master=BRIDGE_INDEX,
+            peer_index=peer_index,
+            peer_name=KERNEL_LINK,
+            peer_mac=member.mac,
+        ),
+        SetPort(index, KERNEL_PORT),
+        PutEntry(index, StationEntry(index, member.mac)),
+    ]
+
+
+def _plan_inside(network: Network, member: Member, index: int, inner: Link | None, kernel: Observed) -> list[Operation]:
+    """What the kernel's own end needs; `inner` is None when it has just been created, with the index `index`."""
+    steps: list[Operation] = []
+    loopback = kernel.links.get("lo")
+    if loopback is not None and not loopback.up:
+        steps.append(BringUp(loopback.index))
+    present: set[AddressEntry] = set()
+    if inner is None:
+        steps.append(BringUp(index))
+    else:
+        present = {entry for entry in kernel.addresses if entry.link == index}
+        if inner.mtu != network.mtu or not inner.up:
+            steps.append(SetLink(index, network.mtu, master=0))
+    return steps + _plan_entries(index, {AddressEntry(index, member.address, network.prefix_length)}, present)
+
+
+def _free_index(kernel: Observed) -> int:
+    """An index for the kernel's end: the usual one unless an interface that stays has it."""
+    taken = {link.index for link in kernel.links.values() if link.name != KERNEL_LINK}
+    return KERNEL_LINK_INDEX if KERNEL_LINK_INDEX not in taken else max(taken) + 1
+
+
+def _plan_entries(link: int, desired: Iterable[Entry], present: Iterable[Entry]) -> list[Operation]:
+    """The difference; what goes, goes first, since an old and a new entry may share their key."""
+    wanted, found = set(desired), set(present)
+    steps: list[Operation] = [DropEntry(link, entry) for entry in sorted(found - wanted, key=repr)]
+    return steps + [PutEntry(link, entry) for entry in sorted(wanted - found, key=repr)]
+
+
+def _paired(port: Link, inner: Link) -> bool:
+    return (port.kind, port.peer, inner.peer) == ("veth", inner.index, port.index)
+
+
+def _same_port(present: PortSettings | None, wanted: PortSettings) -> bool:
+    if present is None:
+        return False
+    # An older Linux does not know `locked`, and there is nothing to repair in that.
+    return present == (replace(wanted, locked=None) if present.locked is None else wanted)

@@ -1,0 +1,156 @@
+"""Keeps the agent's table of the packet filter as it should be: as networks come and go, and whatever others do to it.
+
+The table outlives the agent's process, because kernels do. Tables of other names are never touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from retinue.agent.host.lanes import NETWORK
+from retinue.agent.network import netlink as route_netlink
+from retinue.agent.network import nftables
+from retinue.agent.network.core.egress_plan import link_prefix
+from retinue.agent.network.core.rules import Guarded, changes, obstacles, parse_addresses, whole_table
+from retinue.agent.network.errors import NetworkError
+from retinue.agent.network.observation import observe_connected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_log = logging.getLogger(__name__)
+
+LOOK_INTERVAL = 2.0
+"""Seconds between two looks at whether the table is still there, and as it was left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a network carries to other nodes: under which VNI, 0 for nothing, and to and from which nodes."""
+
+    vni: int
+    peers: frozenset[str]
+
+
+class Guard:
+    """The table of one agent. Until `open`, and after `close`, nothing is touched and everything is only noted."""
+
+    def __init__(self, label: str, name_servers: tuple[str, ...] = (), allowed: tuple[str, ...] = ()) -> None:
+        """`label` is the agent's part of names; `allowed` are networks kernels may reach although they are not public."""
+        self._table = f"retinue-{label}"
+        self._settings = Guarded(self._table, link_prefix(label), name_servers=name_servers, allowed=allowed)
+        self._networks: dict[str, Carried] = {}
+        self._fleet: frozenset[str] = frozenset()
+        self._applied: Guarded | None = None
+        self._left_as = ""
+        self._lock = threading.Lock()
+        self._news = asyncio.Event()
+
+    def open(self, networks: Mapping[str, Carried], fleet: Iterable[str] = ()) -> None:
+        """Puts the table in place; `networks` are those that exist, by session. Blocks. Raises NetworkError.
+
+        What a former process of the agent knew of the fleet counts until `protect` says more.
+        """
+        with self._lock:
+            known: frozenset[str] = frozenset()
+            if self._table in nftables.tables():
+                known = parse_addresses(nftables.run(f"list set inet {self._table} fleet"))
+            self._networks |= networks
+            self._fleet = known | frozenset(fleet)
+            self._apply()
+            for chain in obstacles(nftables.run("list chains"), self._table):
+                _log.warning("chain %s drops what is forwarded: kernels reach the outside only if it lets them", chain)
+
+    def admit(self, session_id: str, carried: Carried) -> None:
+        """Takes VXLAN of a session's network from its nodes only. Blocks. Raises NetworkError."""
+        with self._lock:
+            self._networks[session_id] = carried
+            self._update()
+
+    def dismiss(self, session_id: str) -> None:
+        """Forgets a session's network. Blocks. Raises NetworkError."""
+        with self._lock:
+            if self._networks.pop(session_id, None) is not None:
+                self._update()
+
+    def protect(self, fleet: Iterable[str]) -> None:
+        """Has kernels kept from these addresses, and no longer from those that were given before; on the event loop."""
+        self._fleet = frozenset(fleet)
+        self._news.set()
+
+    def look(self) -> bool:
+        """Whether the table was as it was left; if not, it is again. Blocks. Raises NetworkError."""
+        with self._lock:
+            if self._applied is None:
+                return True
+            with contextlib.suppress(NetworkError):
+                if self._listing() == self._left_as and _connected() == self._applied.connected:
+                    self._update()
+                    return True
+            self._apply()
+            return False
+
+    async def watch(self) -> None:
+        """Looks every now and then, and when there is news of the fleet, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_INTERVAL):
+                    await self._news.wait()
+            self._news.clear()
+            try:
+                if not await NETWORK.run(self.look):
+                    _log.warning("table %s, or the networks of this node, changed; it is made anew", self._table)
+            except NetworkError:
+                _log.exception("table %s cannot be looked after", self._table)
+
+    def close(self, *, remove: bool) -> None:
+        """Lets go; with `remove`, takes the table away as well. Blocks. Raises NetworkError."""
+        with self._lock:
+            if remove and self._table in nftables.tables():
+                nftables.run(f"delete table inet {self._table}")
+            self._applied = None
+
+    def _wanted(self, connected: frozenset[str]) -> Guarded:
+        return replace(
+            self._settings,
+            vnis=frozenset(carried.vni for carried in self._networks.values() if carried.vni),
+            peers=frozenset(
+                (carried.vni, peer) for carried in self._networks.values() if carried.vni for peer in carried.peers
+            ),
+            fleet=self._fleet,
+            connected=connected,
+        )
+
+    def _update(self) -> None:
+        """Brings the sets that change with networks and fleet up to date."""
+        if self._applied is None:
+            return
+        wanted = self._wanted(self._applied.connected)
+        if commands := changes(self._applied, wanted):
+            try:
+                nftables.run(commands)
+            except NetworkError as error:
+                _log.info("table %s is made anew: %s", self._table, error)
+                self._apply()
+            else:
+                self._applied = wanted
+
+    def _apply(self) -> None:
+        wanted = self._wanted(_connected())
+        nftables.run(whole_table(wanted))
+        self._applied = wanted
+        self._left_as = self._listing()
+
+    def _listing(self) -> str:
+        """The table's rules, without the elements of sets, which change as networks do."""
+        return nftables.run(f"list table inet {self._table}", terse=True)
+
+
+def _connected() -> frozenset[str]:
+    with route_netlink.connected() as netlink:
+        return observe_connected(netlink)

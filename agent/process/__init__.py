@@ -1,0 +1,1 @@
+"""The runtime for native processes: sandboxes over the node's own root."""

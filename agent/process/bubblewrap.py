@@ -1,0 +1,303 @@
+"""Starts a command in a sandbox over the host's own root, by bubblewrap, and holds it at a gate.
+
+The root is an overlay: the host's `/` below, a private writable layer above. That layer is in memory, counted to the
+kernel's limit: an upper layer that lies within the lower one is undefined. All is mounted in a mount namespace of the thread
+that starts bubblewrap, so nothing is ever mounted on the host and nothing has to be unmounted.
+
+Inside, in this order: bubblewrap's reaper (process 1), then as process 2 `setpriv`, which becomes an unprivileged user
+without any capability, then a shell that writes a line to standard output (the sandbox is ready), waits for a line on
+standard input (the gate) and becomes `env`, which sets the environment and becomes the command. Standard input is a
+FIFO opened for reading and writing, so that the death of an agent does not open the gate, and a later agent can.
+
+The user's environment travels as the values of variables `e0`, `e1`, … until then: nothing that runs with privileges
+ever sees a variable that the user named, and no process list shows a value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from retinue.agent.host import syscalls
+from retinue.agent.kernel.places import HOME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+USER_NAME = "work"
+MASKED = ("/run", "/root", "/home", "/mnt", "/media")
+"""Directories of the host that are empty inside."""
+SEPARATE = ("/usr", "/usr/local", "/opt", "/srv", "/var", "/var/lib")
+"""Directories that may be mounts of their own on the host; an overlay of `/` does not reach into those."""
+IDLE = ("sleep", "infinity")
+READY_TIMEOUT = 30.0
+"""Seconds a sandbox may take to be ready."""
+
+
+class SandboxError(Exception):
+    """The sandbox could not be set up; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all sandboxes of an agent have in common.
+
+    `mount_point` is an empty directory used inside private mount namespaces only; `hidden` are paths of the host that
+    are empty inside, besides the usual ones. `gid` is the group of all kernels, `filter` what `system_calls` has built.
+    """
+
+    mount_point: Path
+    gid: int
+    hidden: tuple[str, ...]
+    filter: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where the root is mounted, and what is shown in place of directories that are mounts of their own on the host."""
+
+    path: str
+    separate: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """One sandbox to be started.
+
+    `files` are texts by path below the root, without the leading slash; `control_groups` are the host's directories
+    by path inside. `work` is the command's writable home. `server` is run beside the command, with the same environment.
+    `shared_memory` is the size of /dev/shm in bytes, 0 for the default. `uid` is the command's user.
+    """
+
+    hostname: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    files: Mapping[str, str]
+    control_groups: Mapping[str, str]
+    work: Path
+    uid: int
+    server: tuple[str, ...] = ()
+    shared_memory: int = 0
+
+
+def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Which of the paths have to be hidden one by one, links followed; others lie in a directory that is."""
+    masked = [Path(path) for path in ("/tmp", *MASKED)]  # noqa: S108
+    real = {path.resolve() for path in paths}
+    return tuple(sorted(str(path) for path in real if not any(path.is_relative_to(mask) for mask in masked)))
+
+
+def gate_script(variables: int, server: Sequence[str] = ()) -> str:
+    """The shell's program: say ready, wait for an empty line, become the command with an environment of its own.
+
+    A line before that says that the network is there: with the first of them, the server is started.
+    """
+    values = " ".join(f'"$e{number}"' for number in range(variables))
+    # The server's parent ends at once, so that the command has no child it does not know of.
+    start = f"(setsid env -i {values} {shlex.join(server)} </dev/null >/dev/null 2>&1 &)" if server else ":"
+    wait = f'while read -r word && [ "$word" ]; do [ "$up" ] || {start}; up=1; done'
+    return f'cd {HOME} && ulimit -c 0 && echo && {{ {wait}; }} && exec env -i {values} "$@" </dev/null >&2'
+
+
+def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
+    """What runs inside, as an argument vector."""
+    command = sandbox.command or IDLE
+    if "=" in command[0]:
+        # `env` would take it for one more variable.
+        command = ("/bin/sh", "-c", 'exec "$@"', "sh", *command)
+    become = ["setpriv", f"--reuid={sandbox.uid}", f"--regid={settings.gid}", "--clear-groups"]
+    become += ["--bounding-set=-all", "--inh-caps=-all"]
+    return [*become, "/bin/sh", "-c", gate_script(len(environment_of(sandbox)), sandbox.server), "sh", *command]
+
+
+def environment_of(sandbox: Sandbox) -> list[str]:
+    """The command's environment as `NAME=VALUE`; a few defaults, then what the user set."""
+    defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "USER": USER_NAME, "LANG": "C.UTF-8"}
+    return [f"{name}={value}" for name, value in (defaults | dict(sandbox.environment)).items()]
+
+
+def outer_arguments(
+    sandbox: Sandbox, settings: Settings, root: Root, status_descriptor: int, filter_descriptor: int
+) -> list[str]:
+    """The argument vector of bubblewrap, up to the inner command; the filter is read from its descriptor."""
+    arguments = ["bwrap", "--bind", root.path, "/"]
+    for path, shown in root.separate.items():
+        arguments += ["--ro-bind", shown, path]
+    size = ["--size", str(sandbox.shared_memory)] if sandbox.shared_memory else []
+    arguments += ["--dev", "/dev", "--perms", "1777", *size, "--tmpfs", "/dev/shm", "--proc", "/proc"]  # noqa: S108
+    arguments += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108
+    for path in (*MASKED, *settings.hidden):
+        if Path(path).is_dir():
+            arguments += ["--tmpfs", path]
+        elif Path(path).exists():
+            arguments += ["--ro-bind", "/dev/null", path]
+    arguments += ["--bind", str(sandbox.work), HOME, "--chdir", "/"]
+    arguments += ["--ro-bind-try", "/sys/devices/system/cpu", "/sys/devices/system/cpu"]
+    for inside, outside in sandbox.control_groups.items():
+        arguments += ["--ro-bind", outside, inside]
+    arguments += ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
+    arguments += ["--hostname", sandbox.hostname, "--new-session", "--cap-drop", "ALL"]
+    # Only what is needed to become another user and to give the rest up; gone once that is done.
+    for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+        arguments += ["--cap-add", capability]
+    arguments += ["--seccomp", str(filter_descriptor)]
+    return [*arguments, "--json-status-fd", str(status_descriptor), "--"]
+
+
+def leave_network_namespaces() -> None:
+    """Unmounts the names of network namespaces in the calling thread's mount namespace.
+
+    A copy of such a mount would keep a namespace alive for as long as the kernel runs, after the host removed it.
+    """
+    with contextlib.suppress(OSError):
+        syscalls.unmount("/run/netns", syscalls.MNT_DETACH)
+    for line in Path("/proc/thread-self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        if after.startswith("nsfs "):
+            with contextlib.suppress(OSError):
+                syscalls.unmount(before.split()[4].encode().decode("unicode_escape"), syscalls.MNT_DETACH)
+
+
+def mount_root(sandbox: Sandbox, settings: Settings) -> Root:
+    """Mounts the root in a private mount namespace of the calling thread, which must be a throw-away thread."""
+    syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_FS)
+    # Slave, not private: what the host unmounts later is unmounted here as well.
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
+    leave_network_namespaces()
+    syscalls.mount("tmpfs", str(settings.mount_point), "tmpfs", 0, "mode=0755")
+    root, upper, scratch = (settings.mount_point / name for name in ("root", "upper", "scratch"))
+    for directory in (root, upper, scratch):
+        directory.mkdir()
+    for name, text in sandbox.files.items():
+        _make_parents(upper, Path(name).parent)
+        (upper / name).write_text(text)
+        (upper / name).chmod(0o644)
+    for inside in sandbox.control_groups:
+        _make_parents(upper, Path(inside.lstrip("/")))
+    syscalls.mount("overlay", str(root), "overlay", 0, f"lowerdir=/,upperdir={upper},workdir={scratch}")
+    return Root(str(root), _mount_separate(settings.mount_point))
+
+
+def _mount_separate(mount_point: Path) -> dict[str, str]:
+    """Shows the host's separate mounts through overlays as well: sockets of daemons in them lead nowhere then."""
+    shown: dict[str, str] = {}
+    nothing = mount_point / "nothing"
+    for path in filter(os.path.ismount, SEPARATE):
+        nothing.mkdir(exist_ok=True)
+        overlay = mount_point / f"separate{len(shown)}"
+        overlay.mkdir()
+        # Without an upper layer it takes two lower ones, and is read-only.
+        syscalls.mount("overlay", str(overlay), "overlay", 0, f"lowerdir={path}:{nothing}")
+        shown[path] = str(overlay)
+    return shown
+
+
+def _make_parents(base: Path, relative: Path) -> None:
+    for part in (*reversed(relative.parents[:-1]), relative):
+        directory = base / part
+        if part != Path() and not directory.exists():
+            directory.mkdir()
+            directory.chmod(0o755)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Files by which a sandbox is reached: `gate` and `output` are FIFOs that exist; `status` is made."""
+
+    gate: Path
+    status: Path
+    output: Path
+
+
+class Launch(Protocol):
+    """Runs something in a thread that is used for nothing else, with the start of its argument vector, and waits."""
+
+    def __call__(self, action: Callable[[Sequence[str]], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """The result of the action."""
+        ...
+
+
+def start(
+    sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, meanwhile: Callable[[], None]
+) -> subprocess.Popen[bytes]:
+    """Starts the sandbox and returns once it is ready at its gate, blocking; the result is the process that watches it.
+
+    `meanwhile` is done while it is set up. Raises SandboxError or OSError, and then what was started may not be gone.
+    """
+    ready, announce = os.pipe()
+    try:
+        monitor = _start(sandbox, settings, ends, launch, announce)
+    except BaseException:
+        os.close(ready)
+        raise
+    finally:
+        os.close(announce)
+    try:
+        meanwhile()
+        poller = select.poll()
+        poller.register(ready, select.POLLIN)
+        answered = bool(poller.poll(READY_TIMEOUT * 1000))
+        if not answered or os.read(ready, 1) != b"\n":
+            raise SandboxError("it ended before it was ready" if answered else "it took too long to be ready")
+    except BaseException:
+        monitor.kill()
+        monitor.wait()
+        raise
+    finally:
+        os.close(ready)
+    return monitor
+
+
+def _start(sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, announce: int) -> subprocess.Popen[bytes]:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    # For reading as well: the death of who reads it ends nobody who writes.
+    with (
+        _opened(ends.gate, os.O_RDWR) as gate,
+        _opened(ends.output, os.O_RDWR) as output,
+        _opened(ends.status, flags) as status,
+        filter_file(settings.filter) as calls,
+    ):
+
+        def inside(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
+            root = mount_root(sandbox, settings)
+            return subprocess.Popen(  # noqa: S603
+                [
+                    *(*prefix, *outer_arguments(sandbox, settings, root, status, calls)),
+                    *inner_arguments(sandbox, settings),
+                ],
+                stdin=gate,
+                stdout=announce,
+                stderr=output,
+                pass_fds=(status, calls),
+                env={"PATH": SEARCH_PATH} | {f"e{n}": value for n, value in enumerate(environment_of(sandbox))},
+                start_new_session=True,
+            )
+
+        return launch(inside)
+
+
+@contextlib.contextmanager
+def filter_file(program: bytes) -> Iterator[int]:
+    """A descriptor from which one process reads the filter."""
+    descriptor = os.memfd_create("filter", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, program)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""What to do next on the node: desired against observed. Pure."""

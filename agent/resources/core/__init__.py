@@ -1,0 +1,1 @@
+"""Amounts, devices and usage as values. Pure."""

@@ -1,0 +1,237 @@
+"""The attempts of one backend: what is known of each, in memory and on disk, and who is told of changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from retinue.agent.attempts import Phase
+from retinue.agent.errors import BackendError, UnknownAttemptError
+from retinue.agent.host.lanes import RECORDS
+from retinue.agent.inside.log_file import Output
+from retinue.agent.inside.output_pump import OUTPUT, revive
+from retinue.agent.runtime.killed import MESSAGE
+from retinue.agent.runtime.observation import Observation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from retinue.agent.attempts import Layer, ObservedAttempt
+    from retinue.agent.host.processes import Process
+    from retinue.agent.runtime.attempt_records import Record, Records
+
+NOTE_TIMEOUT = 5.0
+"""Seconds that the disk may take before what has to be done is done."""
+LATE_INTERVAL = 1.0
+"""Seconds before the disk is tried again."""
+
+log = logging.getLogger(__name__)
+
+BOUND_INTERVAL = 1.0
+"""Seconds between two looks at the sizes of outputs."""
+
+
+class Book:
+    """Records by id of attempt; every change is on disk before it is seen. Methods belong on one event loop."""
+
+    def __init__(self, store: Records) -> None:
+        """Nothing is read before `open`."""
+        self._store = store
+        self._records: dict[str, Record] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._saving: dict[str, asyncio.Lock] = {}
+        # Attempts whose record on disk is not the one in memory.
+        self._unwritten: set[str] = set()
+        # Being removed.
+        self._leaving: set[str] = set()
+        self._observation = Observation()
+        self._listener: Callable[[], None] = lambda: None
+        self.kill_at: dict[str, float] = {}
+        """When an attempt that was asked to end is due to be killed, on the monotonic clock."""
+        self.layers: dict[str, tuple[Layer, ...]] = {}
+        """How far the image of an attempt in PULLING is fetched."""
+
+    def __contains__(self, attempt_id: str) -> bool:
+        """Whether there is a record of the attempt."""
+        return attempt_id in self._records
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records there are now."""
+        return iter(list(self._records.values()))
+
+    async def open(self, listener: Callable[[], None]) -> dict[str, Record | None]:
+        """Reads all records; returns the attempts whose record is lost, with its copy if there is one.
+
+        `listener` is called at each change.
+        """
+        self._listener = listener
+        loaded = await RECORDS.run(self._store.load)
+        self._records = loaded.records
+        return loaded.lost
+
+    def record(self, attempt_id: str) -> Record:
+        """What is known of an attempt. Raises UnknownAttemptError."""
+        if (record := self._records.get(attempt_id)) is None:
+            raise UnknownAttemptError(f"there is no attempt {attempt_id}")
+        return record
+
+    def namespace_path(self, attempt_id: str) -> str:
+        """Path of the network namespace of an attempt that was created. Raises BackendError on others."""
+        init = self.record(attempt_id).init
+        if init is None:
+            raise BackendError(f"attempt {attempt_id} does not run")
+        return f"/proc/{init.pid}/ns/net"
+
+    def first_process(self, attempt_id: str) -> Process | None:
+        """The process of the node that an attempt lives and ends with; None when there is none any more."""
+        record = self._records.get(attempt_id)
+        return None if record is None or record.phase.ended else record.init
+
+    def place(self, attempt_id: str) -> Path:
+        """The attempt's directory."""
+        return self._store.place(attempt_id)
+
+    def was_removed(self, attempt_id: str) -> bool:
+        """Whether there once was a record, and it was removed."""
+        return self._store.was_removed(attempt_id)
+
+    def lock(self, attempt_id: str) -> asyncio.Lock:
+        """To be held by whoever changes the attempt."""
+        return self._locks.setdefault(attempt_id, asyncio.Lock())
+
+    async def add(self, record: Record, *, lasting: bool = True) -> bool:
+        """Makes a first record; False when there is one already. Raises OSError.
+
+        With `lasting` it outlives a crash of the node when this returns, else from `make_lasting` on.
+        """
+        if record.id in self._records or not await RECORDS.run(self._store.add, record):
+            return False
+        if lasting:
+            await self.make_lasting(record.id)
+        self.show(record)
+        return True
+
+    async def make_lasting(self, attempt_id: str) -> None:
+        """Has a record outlive a crash of the node. Raises OSError."""
+        await RECORDS.run(self._store.make_lasting, attempt_id)
+
+    async def write(self, record: Record) -> None:
+        """Replaces a record. Raises OSError, and then the former one stands."""
+        await self._save(record)
+        self.show(record)
+
+    async def note(self, record: Record) -> None:
+        """Replaces a record whether or not the disk takes it: for what is done, or has to be, in any case.
+
+        What the disk does not take, or not in time, is written later; an agent that restarts before finds the former record.
+        """
+        saving = asyncio.ensure_future(self._save(record))
+        done, _ = await asyncio.wait({saving}, timeout=NOTE_TIMEOUT)
+        if not done or saving.exception() is not None:
+            log.error(
+                "the record of attempt %s cannot be written: %s", record.id, saving.exception() if done else "hung"
+            )
+            saving.add_done_callback(lambda late: late.cancelled() or late.exception())
+            self._unwritten.add(record.id)
+        self.show(record)
+
+    async def _save(self, record: Record) -> None:
+        # One at a time: a thread that hangs must not write an old record after a newer one.
+        async with self._saving.setdefault(record.id, asyncio.Lock()):
+            await RECORDS.run(self._store.write, record)
+        self._unwritten.discard(record.id)
+
+    async def write_late(self) -> None:
+        """Writes what the disk did not take at first, until it is cancelled."""
+        while True:
+            await asyncio.sleep(LATE_INTERVAL)
+            for attempt_id in sorted(self._unwritten):
+                async with self._saving.setdefault(attempt_id, asyncio.Lock()):
+                    record = self._records.get(attempt_id)
+                    if record is not None and attempt_id in self._unwritten:
+                        with contextlib.suppress(OSError):
+                            await RECORDS.run(self._store.write, record)
+                            self._unwritten.discard(attempt_id)
+
+    async def restore(self, record: Record) -> None:
+        """Takes a record that was lost and rebuilt; what cannot be written now is known in memory only."""
+        await self.note(record)
+
+    async def give_reason(self, attempt_id: str, reason: str, message: str) -> bool:
+        """Records why an attempt is about to be ended; False when it ends already. Raises UnknownAttemptError, OSError."""
+        async with self.lock(attempt_id):
+            record = self.record(attempt_id)
+            if record.init is None or record.reason not in {"", reason} or record.phase is Phase.STOPPING:
+                return False
+            if not record.reason:
+                # A full disk is what it is ended for.
+                await self.note(replace(record, reason=reason, message=message))
+        return True
+
+    def show(self, record: Record) -> None:
+        """Takes up a record that is on disk, or whose loss does no harm."""
+        self._records[record.id] = record
+        self.changed()
+
+    def show_unkillable(self, attempt_id: str) -> None:
+        """Says of an attempt that it was killed and does not end."""
+        if attempt_id in self and (record := self.record(attempt_id)).message != MESSAGE and not record.phase.ended:
+            self.show(replace(record, message=MESSAGE))
+
+    def forget(self, attempt_id: str) -> None:
+        """Drops an attempt that was shown, and is not on disk."""
+        del self._records[attempt_id]
+        self.changed()
+
+    def changed(self) -> None:
+        """Tells the listener that something is not as it was."""
+        self._listener()
+
+    async def remove(self, attempt_id: str) -> None:
+        """Removes a record and the attempt's directory, and remembers that it was there. Raises OSError."""
+        # Before the files go: whoever reads the output meanwhile must not take it for empty.
+        self._leaving.add(attempt_id)
+        try:
+            await RECORDS.run(self._store.remove, attempt_id)
+        finally:
+            self._leaving.discard(attempt_id)
+        del self._records[attempt_id]
+        self._locks.pop(attempt_id, None)
+        self._saving.pop(attempt_id, None)
+        self._unwritten.discard(attempt_id)
+        self.changed()
+
+    def output(self, attempt_id: str) -> Output:
+        """What the attempt printed. Raises UnknownAttemptError."""
+        self.record(attempt_id)
+        if attempt_id in self._leaving:
+            raise UnknownAttemptError(f"attempt {attempt_id} is being removed")
+
+        def over() -> bool:
+            record = self._records.get(attempt_id)
+            return record is None or record.phase.ended
+
+        return Output(self.place(attempt_id) / OUTPUT, over)
+
+    async def bound_outputs(self, limit: int, pump: Path) -> None:
+        """Keeps what running attempts print within so many bytes each, and a pump running for each; does not return."""
+        while True:
+            await asyncio.sleep(BOUND_INTERVAL)
+            for record in self:
+                if not record.phase.ended:
+                    with contextlib.suppress(UnknownAttemptError, OSError):
+                        await asyncio.to_thread(self.output(record.id).look, limit, time.time())
+                    if record.init is not None:
+                        try:
+                            await asyncio.to_thread(revive, pump, self.place(record.id), limit)
+                        except OSError:
+                            log.exception("the output of attempt %s is not taken", record.id)
+
+    def observed(self) -> dict[str, ObservedAttempt]:
+        """All attempts by id, as the outside sees them."""
+        return self._observation.of(self._records, self.kill_at, self.layers)

@@ -1,0 +1,100 @@
+"""What every kind of kernel can do, whatever runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
+    from retinue.agent.host.processes import Process
+    from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.inside.log_file import Output
+
+
+class Backend(Protocol):
+    """Runs attempts of one kind.
+
+    Every method may be repeated after a crash at any point. An attempt is started at most once, ever: `create` leaves a
+    lasting record before it starts anything, and a second `create` of the same id does nothing.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the kind, as a manager knows it."""
+        ...
+
+    async def open(self, listener: Callable[[], None]) -> None:
+        """Takes over what a former process of this agent left; `listener` is called on the loop at each change."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of everything; kernels run on."""
+        ...
+
+    def observed(self) -> Mapping[str, ObservedAttempt]:
+        """All attempts there is a record of, by id."""
+        ...
+
+    async def create(self, spec: AttemptSpec, hosts: str) -> None:
+        """Creates the attempt and holds it at its gate; `hosts` is the text of its /etc/hosts.
+
+        What cannot be created is recorded as FAILED. Raises BackendError when not even that could be recorded.
+        """
+        ...
+
+    async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
+        """Records that the attempt ended before anything of it was created."""
+        ...
+
+    async def identify(self, spec: AttemptSpec) -> None:
+        """Completes the record of an attempt that was rebuilt from its processes."""
+        ...
+
+    def namespace_path(self, attempt_id: str) -> str:
+        """Path of the network namespace of an attempt that was created."""
+        ...
+
+    def first_process(self, attempt_id: str) -> Process | None:
+        """The process of the node that an attempt lives and ends with; None when it does not run, or is unknown."""
+        ...
+
+    async def mark_attached(self, attempt_id: str) -> None:
+        """Records that the attempt has its place in the network."""
+        ...
+
+    async def release(self, attempt_id: str) -> None:
+        """Lets the command go; nothing to do unless it is held."""
+        ...
+
+    async def stop(self, attempt_id: str, grace: float) -> None:
+        """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
+        ...
+
+    async def kill(self, attempt_id: str) -> None:
+        """Ends all processes of the attempt."""
+        ...
+
+    async def remove(self, attempt_id: str) -> None:
+        """Removes all traces of an ended attempt but the knowledge that it was."""
+        ...
+
+    def output(self, attempt_id: str) -> Output:
+        """What the attempt printed. Raises UnknownAttemptError."""
+        ...
+
+    async def attach(self, attempt_id: str) -> Wire:
+        """A way in, for one command beside the attempt's own, as the same user with the same rights and limits.
+
+        Raises UnknownAttemptError, NotRunningError, BackendError.
+        """
+        ...
+
+    def work(self, attempt_id: str) -> Path:
+        """The node's directory that is the work directory of a running attempt; what is in it belongs to the attempt's user.
+
+        Raises UnknownAttemptError, NotRunningError, BackendError.
+        """
+        ...

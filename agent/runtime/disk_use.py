@@ -1,0 +1,260 @@
+"""Ends kernels that write more to the node's disk than they may: it belongs to all of the node's kernels, and to the agent.
+
+Where a file system keeps no quotas, how much there is can only be looked at. All kernels are looked at in turn, and at once
+when free space or inodes fall fast. Looking takes at most a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from retinue.agent.errors import BackendError
+from retinue.agent.host.processes import PROC
+from retinue.agent.host.unlinked import unlinked
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+log = logging.getLogger(__name__)
+
+DISK_EXCEEDED = "DISK_EXCEEDED"
+"""Reason of attempts that were ended for it."""
+INTERVAL, STEP = 5.0, 0.25
+"""Seconds between two rounds, and between two looks at the free space."""
+SHARE = 9.0
+"""How many times as long as a round took the pause after it is at least."""
+PART = 10
+"""Unless set, a kernel may have this part of the file system."""
+LEAST_FILES = 100_000
+"""At least so many, or half of what a small file system has."""
+_DEEPEST = 200
+_SECTOR = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many bytes and files a kernel may have on the node's disk."""
+
+    size: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Bytes and files there are."""
+
+    size: int = 0
+    files: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Where a kernel writes to the node's disk.
+
+    Its work directory is the first of `directories`. `processes` may keep files there that have no name; `devices` are the file
+    systems, as they see them. `layer` is in bytes, for what lies in no directory that can be looked at.
+    """
+
+    directories: tuple[Path, ...]
+    processes: Collection[int] = ()
+    devices: Collection[int] = ()
+    layer: int = 0
+
+
+class Watched(Protocol):
+    """Kernels whose use of the disk is watched."""
+
+    async def areas(self) -> Mapping[str, Area]:
+        """What attempts that run have on the node's disk, by id."""
+        ...
+
+    async def end(self, attempt_id: str, reason: str, message: str) -> None:
+        """Ends an attempt, and says why. Raises BackendError, OSError."""
+        ...
+
+
+def bounds_of(directory: Path, size: int = 0, files: int = 0) -> Bounds:
+    """Bounds as set; what is 0 is a part of the file system of a directory. Blocks."""
+    status = os.statvfs(directory)
+    # Some file systems have no fixed number of files, and say 0.
+    least = min(LEAST_FILES, status.f_files // 2) if status.f_files else LEAST_FILES
+    return Bounds(
+        size or status.f_blocks * status.f_frsize // PART,
+        files or max(least, status.f_files // PART),
+    )
+
+
+def devices_of(*paths: Path) -> frozenset[int]:
+    """Returns the file systems that paths are on; a path that is not there counts for nothing. Blocks."""
+    found = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found.add(path.stat().st_dev)
+    return frozenset(found)
+
+
+def upper_layer(pid: int) -> Path | None:
+    """Returns the directory that has what was written over the image of a process's root; None where there is none to look at. Blocks."""
+    try:
+        lines = (PROC / str(pid) / "mountinfo").read_bytes().decode(errors="surrogateescape").split("\n")
+    except OSError:
+        return None
+    for line in reversed(lines):
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.partition(" ")
+        if kind == "overlay" and before.split(" ")[4] == "/":
+            for option in options.rpartition(" ")[2].split(","):
+                name, _, value = option.partition("=")
+                if name == "upperdir" and value.startswith("/"):
+                    return host_directory(value)
+    return None
+
+
+def host_directory(path: str) -> Path | None:
+    """Returns where a directory is that an engine names; None where it cannot be reached. Blocks.
+
+    An agent in a container has another root than the engine.
+    """
+    for root in (Path("/"), PROC / "1" / "root"):
+        with contextlib.suppress(OSError):
+            if (root / path.lstrip("/")).is_dir():
+                return root / path.lstrip("/")
+    return None
+
+
+def exceeded(use: Use, bounds: Bounds) -> str:
+    """Says what is too much, empty when nothing is. Pure."""
+    if use.size > bounds.size:
+        return f"its files take {use.size >> 20} MiB of the node's disk, more than {bounds.size >> 20} MiB"
+    if use.files > bounds.files:
+        return f"it has more than {bounds.files} files on the node's disk"
+    return ""
+
+
+def measure_area(area: Area, bounds: Bounds) -> Use:
+    """Adds up what a kernel has on the disk, and stops where that is too much. Blocks."""
+    size, files = unlinked(area.processes, area.devices)
+    use = Use(size + area.layer, files)
+    for directory in area.directories:
+        if exceeded(use, bounds):
+            break
+        found = measure(directory, bounds)
+        use = Use(use.size + found.size, use.files + found.files)
+    return use
+
+
+def measure(home: Path, bounds: Bounds) -> Use:
+    """Adds up what lies in a directory, and stops where that is too much. Blocks.
+
+    What changes meanwhile may count or not; links are not followed, and a file with several names counts once.
+    """
+    size = files = 0
+    seen: set[int] = set()
+    try:
+        for status in _walk(os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)):
+            files += 1
+            if status.st_nlink > 1 and status.st_ino in seen:
+                continue
+            seen.add(status.st_ino)
+            size += status.st_blocks * _SECTOR
+            if size > bounds.size or files > bounds.files:
+                break
+    except FileNotFoundError:
+        return Use()
+    except _TooDeepError:
+        return _measured_apart(home)
+    return Use(size, files)
+
+
+class _TooDeepError(Exception):
+    pass
+
+
+def _walk(top: int) -> Iterator[os.stat_result]:
+    """All there is beneath a directory, whose descriptor is taken over."""
+    waiting = [(top, os.scandir(top))]
+    try:
+        while waiting:
+            descriptor, entries = waiting[-1]
+            entry = next(entries, None)
+            if entry is None:
+                waiting.pop()
+                entries.close()
+                os.close(descriptor)
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+                below = None
+                if entry.is_dir(follow_symlinks=False):
+                    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                    below = os.open(entry.name, flags, dir_fd=descriptor)
+            except OSError:
+                continue
+            if below is not None:
+                waiting.append((below, os.scandir(below)))
+                if len(waiting) > _DEEPEST:
+                    raise _TooDeepError
+            yield status
+    finally:
+        for descriptor, entries in waiting:
+            entries.close()
+            os.close(descriptor)
+
+
+def _measured_apart(home: Path) -> Use:
+    """The same by a program that goes as deep as it must."""
+    found = []
+    for option in ("--block-size=1", "--inodes"):
+        command = ["du", "--summarize", "--one-file-system", option, str(home)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        found.append(int(done.stdout.split()[0]) if done.stdout else 0)
+    return Use(*found)
+
+
+class DiskWatch:
+    """Looks at all kernels of one backend, whose work directories lie in one directory."""
+
+    def __init__(self, watched: Watched, scratch_dir: Path, bounds: Bounds) -> None:
+        """Nothing is looked at before `run`."""
+        self._watched = watched
+        self._directory = scratch_dir
+        self._bounds = bounds
+
+    async def run(self) -> None:
+        """Looks again and again; does not return."""
+        while True:
+            begin = time.monotonic()
+            try:
+                await self._look()
+            except Exception:
+                log.exception("what kernels have on the disk cannot be looked at")
+            await self._pause(max(INTERVAL, SHARE * (time.monotonic() - begin)))
+
+    async def _look(self) -> None:
+        for attempt_id, area in (await self._watched.areas()).items():
+            use = await asyncio.to_thread(measure_area, area, self._bounds)
+            if message := exceeded(use, self._bounds):
+                log.warning("attempt %s is ended: %s", attempt_id, message)
+                with contextlib.suppress(BackendError, OSError):
+                    await self._watched.end(attempt_id, DISK_EXCEEDED, message)
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits; not for long while space or inodes that are free fall by what one kernel may have."""
+        begin, free = time.monotonic(), self._free()
+        while time.monotonic() - begin < seconds:
+            await asyncio.sleep(STEP)
+            now = self._free()
+            if free.size - now.size > self._bounds.size // 2 or free.files - now.files > self._bounds.files // 2:
+                return
+
+    def _free(self) -> Use:
+        status = os.statvfs(self._directory)
+        return Use(status.f_bavail * status.f_frsize, status.f_favail)

@@ -1,0 +1,134 @@
+"""Kernels that do nothing, for tests and benches: no process, no container, no file.
+
+An agent has them only when it is told to in so many words (`--null-kernels`), it announces no other kind then, and a manager that is
+not in development mode refuses it. What they show is the cost of everything around a kernel.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retinue.agent.attempts import ObservedAttempt, Phase
+from retinue.agent.errors import UnknownAttemptError
+from retinue.agent.inside.exec_session import NotRunningError
+from retinue.agent.inside.log_file import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from retinue.agent.attempts import AttemptSpec
+    from retinue.agent.host.processes import Process
+    from retinue.agent.inside.exec_session import Wire
+
+NAME = "null"
+_NOWHERE = Path("/nonexistent/output")
+
+
+class NullBackend:
+    """A Backend whose kernels end with 0 as soon as they are let go; one without a command idles until it is stopped.
+
+    Its attempts are values of this process: they are gone with it, and a manager takes them for lost.
+    """
+
+    name = NAME
+    names = (NAME,)
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, ObservedAttempt] = {}
+        self._idle: set[str] = set()
+        self._removed: set[str] = set()
+        self._listener: Callable[[], None] = lambda: None
+
+    async def open(self, listener: Callable[[], None]) -> None:
+        """There is nothing to take over."""
+        self._listener = listener
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def observed(self) -> Mapping[str, ObservedAttempt]:
+        """All attempts there are, by id."""
+        return self._attempts
+
+    async def create(self, spec: AttemptSpec, hosts: str) -> None:
+        """Notes the attempt as created."""
+        if spec.id not in self._attempts and spec.id not in self._removed:
+            if not spec.command:
+                self._idle.add(spec.id)
+            self._set(ObservedAttempt(spec.id, spec.session_id, spec.kernel_id, spec.networked, Phase.CREATED))
+
+    async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
+        """Notes that the attempt ended before anything of it was created."""
+        if spec.id not in self._attempts and spec.id not in self._removed:
+            ended = ObservedAttempt(spec.id, spec.session_id, spec.kernel_id, spec.networked, phase)
+            self._set(replace(ended, reason=reason, message=message, end_time=time.time()))
+
+    async def identify(self, spec: AttemptSpec) -> None:
+        """Nothing of it is ever rebuilt."""
+
+    def namespace_path(self, attempt_id: str) -> str:
+        """There is no namespace: sessions of null kernels have no network."""
+        raise UnknownAttemptError(f"the null kernel {attempt_id} has no network namespace")
+
+    def first_process(self, attempt_id: str) -> Process | None:
+        """There is none."""
+        del attempt_id
+        return None
+
+    async def mark_attached(self, attempt_id: str) -> None:
+        """Notes a place in the network."""
+        self._set(replace(self._attempt(attempt_id), attached=True))
+
+    async def release(self, attempt_id: str) -> None:
+        """Lets it go, and with a command it is over."""
+        attempt = self._attempt(attempt_id)
+        if attempt.phase is not Phase.CREATED:
+            return
+        now = time.time()
+        if attempt_id in self._idle:
+            self._set(replace(attempt, phase=Phase.RUNNING, start_time=now))
+        else:
+            ended = replace(attempt, phase=Phase.EXITED, exit_code=0, reason="EXITED", start_time=now, end_time=now)
+            self._set(ended)
+
+    async def stop(self, attempt_id: str, grace: float) -> None:
+        """Ends it."""
+        await self.kill(attempt_id)
+
+    async def kill(self, attempt_id: str) -> None:
+        """Ends it."""
+        attempt = self._attempt(attempt_id)
+        if not attempt.phase.ended:
+            self._set(replace(attempt, phase=Phase.EXITED, exit_code=143, reason="STOPPED", end_time=time.time()))
+
+    async def remove(self, attempt_id: str) -> None:
+        """Forgets all but that it was."""
+        if self._attempts.pop(attempt_id, None) is not None:
+            self._idle.discard(attempt_id)
+            self._removed.add(attempt_id)
+            self._listener()
+
+    async def attach(self, attempt_id: str) -> Wire:
+        """There is nothing to go into."""
+        raise NotRunningError(f"attempt {attempt_id} does nothing")
+
+    def work(self, attempt_id: str) -> Path:
+        """There is none."""
+        raise NotRunningError(f"attempt {attempt_id} does nothing")
+
+    def output(self, attempt_id: str) -> Output:
+        """Nothing was printed. Raises UnknownAttemptError."""
+        attempt = self._attempt(attempt_id)
+        return Output(_NOWHERE, lambda: attempt.phase.ended)
+
+    def _attempt(self, attempt_id: str) -> ObservedAttempt:
+        if (attempt := self._attempts.get(attempt_id)) is None:
+            raise UnknownAttemptError(f"there is no attempt {attempt_id}")
+        return attempt
+
+    def _set(self, attempt: ObservedAttempt) -> None:
+        self._attempts[attempt.id] = attempt
+        self._listener()

@@ -1,0 +1,67 @@
+"""What the outside sees of attempts, from their records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retinue.agent.attempts import ObservedAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retinue.agent.attempts import Layer
+    from retinue.agent.runtime.attempt_records import Record
+
+
+class Observation:
+    """Looked at with every change of any attempt, so what is seen of one is made anew only when it is another itself."""
+
+    def __init__(self) -> None:
+        """Nothing is seen yet."""
+        self._seen: dict[str, tuple[Record, ObservedAttempt]] = {}
+
+    def of(
+        self,
+        records: Mapping[str, Record],
+        kill_at: Mapping[str, float],
+        layers: Mapping[str, tuple[Layer, ...]],
+    ) -> dict[str, ObservedAttempt]:
+        """All attempts by id; `kill_at` is on the monotonic clock, `layers` are those of images that are being fetched."""
+        seen = {}
+        for attempt_id, record in records.items():
+            known = self._seen.get(attempt_id)
+            due, fetched = kill_at.get(attempt_id), layers.get(attempt_id, ())
+            # Records are replaced, never changed.
+            if (
+                known is None
+                or known[0] is not record
+                or known[1].kill_at != due
+                or (known[1].layers is not fetched and known[1].layers != fetched)
+            ):
+                known = record, _observe(record, due, fetched)
+            seen[attempt_id] = known
+        self._seen = seen
+        return {attempt_id: known[1] for attempt_id, known in seen.items()}
+
+
+def _observe(record: Record, kill_at: float | None, layers: tuple[Layer, ...]) -> ObservedAttempt:
+    return ObservedAttempt(
+        id=record.id,
+        session_id=record.session_id,
+        kernel_id=record.kernel_id,
+        networked=record.networked,
+        egress=record.egress,
+        phase=record.phase,
+        attached=record.attached,
+        exit_code=record.exit_code,
+        reason=record.reason,
+        message=record.message,
+        start_time=record.start_time,
+        end_time=record.end_time,
+        stop_grace=record.stop_grace,
+        kill_at=kill_at,
+        log_size=record.log_size,
+        image=record.image,
+        layers=layers,
+        rebuilt=record.rebuilt,
+    )

@@ -1,0 +1,115 @@
+"""Several kinds of kernels on one node: an attempt with an image is a container, any other one a native process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
+    from retinue.agent.docker.backend import DockerBackend
+    from retinue.agent.host.processes import Process
+    from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.inside.log_file import Output
+    from retinue.agent.runtime.contract import Backend
+
+
+class Dispatch:
+    """The backends of one agent as one; a Backend."""
+
+    name = "dispatch"
+
+    def __init__(self, process: Backend, docker: DockerBackend | None) -> None:
+        """Without `docker`, attempts with an image go to `process`, which says that it has none."""
+        self._process = process
+        self._docker = docker
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the kinds that attempts can be created of now."""
+        usable = [self._process.name]
+        if self._docker is not None and self._docker.available:
+            usable.append(self._docker.name)
+        return usable
+
+    async def open(self, listener: Callable[[], None]) -> None:
+        """Takes over what a former process of this agent left."""
+        await self._process.open(listener)
+        if self._docker is not None:
+            await self._docker.open(listener)
+
+    async def close(self) -> None:
+        """Lets go of everything; kernels run on."""
+        try:
+            if self._docker is not None:
+                await self._docker.close()
+        finally:
+            await self._process.close()
+
+    def observed(self) -> Mapping[str, ObservedAttempt]:
+        """All attempts there is a record of, by id."""
+        found = dict(self._process.observed())
+        if self._docker is not None:
+            found |= self._docker.observed()
+        return found
+
+    async def create(self, spec: AttemptSpec, hosts: str) -> None:
+        """Creates the attempt and holds it at its gate."""
+        await self._kind(spec).create(spec, hosts)
+
+    async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
+        """Records that the attempt ended before anything of it was created."""
+        await self._kind(spec).decline(spec, phase, reason, message)
+
+    async def identify(self, spec: AttemptSpec) -> None:
+        """Completes the record of an attempt that was rebuilt from its processes."""
+        await self._owner(spec.id).identify(spec)
+
+    def namespace_path(self, attempt_id: str) -> str:
+        """Path of the network namespace of an attempt that was created."""
+        return self._owner(attempt_id).namespace_path(attempt_id)
+
+    def first_process(self, attempt_id: str) -> Process | None:
+        """The process of the node that an attempt lives and ends with."""
+        return self._owner(attempt_id).first_process(attempt_id)
+
+    async def mark_attached(self, attempt_id: str) -> None:
+        """Records that the attempt has its place in the network."""
+        await self._owner(attempt_id).mark_attached(attempt_id)
+
+    async def release(self, attempt_id: str) -> None:
+        """Lets the command go; nothing to do unless it is held."""
+        await self._owner(attempt_id).release(attempt_id)
+
+    async def stop(self, attempt_id: str, grace: float) -> None:
+        """Asks the command to end; after `grace` seconds it is due to be killed."""
+        await self._owner(attempt_id).stop(attempt_id, grace)
+
+    async def kill(self, attempt_id: str) -> None:
+        """Ends all processes of the attempt."""
+        await self._owner(attempt_id).kill(attempt_id)
+
+    async def remove(self, attempt_id: str) -> None:
+        """Removes all traces of an ended attempt but the knowledge that it was."""
+        await self._owner(attempt_id).remove(attempt_id)
+
+    def output(self, attempt_id: str) -> Output:
+        """What the attempt printed. Raises UnknownAttemptError."""
+        return self._owner(attempt_id).output(attempt_id)
+
+    async def attach(self, attempt_id: str) -> Wire:
+        """A way in, for one command beside the attempt's own."""
+        return await self._owner(attempt_id).attach(attempt_id)
+
+    def work(self, attempt_id: str) -> Path:
+        """The node's directory that is the work directory of a running attempt."""
+        return self._owner(attempt_id).work(attempt_id)
+
+    def _kind(self, spec: AttemptSpec) -> Backend:
+        return self._docker if spec.image and self._docker is not None else self._process
+
+    def _owner(self, attempt_id: str) -> Backend:
+        """Who has the record of the attempt; one of which there is none is unknown to any of them."""
+        return self._docker if self._docker is not None and self._docker.knows(attempt_id) else self._process

@@ -1,0 +1,140 @@
+"""`retinue dev`: a whole cluster on this machine, for as long as it is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from retinue.client.command import options
+from retinue.client.command.connection import asynchronous
+from retinue.client.command.exit_codes import ExitCode
+from retinue.client.errors import UsageError
+from retinue.client.settings import contexts_path, read_contexts, write_context
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from retinue.client.settings import Settings
+    from retinue.devtools.cluster import Cluster
+    from retinue.devtools.process import ChildProcess
+
+_CONTEXT = "dev"
+_LOOK_SECONDS = 0.2
+
+
+@click.command("dev")
+@click.option("--agents", type=click.IntRange(0, 64), default=2, show_default=True, help="0: one, without a node.")
+@click.option("--slots", callback=options.slots, multiple=True, metavar="cpu=4,mem=2g", help="What each agent has.")
+@click.option(
+    "--port", type=click.IntRange(1, 65533), default=7440, show_default=True, help="Of the manager; also +1, +2."
+)
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Keep the database here.")
+@asynchronous
+async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir: Path | None) -> int:
+    """Runs a manager, its database and agents on nodes of their own, until Ctrl-C; needs root.
+
+    A node is a network namespace. A context `dev` is written for as long as it runs. Without --data-dir nothing stays;
+    what a killed one left, the next one removes.
+    """
+    try:
+        from retinue.devtools.cluster import Cluster, ClusterOptions  # noqa: PLC0415  # part of an extra
+    except ImportError as error:
+        raise UsageError(f"{error.name} is missing: install retinue[manager,agent]") from error
+
+    chosen = ClusterOptions(agents=agents, port=port, slots=slots or {"cpu": "4", "mem": "2g"}, gateway=True)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in signals:
+        loop.add_signal_handler(number, stopping.set)
+    cluster = Cluster(data_dir, chosen, say=lambda text: click.echo(f"{text} …", err=True))
+    path = contexts_path(os.environ)
+    previous, _ = read_contexts(path)
+    written: Settings | None = None
+    try:
+        starting = asyncio.create_task(cluster.start())
+        stopped = asyncio.create_task(stopping.wait())
+        await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait([starting])
+            return ExitCode.INTERRUPTED
+        starting.result()
+        written = cluster.settings
+        write_context(path, _CONTEXT, written, make_current=True)
+        click.echo(introduction(cluster.settings, path, cluster.directory / "logs"))
+        await _supervise(cluster, stopped)
+    finally:
+        click.echo("stopping and cleaning up …", err=True)
+        try:
+            await cluster.stop()
+        finally:
+            if written is not None:
+                _restore_context(path, written, previous)
+            for number in signals:
+                loop.remove_signal_handler(number)
+    return ExitCode.OK
+
+
+async def _supervise(cluster: Cluster, stopped: asyncio.Task[bool]) -> None:
+    """Says at once when a process ends by itself, and why, until told to stop."""
+    known = {cluster.manager, *(agent.process for agent in cluster.agents)}
+    while not stopped.done():
+        await asyncio.wait([stopped], timeout=_LOOK_SECONDS)
+        # An interrupt is for us and not for them; what ends after it was stopped.
+        for child in [child for child in known if child.pid is None and not stopped.done()]:
+            known.discard(child)
+            click.echo(exit_notice(child, manager=child is cluster.manager), err=True)
+
+
+def exit_notice(child: ChildProcess, *, manager: bool) -> str:
+    """Says how a process of a cluster ended, what that means, and what to do."""
+    meaning = (
+        "Nothing answers until the cluster is started again."
+        if manager
+        else "What runs there runs on, but nothing starts or stops there."
+    )
+    who = "The manager" if manager else f"Agent {child.name}"
+    return f"\n{who} {child.exit_report()}\n{meaning} Stop the cluster with Ctrl-C and start it again.\n"
+
+
+def _restore_context(path: Path, written: Settings, previous: str | None) -> None:
+    """Takes back what was written, unless another cluster has written its own since."""
+    current, contexts = read_contexts(path)
+    if contexts.get(_CONTEXT) != written:
+        return
+    write_context(path, _CONTEXT, None)
+    if current == _CONTEXT and previous is not None and previous in contexts and previous != _CONTEXT:
+        write_context(path, previous, contexts[previous], make_current=True)
+
+
+def introduction(settings: Settings, contexts: Path, logs: Path) -> str:
+    """What to do with a cluster that has come up."""
+    ca = shlex.quote(settings.ca or "")
+    return f"""
+The cluster is up at {settings.endpoint}; context `{_CONTEXT}` is in {contexts}, logs are in {logs}.
+
+For programs:
+  export RETINUE_ENDPOINT={settings.endpoint}
+  export RETINUE_TOKEN={settings.token}
+  export RETINUE_CA={ca}
+
+Try:
+  retinue run -- echo hello
+  retinue run --size 3 --mode multi-node --slots cpu=2 -- ssh sub2 hostname
+  retinue agents ls
+  retinue run -t interactive -n web -d --port web:http:8000 -- python3 -m http.server 8000
+  retinue open web web
+
+Any gRPC tool, by reflection:
+  buf curl --protocol grpc --cacert "$RETINUE_CA" --servername manager.retinue \\
+      -H "authorization: Bearer $RETINUE_TOKEN" --reflect-header '*' --list-methods "https://$RETINUE_ENDPOINT"
+
+Ctrl-C stops it and removes everything.
+"""

@@ -1,0 +1,425 @@
+"""A manager with its own database and agents on their nodes, as processes of this machine. Needs root."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from retinue.client.client import Client
+from retinue.client.errors import CallError, RetinueError
+from retinue.client.settings import Settings
+from retinue.devtools import leftovers, nodes, process, state
+from retinue.devtools.process import ChildProcess
+from retinue.devtools.threads import in_thread
+from retinue.manager.v1 import fleet_service_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+DIRECTORIES = Path("/var/lib/retinue")
+"""Where clusters without a directory of their own go; the database's user has a way to it."""
+AGENT_PORT = 7450
+_POLL_SECONDS = 0.1
+_DRAIN_SECONDS = 15.0
+
+
+class ClusterError(RetinueError):
+    """The cluster does not come up, or is not in the state asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """What a cluster is made of.
+
+    `agents` on nodes of their own, each with `slots`; 0 means one agent in this machine's own network, for machines
+    where namespaces cannot be made. Times of the agents' supervision in seconds. `port` is the manager's for users, the
+    next one is that for agents; 0 takes free ones. With `gateway`, browsers reach ports of
+    sessions at the one after that. `prefix` starts the names of the nodes' namespaces.
+    `agent_arguments` are added to the command of every agent, `manager_arguments` to the manager's. `engine` gives the
+    Docker engine of an agent by its id and node, as `unix://PATH`, and may start it first; without it, agents use the machine's engine if it answers.
+    """
+
+    agents: int = 2
+    slots: Mapping[str, str] = field(default_factory=lambda: {"cpu": "4", "mem": "2g"})
+    port: int = 0
+    heartbeat: float = 5.0
+    suspect_after: float = 20.0
+    lost_after: float = 60.0
+    prefix: str = "retinue-"
+    manager_seconds: float = 90.0
+    agent_seconds: float = 60.0
+    agent_arguments: tuple[str, ...] = ()
+    manager_arguments: tuple[str, ...] = ()
+    engine: Callable[[str, nodes.Node | None], str] | None = None
+    gateway: bool = False
+
+
+@dataclass(slots=True)
+class LocalAgent:
+    """One agent of a cluster; `node` is None in this machine's own network."""
+
+    id: str
+    node: nodes.Node | None
+    state_directory: Path
+    process: ChildProcess
+    docker_host: str = ""
+
+
+class Cluster:
+    """A cluster in a directory; `async with` starts it, and stops and removes it whatever happens."""
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        options: ClusterOptions | None = None,
+        *,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """Without a `directory` one is made, and removed at the end. `say` is told each step."""
+        self.options = options or ClusterOptions()
+        self.agents: list[LocalAgent] = []
+        self._wanted = directory
+        self._directory: Path | None = None
+        self._lock: int | None = None
+        self._say = say or (lambda _text: None)
+        self._state = state.ClusterState()
+        self._manager: ChildProcess | None = None
+        self._ports = (0, 0, 0)
+        self._facts: dict[str, str] = {}
+
+    async def __aenter__(self) -> Self:
+        """Starts the cluster."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stops the cluster."""
+        await self.stop()
+
+    @property
+    def directory(self) -> Path:
+        """Where its data and logs are. Raises ClusterError before the start."""
+        if self._directory is None:
+            raise ClusterError("the cluster was not started")
+        return self._directory
+
+    @property
+    def settings(self) -> Settings:
+        """How to reach its manager as its administrator. Raises ClusterError before the start."""
+        if not self._facts:
+            raise ClusterError("the manager has not come up")
+        return Settings(f"127.0.0.1:{self._ports[0]}", self._facts["token"], str(self.directory / "ca.pem"))
+
+    @property
+    def ca_fingerprint(self) -> str:
+        """SHA-256 of the manager's CA, in hexadecimal."""
+        return self._facts["ca_fingerprint"]
+
+    @property
+    def agent_endpoint(self) -> str:
+        """The manager's port for agents."""
+        return self._facts["agent_endpoint"]
+
+    @property
+    def manager(self) -> ChildProcess:
+        """The manager's process. Raises ClusterError before the start."""
+        if self._manager is None:
+            raise ClusterError("the cluster was not started")
+        return self._manager
+
+    def client(self, token: str | None = None) -> Client:
+        """A client, of the administrator or of the owner of `token`; to be closed by the caller."""
+        settings = self.settings
+        return Client.connect(settings.endpoint, token=token or settings.token, ca=settings.ca)
+
+    async def start(self) -> None:
+        """Starts everything and waits until every agent is alive. Raises ClusterError; nothing is left then."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        if os.geteuid() != 0:
+            raise ClusterError("a local cluster needs root: it makes network namespaces and control groups")
+        await in_thread(self._take_directory)
+        await in_thread(state.clear, self.directory)
+        if self.options.agents > 0:
+            await in_thread(self._make_underlay)
+        self._say("starting the manager and its database")
+        self._ports = _free_ports(self.options.port)
+        await self.start_manager()
+        join_token = self._facts["join_token"]
+        for index in range(max(1, self.options.agents)):
+            await self.add_agent(self.options.slots, join_token, wait=False)
+            self._say(f"starting agent {self.agents[index].id} on {_place(self.agents[index].node)}")
+        for index in range(len(self.agents)):
+            await self.wait_agent(index)
+
+    def _take_directory(self) -> None:
+        """Passable for the database's user, readable for nobody else; what is in it is of no cluster that runs."""
+        if self._wanted is None:
+            DIRECTORIES.mkdir(mode=0o711, parents=True, exist_ok=True)
+            for killed in state.sweep(DIRECTORIES, time.time()):
+                self._say(f"removing what a killed cluster left in {killed}")
+            directory = Path(tempfile.mkdtemp(prefix=state.PREFIX, dir=DIRECTORIES))
+        else:
+            directory = self._wanted.absolute()
+            directory.mkdir(parents=True, exist_ok=True)
+        self._lock = state.lock(directory)
+        if self._lock is None:
+            raise ClusterError(f"another cluster runs in {directory}")
+        self._directory = directory
+        self._directory.chmod(0o711)
+
+    def _make_underlay(self) -> None:
+        self._state.underlay = nodes.create_underlay(self.options.prefix)
+        self._state.write(self.directory)
+
+    async def start_manager(self) -> None:
+        """Starts the manager, unless it runs, and waits until it answers. Raises ClusterError."""
+        data = self.directory / "manager"
+        facts = data / "dev.json"
+        if self._manager is None:
+            self._manager = self._child("manager", self._manager_command(data))
+        if self.manager.pid is not None:
+            return
+        # It is written anew when the manager is ready, and its content from before is taken up.
+        before = _version(facts)
+        await self._launch(self.manager)
+        deadline = time.monotonic() + self.options.manager_seconds
+        while _version(facts) == before:
+            self._check(self.manager, deadline, "the manager does not come up")
+            await asyncio.sleep(_POLL_SECONDS)
+        self._facts = {key: str(value) for key, value in json.loads(facts.read_text()).items()}
+        (self.directory / "ca.pem").write_text(self._facts["ca"])
+
+    async def stop_manager(self) -> None:
+        """Tells the manager to end and waits for it."""
+        await self.manager.stop()
+
+    async def kill_manager(self) -> None:
+        """Kills the manager's process; its database server runs on, until the next start takes it over."""
+        await self.manager.kill()
+
+    async def add_agent(self, slots: Mapping[str, str], join_token: str = "", *, wait: bool = True) -> int:
+        """Adds an agent on a node of its own, and returns its index; with a join token of a group it joins that group."""
+        index = len(self.agents)
+        underlay = self._state.underlay
+        if underlay is None:
+            agent_id, node = f"n{index + 1}-local-{os.getpid()}", None
+        else:
+            # Control groups and namespaces of agents go by their ids: these differ between clusters of one machine.
+            agent_id = f"n{index + 1}-{underlay.number}"
+            node = await in_thread(nodes.add_node, underlay, index)
+        self._state.agents.append(agent_id)
+        self._state.write(self.directory)
+        directory = self.directory / "agents" / agent_id
+        await in_thread(directory.mkdir, 0o700, parents=True, exist_ok=True)
+        token_file = directory.with_suffix(".join-token")
+        token_file.touch(mode=0o600)
+        token_file.write_text(join_token or self._facts["join_token"])
+        engine = self.options.engine
+        docker_host = await in_thread(engine, agent_id, node) if engine is not None else ""
+        if docker_host:
+            self._state.engines[agent_id] = docker_host
+            self._state.write(self.directory)
+        command = self._agent_command(agent_id, node, directory, token_file, slots)
+        command += [*(("--docker-host", docker_host) if docker_host else ()), *self.options.agent_arguments]
+        self.agents.append(LocalAgent(agent_id, node, directory, self._child(agent_id, command), docker_host))
+        await self.start_agent(index, wait=wait)
+        return index
+
+    async def start_agent(self, index: int, *, wait: bool = True) -> None:
+        """Starts an agent, unless it runs, and by default waits until the manager calls it alive. Raises ClusterError."""
+        await self._launch(self.agents[index].process)
+        if wait:
+            await self.wait_agent(index)
+
+    async def stop_agent(self, index: int) -> None:
+        """Tells an agent to end and waits for it; its kernels run on."""
+        await self.agents[index].process.stop()
+
+    async def kill_agent(self, index: int) -> None:
+        """Kills an agent's process; its kernels run on."""
+        await self.agents[index].process.kill()
+
+    async def wait_agent(self, index: int) -> None:
+        """Waits until the manager calls an agent alive. Raises ClusterError."""
+        agent = self.agents[index]
+        deadline = time.monotonic() + self.options.agent_seconds
+        async with self.client() as client:
+            while True:
+                self._check(agent.process, deadline, f"agent {agent.id} does not come up")
+                try:
+                    known = await client.agents.get(agent.id)
+                except CallError:
+                    # Not enrolled yet, or the manager is just coming up: the deadline bounds both.
+                    pass
+                else:
+                    if known.state == fleet_service_pb2.AGENT_STATE_ALIVE:
+                        return
+                await asyncio.sleep(_POLL_SECONDS)
+
+    async def wait_clean(self, seconds: float) -> dict[str, leftovers.Leftovers]:
+        """Waits until nothing of kernels and networks is left, at most so long; returns what is, for agents that have any."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = {agent.id: await in_thread(self.find_leftovers, agent) for agent in self.agents}
+            left = {agent: leftover for agent, leftover in found.items() if not leftover.is_clean}
+            if not left or time.monotonic() >= deadline:
+                return left
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def find_leftovers(self, agent: LocalAgent) -> leftovers.Leftovers:
+        """What there is of an agent's kernels and networks. Blocks."""
+        return leftovers.find(agent.id, agent.node, agent.state_directory, agent.docker_host)
+
+    def casualties(self) -> list[ChildProcess]:
+        """Processes that were started and do not run."""
+        children = [*([self._manager] if self._manager is not None else []), *(agent.process for agent in self.agents)]
+        return [child for child in children if child.exit_status is not None]
+
+    async def stop(self) -> None:
+        """Ends all sessions, stops everything and removes what there is of it, from whatever state; idempotent."""
+        try:
+            await self._end_sessions()
+        finally:
+            await asyncio.gather(*(agent.process.stop() for agent in self.agents))
+            if self._manager is not None:
+                await self._manager.stop(20.0)
+            await in_thread(self._remove)
+            self.agents.clear()
+            self._manager, self._facts, self._state = None, {}, state.ClusterState()
+
+    async def _end_sessions(self) -> None:
+        """Ends what lives while there are agents to end it; what is not over in time is removed by force."""
+        if self._manager is None or self._manager.pid is None or not self._facts or not self.agents:
+            return
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS), self.client() as client:
+                ended = False
+                while sessions := [session async for session in client.sessions.list()]:
+                    if not ended:
+                        self._say(f"ending {len(sessions)} sessions")
+                        ended = True
+                        await asyncio.gather(*(session.terminate(force=True) for session in sessions))
+                    await asyncio.sleep(_POLL_SECONDS)
+                if ended:
+                    await self.wait_clean(_DRAIN_SECONDS)
+        except (CallError, TimeoutError) as error:
+            self._say(f"sessions were not ended in time ({error or 'time out'}); removing what is left by force")
+
+    def _remove(self) -> None:
+        if self._directory is None:
+            return
+        state.clear(self._directory)
+        if self._wanted is None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _child(self, name: str, command: list[str]) -> ChildProcess:
+        logs = self.directory / "logs"
+        logs.mkdir(exist_ok=True)
+        # What this process was told to use (another manager, another database) is not meant for the cluster's.
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("RETINUE_", "PYTEST_"))}
+        return ChildProcess(
+            name, command, logs / f"{name}.log", {**environment, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        )
+
+    async def _launch(self, child: ChildProcess) -> None:
+        await child.start()
+        if (pid := child.pid) is not None and (started := process.start_time(pid)) is not None:
+            self._state.processes[child.name] = (pid, started)
+            self._state.write(self.directory)
+
+    def _check(self, child: ChildProcess, deadline: float, complaint: str) -> None:
+        if child.pid is None:
+            raise ClusterError(f"{complaint}: it {child.exit_report()}")
+        if time.monotonic() >= deadline:
+            raise ClusterError("\n  ".join([f"{complaint} in time", *child.last_lines()]))
+
+    def _manager_command(self, data: Path) -> list[str]:
+        hosts = ["127.0.0.1", "localhost", socket.gethostname()]
+        if self._state.underlay is not None:
+            # The first one is what agents are told.
+            hosts.insert(0, self._state.underlay.host_address)
+        user_port, agent_port, gateway_port = self._ports
+        return [
+            *(sys.executable, "-m", "retinue.manager.main", "serve", "--dev", "--data-dir", str(data)),
+            *("--listen", f"0.0.0.0:{user_port}", "--agent-listen", f"0.0.0.0:{agent_port}"),
+            *("--advertise", ",".join(hosts), "--heartbeat", f"{self.options.heartbeat:g}"),
+            *("--suspect-after", f"{self.options.suspect_after:g}", "--lost-after", f"{self.options.lost_after:g}"),
+            *(("--http-listen", f"127.0.0.1:{gateway_port}") if self.options.gateway else ()),
+            *self.options.manager_arguments,
+        ]
+
+    def _agent_command(
+        self, agent_id: str, node: nodes.Node | None, directory: Path, token_file: Path, slots: Mapping[str, str]
+    ) -> list[str]:
+        manager_address = self._state.underlay.host_address if self._state.underlay is not None else "127.0.0.1"
+        address, port = (node.address, AGENT_PORT) if node is not None else ("127.0.0.1", _free_ports(0)[0])
+        enter = ["nsenter", f"--net=/run/netns/{node.namespace}"] if node is not None else []
+        return [
+            *(
+                *enter,
+                sys.executable,
+                "-m",
+                "retinue.agent.main",
+                "run",
+                "--id",
+                agent_id,
+                "--state-dir",
+                str(directory),
+            ),
+            *("--manager", f"{manager_address}:{self._ports[0]}", "--join-token", str(token_file)),
+            *("--ca-fingerprint", self.ca_fingerprint, "--listen", f"{address}:{port}"),
+            *("--advertise", f"{address}:{port}", "--hide", str(self.directory)),
+            # Without a node, the agent finds out which of the machine's addresses is the one.
+            *(("--underlay-address", address) if node is not None else ()),
+            *("--slots", ",".join(f"{name}={amount}" for name, amount in slots.items())),
+        ]
+
+
+def _place(node: nodes.Node | None) -> str:
+    return f"node {node.namespace} ({node.address})" if node is not None else "this machine"
+
+
+def _version(file: Path) -> tuple[int, int] | None:
+    """Something that differs between two files that had the same name one after the other."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _free_ports(port: int) -> tuple[int, int, int]:
+    """Three ports in a row from `port`, or three free ones. Raises ClusterError when they are in use."""
+    wanted = [port + place if port else 0 for place in range(3)]
+    with contextlib.ExitStack() as stack:
+        try:
+            taken = [stack.enter_context(socket.create_server(("", number))) for number in wanted]
+        except OSError as error:
+            raise ClusterError(
+                f"one of the ports {port}-{port + 2} is in use: {error.strerror}; choose others"
+            ) from error
+        first, second, third = (server.getsockname()[1] for server in taken)
+        return first, second, third

@@ -1,0 +1,325 @@
+"""What a machine needs to be a node: facts read from it, and what they mean. `examine` reads, `judge` decides."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retinue.devtools import engine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+OK, WARNING, ERROR = "OK", "WARNING", "ERROR"
+SESSION_ADDRESSES = ipaddress.ip_network("10.128.0.0/9")
+"""Where managers take the private networks of sessions from."""
+LEAST_MTU = 1300
+PROGRAM_PLACES = (Path("/usr/lib/retinue"), Path("/var/cache/retinue"))
+"""Where agents have what they put inside kernels: as shipped in their image, and as built on the node."""
+OLDEST_ENGINE, OLDEST_RUNC = (20, 10), (1, 1)
+OLDEST_KERNEL = (5, 12)
+"""From there on, what is mounted into kernels can be made read-only before it is seen (`mount_setattr`)."""
+TOOLS = {
+    "bwrap": ("bubblewrap", "native processes"),
+    "setpriv": ("util-linux", "native processes"),
+    "ip": ("iproute2", "nodes of `retinue dev`"),
+    "nft": ("nftables", "the ways out of kernels"),
+}
+LINKS = ("bridge", "veth", "vxlan")
+RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+"""Where a node says which name servers it asks; agents go by both."""
+_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was found. None, or an empty value, says that it is not there or could not be found out.
+
+    `links` are the kinds of links that can be made. `addresses` are networks of the machine's own links and routes.
+    `clock_synchronized` is None where nobody knows. `obstacles` are chains of the packet filter, as `FAMILY TABLE CHAIN`, that
+    drop what is forwarded unless a rule lets it pass; `name_servers` are those of the node's resolv.conf.
+    """
+
+    root: bool = True
+    tools: Mapping[str, bool] = field(default_factory=dict)
+    compiler: bool = True
+    programs_built: bool = False
+    ssh_built: bool = False
+    kernel: str = ""
+    engine: Mapping[str, Any] | None = None
+    cgroup_version: int = 0
+    controllers: frozenset[str] = frozenset()
+    links: Mapping[str, bool] = field(default_factory=dict)
+    overlay: bool = True
+    nftables: bool = True
+    mtu: int | None = None
+    addresses: Sequence[str] = ()
+    clock_synchronized: bool | None = None
+    obstacles: Sequence[str] = ()
+    name_servers: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: `state` is OK, WARNING (something works less well) or ERROR; `remedy` mends it."""
+
+    name: str
+    state: str
+    message: str
+    remedy: str = ""
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """What the facts mean for a node; pure."""
+    findings = [
+        Finding("root", OK, "this is root")
+        if facts.root
+        else Finding("root", ERROR, "an agent needs root", "run the agent, and this, as root")
+    ]
+    for tool, (package, purpose) in TOOLS.items():
+        if facts.tools.get(tool):
+            findings.append(Finding(tool, OK, "is there"))
+        else:
+            findings.append(Finding(tool, ERROR, f"is missing: needed for {purpose}", f"apt-get install {package}"))
+    findings += [_kernel(facts.kernel), *_engine(facts), _ssh(facts.ssh_built)]
+    findings += _groups(facts)
+    for kind in LINKS:
+        if facts.links.get(kind):
+            findings.append(Finding(kind, OK, "links of this kind can be made"))
+        else:
+            remedy = f"modprobe {kind}, or a kernel with CONFIG_{kind.upper()}"
+            findings.append(Finding(kind, ERROR, "links of this kind cannot be made", remedy))
+    for name, there, purpose in (
+        ("overlay", facts.overlay, "the writable layer over the host's root"),
+        ("nf_tables", facts.nftables, "the ways out of kernels"),
+    ):
+        remedy = "" if there else f"modprobe {name}"
+        message = "the kernel has it" if there else f"the kernel lacks it: needed for {purpose}"
+        findings.append(Finding(name, OK if there else ERROR, message, remedy))
+    findings += [_mtu(facts.mtu), _addresses(facts.addresses), _clock(facts.clock_synchronized)]
+    return [*findings, _forwarding(facts.obstacles), _names(facts.name_servers)]
+
+
+def _engine(facts: Facts) -> list[Finding]:
+    if facts.engine is None:
+        remedy = "apt-get install docker.io, or start the engine; DOCKER_HOST says where it is"
+        return [Finding("docker", WARNING, "no engine answers: sessions with an image cannot run here", remedy)]
+    found = []
+    for name, text, oldest in (
+        ("docker", str(facts.engine.get("version", "")), OLDEST_ENGINE),
+        ("runc", str(facts.engine.get("runc", "")), OLDEST_RUNC),
+    ):
+        wanted = ".".join(map(str, oldest))
+        version = _version(text)
+        if not version:
+            found.append(Finding(name, WARNING, "does not say its version", f"{wanted} or newer is known to work"))
+        elif version < oldest:
+            found.append(Finding(name, ERROR, f"version {text} is too old", f"install {wanted} or newer"))
+        else:
+            found.append(Finding(name, OK, f"version {text}"))
+    if facts.engine.get("live_restore"):
+        found.append(Finding("live-restore", OK, "containers outlive a restart of the engine"))
+    else:
+        remedy = 'put "live-restore": true into /etc/docker/daemon.json and reload the engine'
+        found.append(Finding("live-restore", WARNING, "a restart of the engine ends all containers", remedy))
+    if not facts.programs_built and not facts.compiler:
+        remedy = "apt-get install gcc libc6-dev"
+        found.append(Finding("compiler", ERROR, "programs for containers are not built, and cannot be", remedy))
+    return found
+
+
+def _kernel(release: str) -> Finding:
+    if _version(release) < OLDEST_KERNEL:
+        wanted = ".".join(map(str, OLDEST_KERNEL))
+        return Finding("linux", ERROR, f"version {release or '?'} is too old", f"boot Linux {wanted} or newer")
+    return Finding("linux", OK, f"version {release}")
+
+
+def _ssh(built: bool) -> Finding:
+    if built:
+        return Finding("ssh", OK, "programs for ssh between kernels are built")
+    remedy = "apt-get install musl-tools dpkg-dev make busybox-static, then python -m retinue.agent.kernel"
+    return Finding("ssh", WARNING, "programs for ssh are not built: kernels of a session have none", remedy)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+
+def _groups(facts: Facts) -> list[Finding]:
+    if missing := {"memory", "cpu", "pids"} - facts.controllers:
+        names = ", ".join(sorted(missing))
+        remedy = "boot with cgroup_enable=memory, or mount the controllers under /sys/fs/cgroup"
+        return [Finding("cgroups", ERROR, f"version {facts.cgroup_version or '?'} without {names}", remedy)]
+    return [Finding("cgroups", OK, f"version {facts.cgroup_version} with memory, cpu and pids")]
+
+
+def _mtu(mtu: int | None) -> Finding:
+    if mtu is None:
+        return Finding("mtu", ERROR, "there is no default route", "give the agent its --underlay-address")
+    if mtu < LEAST_MTU:
+        return Finding("mtu", ERROR, f"{mtu} leaves too little inside sessions", f"at least {LEAST_MTU} on the uplink")
+    return Finding("mtu", OK, f"{mtu} on the uplink, {mtu - 50} inside sessions over several nodes")
+
+
+def _addresses(addresses: Sequence[str]) -> Finding:
+    overlaps = [text for text in addresses if ipaddress.ip_network(text, strict=False).overlaps(SESSION_ADDRESSES)]
+    if overlaps:
+        # Sessions are in namespaces of their own: what they cannot reach is what lies behind these.
+        message = f"{', '.join(overlaps)} lies within {SESSION_ADDRESSES}, which sessions have"
+        return Finding("addresses", WARNING, message, "kernels may not reach it: give that network other addresses")
+    return Finding("addresses", OK, f"nothing here overlaps {SESSION_ADDRESSES}")
+
+
+def _clock(synchronized: bool | None) -> Finding:
+    if synchronized is None:
+        return Finding("clock", WARNING, "nobody says whether it is right", "run chrony or systemd-timesyncd")
+    if not synchronized:
+        return Finding("clock", WARNING, "is not synchronized; certificates need it right", "run chrony or ntpd")
+    return Finding("clock", OK, "is synchronized")
+
+
+def _forwarding(obstacles: Sequence[str]) -> Finding:
+    if not obstacles:
+        return Finding("forwarding", OK, "no other rules of this node drop what kernels send out")
+    remedy = "in that firewall, let pass what comes from, or goes to, interfaces whose names start with rte"
+    message = f"dropped unless a rule lets it pass: {', '.join(obstacles)}; kernels may have no way out"
+    return Finding("forwarding", WARNING, message, remedy)
+
+
+def _names(servers: Sequence[str]) -> Finding:
+    if any(not _is_own(server) for server in servers):
+        return Finding("names", OK, "a name server that kernels can ask")
+    remedy = "start the agent with --name-server ADDRESS"
+    return Finding("names", WARNING, "the node's name server is on its loopback: kernels find no names", remedy)
+
+
+def _is_own(server: str) -> bool:
+    try:
+        address = ipaddress.IPv4Address(server)
+    except ValueError:
+        # Ways out are IPv4.
+        return True
+    return address.is_loopback or address.is_unspecified
+
+
+def examine(docker_host: str = "") -> Facts:
+    """Looks at this machine; makes and removes a few links. Blocks for up to some seconds."""
+    mount = Path("/sys/fs/cgroup")
+    unified = (mount / "cgroup.controllers").exists()
+    controllers = (mount / "cgroup.controllers").read_text().split() if unified else os.listdir(mount)
+    filesystems = Path("/proc/filesystems").read_text().split()
+    root = os.geteuid() == 0
+    return Facts(
+        root=root,
+        tools={tool: shutil.which(tool) is not None for tool in TOOLS},
+        compiler=any(map(shutil.which, ("musl-gcc", "gcc", "cc"))),
+        programs_built=_is_built("init-*"),
+        ssh_built=_is_built("ssh-*"),
+        kernel=os.uname().release,
+        engine=_ask_engine(docker_host),
+        cgroup_version=2 if unified else 1,
+        controllers=frozenset(controllers),
+        links={kind: root and _can_make(kind) for kind in LINKS},
+        overlay="overlay" in filesystems or _run("modprobe", "overlay"),
+        nftables=_run("nft", "list", "ruleset"),
+        mtu=_uplink_mtu(),
+        addresses=_routes(),
+        clock_synchronized=_is_synchronized(),
+        obstacles=_obstacles(_output("nft", "-j", "list", "chains")),
+        name_servers=[server for file in RESOLVERS for server in _name_servers(file)],
+    )
+
+
+def _obstacles(listing: Any) -> list[str]:
+    """Base chains of others that hook into forwarding and drop by default, from `nft -j list chains`."""
+    entries = listing.get("nftables", ()) if isinstance(listing, dict) else ()
+    chains = [entry["chain"] for entry in entries if "chain" in entry]
+    return [
+        f"{chain['family']} {chain['table']} {chain['name']}"
+        for chain in chains
+        if (chain.get("hook"), chain.get("policy")) == ("forward", "drop") and not chain["table"].startswith("retinue-")
+    ]
+
+
+def _name_servers(file: Path) -> list[str]:
+    try:
+        lines = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return []
+    return [words[1] for words in lines if words[:1] == ["nameserver"] and len(words) > 1]
+
+
+def _is_built(pattern: str) -> bool:
+    return any(path for place in PROGRAM_PLACES for path in place.glob(pattern))
+
+
+def _ask_engine(host: str) -> dict[str, Any] | None:
+    version, info = engine.ask(host, "/version"), engine.ask(host, "/info")
+    if version is None or info is None:
+        return None
+    parts = {part.get("Name"): part.get("Version") for part in version.get("Components", [])}
+    return {
+        "version": version.get("Version"),
+        "runc": parts.get("runc", ""),
+        "live_restore": bool(info.get("LiveRestoreEnabled")),
+    }
+
+
+def _can_make(kind: str) -> bool:
+    name = f"rtd{os.getpid() % 100_000}"
+    extra = {"veth": ("peer", "name", f"{name}p"), "vxlan": ("id", "16777215", "dstport", "4789", "local", "127.0.0.1")}
+    # In a namespace of its own: nothing of the machine's network is touched, and all is gone with the command.
+    return _run("unshare", "--net", "ip", "link", "add", name, "type", kind, *extra.get(kind, ()))
+
+
+def _run(*command: str) -> bool:
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=False)  # noqa: S603  # our own words
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _output(*command: str) -> Any:
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=True)  # noqa: S603  # our own words
+        return json.loads(done.stdout or b"[]")
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
+
+
+def _uplink_mtu() -> int | None:
+    routes = _output("ip", "-j", "-4", "route", "show", "default")
+    device = next((route.get("dev") for route in routes), None)
+    if device is None:
+        return None
+    try:
+        return int(Path(f"/sys/class/net/{device}/mtu").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _routes() -> list[str]:
+    routes = _output("ip", "-j", "-4", "route", "show", "table", "main")
+    return sorted({str(route["dst"]) for route in routes if str(route.get("dst", "default")) != "default"})
+
+
+def _is_synchronized() -> bool | None:
+    """What the kernel's clock says of itself: adjtimex reports 5, or the flag STA_UNSYNC, while nobody steers it."""
+    if not hasattr(socket, "AF_UNIX") or not hasattr(time, "CLOCK_REALTIME"):
+        return None
+    import ctypes  # noqa: PLC0415  # only for this
+
+    buffer = ctypes.create_string_buffer(512)
+    state = int(ctypes.CDLL(None, use_errno=True).adjtimex(buffer))
+    return None if state < 0 else state != 5  # noqa: PLR2004  # TIME_ERROR

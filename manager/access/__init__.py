@@ -1,0 +1,1 @@
+"""Who may see and enter which session, and the log of who did."""

@@ -1,0 +1,1 @@
+"""Calls of users that go through to agents: dialing, relaying, output, usage."""

@@ -1,0 +1,207 @@
+"""Streams of users, passed on to the agent that has the kernel: the one pattern for all of them.
+
+Streams of one purpose share connections, and one that stands still holds up no other. A response is asked of the agent only
+when the one before was taken, and a request of the user only when the one before was sent, so that nothing piles up here. When
+either side ends, so does the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import grpc
+import grpc.aio
+from google.rpc.error_details_pb2 import ErrorInfo
+from grpc_status import rpc_status
+
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
+from retinue.manager.agent_rpc.dialer import Dialer, Purpose
+from retinue.manager.agent_rpc.stream_status import UNSENT, Ending
+
+_log = logging.getLogger(__name__)
+
+OPEN_PORT = f"/{pb.DESCRIPTOR.services_by_name['AgentService'].full_name}/OpenPort"
+
+Method: TypeAlias = "Callable[[pb_grpc.AgentServiceAsyncStub], Any]"
+"""Picks a method of a stub."""
+
+
+class AgentUnavailableError(Exception):
+    """The agent cannot be reached now, or the connection to it broke."""
+
+
+class AgentRefusedError(Exception):
+    """The agent answered with an error; `reason` is empty when it gave none."""
+
+    def __init__(self, code: grpc.StatusCode, reason: str, message: str, metadata: dict[str, str]) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.metadata = metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an attempt is."""
+
+    agent_id: str
+    address: str
+    attempt_id: str
+
+
+class Hearer(Protocol):
+    """Is told that somebody exchanges something with an attempt."""
+
+    def heard(self, attempt_id: str) -> None:
+        """Something was exchanged."""
+
+    def hold(self, attempt_id: str) -> AbstractContextManager[None]:
+        """Something goes on for as long as the block lasts, whether it is heard or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarder:
+    """Opens streams to agents. `hearer` is told of all that is passed on; without one it is nobody's use of the session."""
+
+    dialer: Dialer
+    hearer: Hearer | None = None
+
+    @property
+    def unheard(self) -> Forwarder:
+        """The same for looking at a session, which is no use of it."""
+        return Forwarder(self.dialer)
+
+    def hold(self, place: Place) -> AbstractContextManager[None]:
+        """Something goes on in an attempt for as long as the block lasts, also when nothing is passed on."""
+        return contextlib.nullcontext() if self.hearer is None else self.hearer.hold(place.attempt_id)
+
+    def _hear(self, place: Place) -> None:
+        if self.hearer is not None:
+            self.hearer.heard(place.attempt_id)
+
+    async def stream(
+        self, place: Place, method: Method, request: Any, purpose: Purpose = Purpose.OTHER
+    ) -> AsyncGenerator[Any, None]:
+        """The responses to one request. Raises AgentUnavailableError, AgentRefusedError.
+
+        To be closed with `aclosing`: that ends the call.
+        """
+        with _told(place.agent_id):
+            async with self._stub(place, purpose) as stub:
+                call = method(stub)(request)
+                try:
+                    async for response in call:
+                        self._hear(place)
+                        yield response
+                finally:
+                    call.cancel()
+
+    async def call(self, place: Place, method: Method, request: Any) -> Any:
+        """The response to one request. Raises AgentUnavailableError, AgentRefusedError."""
+        with _told(place.agent_id):
+            async with self._stub(place, Purpose.OTHER) as stub:
+                self._hear(place)
+                return await method(stub)(request)
+
+    async def exchange(
+        self,
+        place: Place,
+        method: Method,
+        requests: AsyncIterator[Any],
+        purpose: Purpose = Purpose.OTHER,
+    ) -> AsyncGenerator[Any, None]:
+        """The responses of a stream in both directions, whose requests are passed on as they come.
+
+        What `requests` raises ends the stream, and is raised here. When there are no more, the agent is told so, and may go on. Raises
+        AgentUnavailableError, AgentRefusedError. To be closed with `aclosing`: that ends the call.
+        """
+        with _told(place.agent_id):
+            async with self._stub(place, purpose) as stub:
+                call = method(stub)()
+                ending = Ending(call)
+                writing = asyncio.create_task(
+                    _write(call, requests, lambda: self._hear(place)), name=f"requests to {place.agent_id}"
+                )
+                # Whoever reads the responses then learns at once that there will be no more.
+                writing.add_done_callback(lambda task: _failed(task) and call.cancel())
+                # Not by `read`: from a request that could not be sent on, it would read nothing of what the agent had sent before.
+                responses = call.__aiter__()
+                try:
+                    while True:
+                        try:
+                            response = await anext(responses)
+                        except (StopAsyncIteration, grpc.aio.AioRpcError):
+                            if _failed(writing):
+                                writing.result()
+                            await ending.raise_error()
+                            return
+                        except asyncio.CancelledError:
+                            if not _failed(writing) or _is_cancelled():
+                                raise
+                            writing.result()
+                        self._hear(place)
+                        yield response
+                finally:
+                    call.cancel()
+                    writing.cancel()
+                    await asyncio.gather(writing, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def _stub(self, place: Place, purpose: Purpose) -> AsyncIterator[pb_grpc.AgentServiceAsyncStub]:
+        async with self.dialer.stream(place.agent_id, place.address, purpose) as channel:
+            stub: pb_grpc.AgentServiceAsyncStub = pb_grpc.AgentServiceStub(channel)
+            # What it carries is passed on as it is: to read it, only to write it again, costs more than all the rest.
+            stub.OpenPort = channel.stream_stream(OPEN_PORT)
+            yield stub
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the running task that is to end, and not what it waits for that has ended."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _write(call: Any, requests: AsyncIterator[Any], hear: Callable[[], None]) -> None:
+    async for request in requests:
+        hear()
+        try:
+            await call.write(request)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            # The call is over; how, its responses tell.
+            return
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await call.done_writing()
+
+
+@contextlib.contextmanager
+def _told(agent_id: str) -> Iterator[None]:
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise translated(agent_id, error) from error
+
+
+def translated(agent_id: str, error: grpc.aio.AioRpcError) -> AgentUnavailableError | AgentRefusedError:
+    """An error of a call to an agent as this module tells it."""
+    code, message = error.code(), error.details() or ""
+    reason, metadata = "", dict[str, str]()
+    status, information = rpc_status.from_call(error), ErrorInfo()
+    for detail in status.details if status is not None else ():
+        if detail.Unpack(information):
+            reason, metadata = information.reason, dict(information.metadata)
+    if not reason and (code is grpc.StatusCode.UNAVAILABLE or message == UNSENT):
+        # The caller is not told addresses of the fleet.
+        _log.info("the connection to agent %s broke: %s", agent_id, error.debug_error_string() or message)
+        return AgentUnavailableError(f"the connection to agent {agent_id} broke")
+    return AgentRefusedError(code, reason, message, metadata)

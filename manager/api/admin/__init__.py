@@ -1,0 +1,1 @@
+"""Services for administrators and nodes: accounts, the fleet, quotas, enrolment."""

@@ -1,0 +1,116 @@
+"""The EnrollmentService: how nodes become agents, and how agents are found."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+
+from retinue.manager.identity.authority import Authority, BadCertificateRequest, Certificate, certificate_fingerprint
+from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, is_secret
+from retinue.manager.server.errors import InvalidRequest, JoinTokenInvalid, MethodDenied
+from retinue.manager.server.fields import Violations
+from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.times import timestamp
+from retinue.manager.store import agents
+from retinue.manager.store.database import Database
+from retinue.manager.v1 import enrollment_service_pb2 as pb
+from retinue.manager.v1 import enrollment_service_pb2_grpc
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_INSTANCE, _LONGEST_VERSION = 64, 64
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
+    """Certificates for agents, against join tokens and against certificates."""
+
+    def __init__(
+        self,
+        database: Database,
+        authority: Authority,
+        *,
+        agent_endpoint: Callable[[], str],
+        moved: Callable[[], None],
+    ) -> None:
+        """`agent_endpoint` is where agents reach the manager; `moved` is called when an agent listens somewhere else."""
+        self._database = database
+        self._authority = authority
+        self._agent_endpoint = agent_endpoint
+        self._moved = moved
+
+    async def Enroll(self, request: pb.EnrollRequest, context: _Context) -> pb.EnrollResponse:
+        """See the proto."""
+        if not is_secret(request.join_token, JOIN_TOKEN_PREFIX):
+            raise JoinTokenInvalid
+        secret_hash = hash_secret(request.join_token)
+        async with self._database.transaction() as tx:
+            # Whoever has no token is not told what else is wrong.
+            if await agents.read_join_token(tx, secret_hash) is None:
+                raise JoinTokenInvalid
+            violations = Violations()
+            violations.name("agent_id", request.agent_id)
+            violations.raise_any()
+            generation = await agents.enrol(tx, secret_hash, request.agent_id)
+            certificate = self._issue(request.agent_id, generation, request.certificate_request)
+            await agents.renew(tx, request.agent_id, generation, certificate_fingerprint(certificate.certificate))
+        return pb.EnrollResponse(
+            certificate=certificate.certificate.decode(),
+            ca_certificate=self._authority.certificate.decode(),
+            expire_time=timestamp(certificate.expire_time),
+            agent_endpoint=self._agent_endpoint(),
+        )
+
+    async def Announce(self, request: pb.AnnounceRequest, context: _Context) -> pb.AnnounceResponse:
+        """See the proto."""
+        _check_self(request.agent_id)
+        violations = Violations()
+        violations.address("address", request.address)
+        violations.text("version", request.version, _LONGEST_VERSION)
+        if not request.instance or len(request.instance) > _LONGEST_INSTANCE or not request.instance.isprintable():
+            violations.add("instance", f"must be 1-{_LONGEST_INSTANCE} printable characters")
+        violations.raise_any()
+        async with self._database.transaction() as tx:
+            moved = await agents.announce(
+                tx, request.agent_id, address=request.address, instance=request.instance, version=request.version
+            )
+        if moved:
+            self._moved()
+        return pb.AnnounceResponse()
+
+    async def RenewCertificate(
+        self, request: pb.RenewCertificateRequest, context: _Context
+    ) -> pb.RenewCertificateResponse:
+        """See the proto."""
+        _check_self(request.agent_id)
+        caller = current_principal()
+        certificate = self._issue(request.agent_id, caller.generation, request.certificate_request)
+        async with self._database.transaction() as tx:
+            before = await agents.renew(
+                tx, request.agent_id, caller.generation, certificate_fingerprint(certificate.certificate)
+            )
+        if before != caller.certificate:
+            # An answer that was lost looks the same: it is said, and not refused.
+            _log.warning(
+                "agent %s renewed a certificate that is not its newest: its answer was lost, or another one has its key",
+                request.agent_id,
+            )
+        return pb.RenewCertificateResponse(
+            certificate=certificate.certificate.decode(), expire_time=timestamp(certificate.expire_time)
+        )
+
+    def _issue(self, agent_id: str, generation: int, certificate_request: str) -> Certificate:
+        try:
+            return self._authority.issue_agent(agent_id, generation, certificate_request)
+        except BadCertificateRequest as error:
+            raise InvalidRequest([("certificate_request", str(error))]) from error
+
+
+def _check_self(agent_id: str) -> None:
+    """An agent speaks for itself only."""
+    if current_principal().name != agent_id:
+        raise MethodDenied("an agent speaks for itself only")

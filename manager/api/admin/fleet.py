@@ -1,0 +1,294 @@
+"""The FleetService: agents, resource groups, shares and join tokens."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc.aio
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from retinue.manager.api.admin.fleet_convert import (
+    agent_message,
+    group_message,
+    mismatch_message,
+    orphan_message,
+    share_message,
+)
+from retinue.manager.api.admin.fleet_views import agent_for_user, group_for_user, shares_for_user
+from retinue.manager.api.admin.group_policy import changed_policy, new_policy
+from retinue.manager.dispatch.agent_values import attempt_key
+from retinue.manager.dispatch.core.agent_conditions import OUT_OF_BOUNDS, with_found
+from retinue.manager.dispatch.desired_state import attempt_id
+from retinue.manager.identity.authority import Authority
+from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
+from retinue.manager.server.errors import InUse, InvalidRequest, NameTaken, NotFound
+from retinue.manager.server.etags import check_etag
+from retinue.manager.server.fields import Violations
+from retinue.manager.server.filters import parse_filter
+from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.pages import open_page
+from retinue.manager.server.revisions import with_revision
+from retinue.manager.server.times import timestamp
+from retinue.manager.store import agent_conditions, agents, groups, journal, ledger, orphans, requests
+from retinue.manager.store.database import Database
+from retinue.manager.store.tables import Agent, ResourceGroup
+from retinue.manager.v1 import fleet_service_pb2 as pb
+from retinue.manager.v1 import fleet_service_pb2_grpc
+
+DEFAULT_GROUP = "default"
+MAX_USES = 10_000
+MAX_ORPHANS = 500
+DEFAULT_JOIN_TTL, LONGEST_JOIN_TTL = dt.timedelta(minutes=15), dt.timedelta(days=30)
+_SHORTEST_TTL = dt.timedelta(seconds=1)
+_STATE_PREFIX = "AGENT_STATE_"
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_Drained = TypeVar("_Drained", pb.DrainAgentResponse, pb.UndrainAgentResponse)
+
+
+class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
+    """The fleet, for users to see what they can have of it, and for administrators to change."""
+
+    def __init__(self, database: Database, authority: Authority, changed: Callable[[], None]) -> None:
+        """`changed` is called when what may be placed, or how, has changed."""
+        self._database = database
+        self._changed = changed
+        self._authority = authority
+
+    async def GetAgent(self, request: pb.GetAgentRequest, context: _Context) -> pb.GetAgentResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            return pb.GetAgentResponse(agent=_agent_shown(await _agent_message(tx, request.agent_id)))
+
+    async def ListAgents(self, request: pb.ListAgentsRequest, context: _Context) -> pb.ListAgentsResponse:
+        """See the proto."""
+        terms = [
+            (field, operator, value.removeprefix(_STATE_PREFIX) if field == "state" else value)
+            for field, operator, value in parse_filter(request.filter, agents.FILTER_FIELDS)
+        ]
+        page = open_page(request.page_size, request.page_token, ["agents", request.filter])
+        async with self._database.transaction() as tx:
+            after = page.after[0] if page.after else ""
+            found = await agents.list_page(tx, terms=terms, after=after, limit=page.size + 1)
+            shown = found[: page.size]
+            loads = await agents.read_loads(tx, [agent.id for agent in shown])
+        messages = [_agent_shown(agent_message(agent, loads[agent.id])) for agent in shown]
+        listed, token = page.close(messages, len(found), lambda place: [found[place].id])
+        return pb.ListAgentsResponse(agents=listed, next_page_token=token)
+
+    async def DrainAgent(self, request: pb.DrainAgentRequest, context: _Context) -> pb.DrainAgentResponse:
+        """See the proto."""
+        return await self._set_drained(pb.DrainAgentResponse(), request, drained=True)
+
+    async def UndrainAgent(self, request: pb.UndrainAgentRequest, context: _Context) -> pb.UndrainAgentResponse:
+        """See the proto."""
+        return await self._set_drained(pb.UndrainAgentResponse(), request, drained=False)
+
+    async def _set_drained(
+        self, response: _Drained, request: pb.DrainAgentRequest | pb.UndrainAgentRequest, *, drained: bool
+    ) -> _Drained:
+        agent_id = request.agent_id
+        async with self._database.transaction() as tx:
+            agent = await _existing_agent(tx, agent_id, lock=True)
+            check_etag(request.etag, agent.version)
+            await agents.set_drained(tx, agent_id, drained=drained)
+            if not drained:
+                await agent_conditions.change(
+                    tx, agent_id, "found", lambda before, now: with_found(OUT_OF_BOUNDS, None, before, now)
+                )
+            await tx.refresh(agent)
+            response.agent.CopyFrom(agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id]))
+            await with_revision(tx, response)
+        self._changed()
+        return response
+
+    async def ListOrphans(self, request: pb.ListOrphansRequest, context: _Context) -> pb.ListOrphansResponse:
+        """See the proto."""
+        page = open_page(request.page_size, request.page_token, ["orphans", request.agent_id])
+        after = (page.after[0], uuid.UUID(page.after[1]), int(page.after[2])) if page.after else None
+        async with self._database.transaction() as tx:
+            found = await orphans.list_page(tx, request.agent_id, after, page.size + 1)
+        listed, token = page.close(
+            [orphan_message(row) for row in found[: page.size]],
+            len(found),
+            lambda place: [found[place]["agent_id"], str(found[place]["kernel_id"]), str(found[place]["epoch"])],
+        )
+        return pb.ListOrphansResponse(orphans=listed, next_page_token=token)
+
+    async def EndOrphans(self, request: pb.EndOrphansRequest, context: _Context) -> pb.EndOrphansResponse:
+        """See the proto."""
+        if len(request.attempt_ids) > MAX_ORPHANS:
+            raise InvalidRequest([("attempt_ids", f"must be at most {MAX_ORPHANS}")])
+        keys = [attempt_key(text) for text in request.attempt_ids]
+        wanted = [key for key in keys if key is not None]
+        if len(wanted) < len(keys):
+            raise InvalidRequest(
+                [(f"attempt_ids[{place}]", "must be KERNEL_ID.EPOCH") for place, key in enumerate(keys) if key is None]
+            )
+        async with self._database.transaction() as tx:
+            await _existing_agent(tx, request.agent_id)
+            ending = await orphans.request_end(tx, request.agent_id, wanted or None)
+            for key in wanted:
+                if key not in ending:
+                    raise NotFound("attempt", attempt_id(*key))
+            ended = sorted(attempt_id(*key) for key in ending)
+            return await with_revision(tx, pb.EndOrphansResponse(attempt_ids=ended))
+
+    async def GetResourceGroup(
+        self, request: pb.GetResourceGroupRequest, context: _Context
+    ) -> pb.GetResourceGroupResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            group = group_message(await _existing_group(tx, request.name))
+            return pb.GetResourceGroupResponse(resource_group=_group_shown(group))
+
+    async def ListResourceGroups(
+        self, request: pb.ListResourceGroupsRequest, context: _Context
+    ) -> pb.ListResourceGroupsResponse:
+        """See the proto."""
+        page = open_page(request.page_size, request.page_token, ["groups"])
+        async with self._database.transaction() as tx:
+            found = await groups.list_page(tx, after=page.after[0] if page.after else "", limit=page.size + 1)
+        messages = [_group_shown(group_message(group)) for group in found[: page.size]]
+        listed, token = page.close(messages, len(found), lambda place: [found[place].name])
+        return pb.ListResourceGroupsResponse(resource_groups=listed, next_page_token=token)
+
+    async def CreateResourceGroup(
+        self, request: pb.CreateResourceGroupRequest, context: _Context
+    ) -> pb.CreateResourceGroupResponse:
+        """See the proto."""
+        violations = Violations()
+        name = violations.name("resource_group.name", request.resource_group.name)
+        violations.request_id(request.request_id)
+        policy = new_policy(request.resource_group, violations)
+        violations.raise_any()
+        async with self._database.transaction() as tx:
+
+            async def create() -> pb.CreateResourceGroupResponse:
+                group = await groups.create(tx, name, policy)
+                if group is None:
+                    raise NameTaken("resource_group", name)
+                return await with_revision(tx, pb.CreateResourceGroupResponse(resource_group=group_message(group)))
+
+            if request.validate_only:
+                if await groups.get(tx, name) is not None:
+                    raise NameTaken("resource_group", name)
+                shown = ResourceGroup(name=name, version=0, **policy)
+                return await with_revision(tx, pb.CreateResourceGroupResponse(resource_group=group_message(shown)))
+            caller = current_principal().name
+            return await requests.once(
+                tx, caller, "CreateResourceGroup", request, pb.CreateResourceGroupResponse, create
+            )
+
+    async def UpdateResourceGroup(
+        self, request: pb.UpdateResourceGroupRequest, context: _Context
+    ) -> pb.UpdateResourceGroupResponse:
+        """See the proto."""
+        wanted = request.resource_group
+        async with self._database.transaction() as tx:
+            group = await _existing_group(tx, wanted.name, lock=True)
+            violations = Violations()
+            policy = changed_policy(group, wanted, request.update_mask, violations)
+            violations.raise_any()
+            check_etag(wanted.etag, group.version)
+            if request.validate_only:
+                shown = ResourceGroup(**{**group.model_dump(), **policy})
+                return await with_revision(tx, pb.UpdateResourceGroupResponse(resource_group=group_message(shown)))
+            if policy:
+                group = await groups.change(tx, wanted.name, policy)
+            response = await with_revision(tx, pb.UpdateResourceGroupResponse(resource_group=group_message(group)))
+        self._changed()
+        return response
+
+    async def DeleteResourceGroup(
+        self, request: pb.DeleteResourceGroupRequest, context: _Context
+    ) -> pb.DeleteResourceGroupResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            group = await _existing_group(tx, request.name, lock=True)
+            check_etag(request.etag, group.version)
+            if await groups.in_use(tx, request.name):
+                raise InUse("resource_group", request.name, "agents or live sessions")
+            await groups.remove(tx, request.name)
+            return await with_revision(tx, pb.DeleteResourceGroupResponse())
+
+    async def ListShares(self, request: pb.ListSharesRequest, context: _Context) -> pb.ListSharesResponse:
+        """See the proto."""
+        name = request.resource_group or DEFAULT_GROUP
+        async with self._database.transaction() as tx:
+            await _existing_group(tx, name)
+            shares = await groups.read_shares(tx, name)
+        messages, caller = [share_message(share) for share in shares], current_principal()
+        return pb.ListSharesResponse(shares=messages) if caller.is_admin else shares_for_user(messages, caller.name)
+
+    async def VerifyLedger(self, request: pb.VerifyLedgerRequest, context: _Context) -> pb.VerifyLedgerResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            await ledger.freeze(tx)
+            if request.resource_group:
+                await _existing_group(tx, request.resource_group)
+            found = await ledger.verify(tx, request.resource_group)
+            revision = (await journal.head(tx)).revision
+        return pb.VerifyLedgerResponse(
+            mismatches=[mismatch_message(item) for item in found.mismatches],
+            claims=found.claims,
+            shares=found.shares,
+            agents=found.agents,
+            revision=revision,
+        )
+
+    async def CreateJoinToken(
+        self, request: pb.CreateJoinTokenRequest, context: _Context
+    ) -> pb.CreateJoinTokenResponse:
+        """See the proto."""
+        violations = Violations()
+        if request.agent_id:
+            violations.name("agent_id", request.agent_id)
+        ttl = DEFAULT_JOIN_TTL
+        if request.HasField("ttl"):
+            ttl = violations.duration("ttl", request.ttl, _SHORTEST_TTL, LONGEST_JOIN_TTL)
+        uses = violations.integer("uses", request.uses or 1, 1, MAX_USES)
+        violations.raise_any()
+        group = request.resource_group or DEFAULT_GROUP
+        secret = new_secret(JOIN_TOKEN_PREFIX)
+        async with self._database.transaction() as tx:
+            # Held, so that the group does not go meanwhile.
+            await _existing_group(tx, group, lock=True)
+            expire_time = await agents.create_join_token(
+                tx, hash_secret(secret), group=group, agent_id=request.agent_id or None, uses=uses, ttl=ttl
+            )
+            response = pb.CreateJoinTokenResponse(
+                token=secret, ca_fingerprint=self._authority.fingerprint, expire_time=timestamp(expire_time)
+            )
+            return await with_revision(tx, response)
+
+
+def _agent_shown(agent: pb.Agent) -> pb.Agent:
+    return agent if current_principal().is_admin else agent_for_user(agent)
+
+
+def _group_shown(group: pb.ResourceGroup) -> pb.ResourceGroup:
+    caller = current_principal()
+    return group if caller.is_admin else group_for_user(group, caller.name, caller.projects)
+
+
+async def _existing_agent(tx: AsyncSession, agent_id: str, *, lock: bool = False) -> Agent:
+    agent = await agents.get(tx, agent_id, lock=lock)
+    if agent is None:
+        raise NotFound("agent", agent_id)
+    return agent
+
+
+async def _agent_message(tx: AsyncSession, agent_id: str) -> pb.Agent:
+    agent = await _existing_agent(tx, agent_id)
+    return agent_message(agent, (await agents.read_loads(tx, [agent_id]))[agent_id])
+
+
+async def _existing_group(tx: AsyncSession, name: str, *, lock: bool = False) -> ResourceGroup:
+    group = await groups.get(tx, name, lock=lock)
+    if group is None:
+        raise NotFound("resource_group", name)
+    return group

@@ -1,0 +1,94 @@
+"""Quotas from messages, checked, and as messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retinue.manager.scheduling.amounts import AmountError, check_slot, format_amount, parse_amount
+from retinue.manager.server.etags import etag
+from retinue.manager.server.fields import Violations
+from retinue.manager.session.core.admission import MAX_PRIORITY, MAX_SLOTS
+from retinue.manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Use
+from retinue.manager.store.tables import Quota
+from retinue.manager.v1 import account_service_pb2 as pb
+
+MAX_COUNT = 1_000_000_000
+KINDS = {
+    pb.QUOTA_KIND_USER: USER,
+    pb.QUOTA_KIND_PROJECT: PROJECT,
+    pb.QUOTA_KIND_RESOURCE_GROUP: RESOURCE_GROUP,
+}
+_NUMBERS = {kind: number for number, kind in KINDS.items()}
+_NO_LIMITS: dict[str, Any] = {
+    "slots": {},
+    "max_sessions": None,
+    "max_pending_sessions": None,
+    "highest_priority": None,
+}
+
+
+def checked_limits(message: pb.Quota) -> dict[str, Any]:
+    """The limits of a quota, by column. Raises InvalidRequest."""
+    violations = Violations()
+    violations.enum("quota.kind", message.kind, pb.QuotaKind.DESCRIPTOR)
+    if not message.name:
+        violations.add("quota.name", "is required")
+    limits = dict(_NO_LIMITS)
+    violations.mapping("quota.slots", message.slots, MAX_SLOTS)
+    if len(message.slots) <= MAX_SLOTS:
+        limits["slots"] = _slots(message, violations)
+    for name, most in (
+        ("max_sessions", MAX_COUNT),
+        ("max_pending_sessions", MAX_COUNT),
+        ("highest_priority", MAX_PRIORITY),
+    ):
+        if message.HasField(name):  # type: ignore[arg-type]  # one of the names above
+            limits[name] = violations.integer(f"quota.{name}", getattr(message, name), 0, most)
+    violations.raise_any()
+    return limits
+
+
+def is_unlimited(limits: dict[str, Any]) -> bool:
+    """Whether nothing is limited."""
+    return limits == _NO_LIMITS
+
+
+def _slots(message: pb.Quota, violations: Violations) -> dict[str, int]:
+    slots = {}
+    for slot, amount in sorted(message.slots.items()):
+        try:
+            check_slot(slot)
+            # None at all is a limit too.
+            slots[slot] = 0 if amount == "0" else parse_amount(slot, amount)
+        except AmountError as error:
+            violations.add(f"quota.slots[{slot[:64]!r}]", str(error))
+    return slots
+
+
+def quota_message(quota: Quota, use: Use) -> pb.Quota:
+    """A quota and what counts against it; one that is only imagined (version 0) has no etag.
+
+    Amounts that are none are left out.
+    """
+    # Typed as it should be, and stored as whoever wrote the row had it.
+    stored: object = quota.slots
+    known = stored if isinstance(stored, dict) else {}
+    slots = {slot: amount for slot, amount in known.items() if type(amount) is int and amount >= 0}
+    message = pb.Quota(
+        kind=_NUMBERS[quota.kind],
+        name=quota.name,
+        slots={slot: format_amount(slot, amount) for slot, amount in slots.items()},
+        etag=etag(quota.version) if quota.version else "",
+        usage=pb.QuotaUsage(
+            slots={slot: format_amount(slot, use.slots.get(slot, 0)) for slot in slots},
+            sessions=use.sessions,
+            pending_sessions=use.pending_sessions,
+        ),
+    )
+    if quota.max_sessions is not None:
+        message.max_sessions = quota.max_sessions
+    if quota.max_pending_sessions is not None:
+        message.max_pending_sessions = quota.max_pending_sessions
+    if quota.highest_priority is not None:
+        message.highest_priority = quota.highest_priority
+    return message

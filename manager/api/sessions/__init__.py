@@ -1,0 +1,1 @@
+"""Services about the life of sessions: create, read, watch, end, and templates of requests."""

@@ -1,0 +1,141 @@
+"""Between requests for sessions as messages and as leaves by path, along the descriptors of the contract; and paths of field masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from retinue.manager.server.errors import InvalidRequest, Violation
+from retinue.manager.session.core.overrides import Overrides, Path
+from retinue.manager.v1 import session_pb2 as pb
+
+MAX_MASK_PATHS, MAX_MASK_PATH = 500, 256
+# No part of what is asked for, but where it comes from.
+_REFERENCE = "template"
+_ROLES = "roles"
+_WHOLE = ("google.protobuf.Duration", "google.protobuf.Timestamp")
+
+
+def overrides_of(spec: pb.SessionSpec, path: str) -> Overrides:
+    """What a request gives, and what its override_mask names: that is removed first, and so replaced as a whole.
+
+    `path` is where the request is, in errors. Raises InvalidRequest.
+    """
+    mask = spec.template.override_mask.paths
+    removed, wrong = mask_paths(mask, f"{path}.template.override_mask")
+    seen: set[str] = set()
+    for position, role in enumerate(spec.roles):
+        if role.role in seen:
+            wrong.append((f"{path}.roles[{position}].role", "is given twice"))
+        seen.add(role.role)
+    if wrong:
+        raise InvalidRequest(wrong)
+    return Overrides(dict(_leaves(spec, ())), frozenset(removed))
+
+
+def spec_of(overrides: Overrides) -> pb.SessionSpec:
+    """The request that has these leaves."""
+    spec = pb.SessionSpec()
+    roles: dict[str, pb.RoleSpec] = {}
+    for path, value in overrides.given.items():
+        if path[0] == _ROLES:
+            if path[1] not in roles:
+                roles[path[1]] = spec.roles.add(role=path[1])
+            _set(roles[path[1]], path[2:], value)
+        else:
+            _set(spec, path, value)
+    return spec
+
+
+def mask_paths(paths: Sequence[str], mask: str) -> tuple[list[Path], list[Violation]]:
+    """The paths of a field mask in their parts, and what is wrong with them; `mask` is where it is.
+
+    A part after a map is a key, with all its dots; one after `roles` is a role. Keys may stand in backticks.
+    """
+    if len(paths) > MAX_MASK_PATHS:
+        return [], [(mask, f"must be at most {MAX_MASK_PATHS} paths")]
+    found, wrong = [], []
+    for text in paths:
+        path = _parts(text) if len(text) <= MAX_MASK_PATH else None
+        if path is None or path[0] == _REFERENCE:
+            wrong.append((mask, f"{text[:64]!r} is not the path of a field"))
+        else:
+            found.append(path)
+    return found, wrong
+
+
+def _leaves(message: Message, above: Path) -> Iterator[tuple[Path, Any]]:
+    for descriptor, value in message.ListFields():
+        path = (*above, descriptor.name)
+        if path == (_REFERENCE,):
+            continue
+        if path == (_ROLES,):
+            for role in value:
+                yield from _leaves(role, (*path, role.role))
+                yield (*path, role.role, "role"), role.role
+        elif _is_map(descriptor):
+            for key, item in value.items():
+                yield (*path, key), item
+        elif descriptor.is_repeated:
+            yield path, tuple(value)
+        elif _has_fields(descriptor):
+            yield from _leaves(value, path)
+        else:
+            yield path, value
+
+
+def _set(message: Any, path: Path, value: Any) -> None:
+    descriptor = message.DESCRIPTOR.fields_by_name[path[0]]
+    if _is_map(descriptor):
+        getattr(message, path[0])[path[1]] = value
+    elif descriptor.is_repeated:
+        getattr(message, path[0]).extend(value)
+    elif _has_fields(descriptor):
+        _set(getattr(message, path[0]), path[1:], value)
+    elif descriptor.message_type is not None:
+        getattr(message, path[0]).CopyFrom(value)
+    else:
+        setattr(message, path[0], value)
+
+
+def _parts(text: str) -> Path | None:
+    descriptor: Descriptor = pb.SessionSpec.DESCRIPTOR
+    path: list[str] = []
+    rest = text
+    while rest:
+        name, dot, rest = rest.partition(".")
+        found = descriptor.fields_by_name.get(name)
+        if found is None or (dot and not rest):
+            return None
+        path.append(name)
+        if _is_map(found):
+            if rest:
+                path.append(_key(rest))
+            rest = ""
+        elif path == [_ROLES]:
+            if rest:
+                role, dot, rest = rest.partition(".")
+                path.append(_key(role))
+            descriptor = cast("Descriptor", found.message_type)
+        elif rest:
+            if not _has_fields(found) or found.is_repeated:
+                return None
+            descriptor = cast("Descriptor", found.message_type)
+    return tuple(path) or None
+
+
+def _key(text: str) -> str:
+    quoted = len(text) > 1 and text[0] == text[-1] == "`"
+    return text[1:-1] if quoted else text
+
+
+def _is_map(descriptor: FieldDescriptor) -> bool:
+    return descriptor.message_type is not None and bool(descriptor.message_type.GetOptions().map_entry)
+
+
+def _has_fields(descriptor: FieldDescriptor) -> bool:
+    """Whether it is a message that is merged field by field."""
+    return descriptor.message_type is not None and descriptor.message_type.full_name not in _WHOLE

@@ -1,0 +1,274 @@
+"""The SessionService: translates requests, checks who may see what, and calls the lifecycle."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import grpc.aio
+
+from retinue.manager.api.sessions.acceptance import accept, draft_with_templates, with_template
+from retinue.manager.api.sessions.convert import (
+    explanation_message,
+    graph_message,
+    preview_message,
+    session_message,
+    show_unmade,
+)
+from retinue.manager.api.sessions.filters import session_terms
+from retinue.manager.api.sessions.idle import extend_session, show_checks
+from retinue.manager.api.sessions.requests import Drafted, admitted, bounded, draft_all, result_message, wrong_number
+from retinue.manager.api.sessions.watch import serve_watch
+from retinue.manager.api.visibility import find_session, full_view, sight
+from retinue.manager.scheduler import preview
+from retinue.manager.server import errors, fields, pages
+from retinue.manager.server.etags import check_etag
+from retinue.manager.server.interceptors import current_principal
+from retinue.manager.server.revisions import with_revision
+from retinue.manager.session import submit
+from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
+from retinue.manager.session.core.spec_views import SpecView
+from retinue.manager.store import dependencies, journal, requests, sessions
+from retinue.manager.store.database import Database, Transaction
+from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.recordset import Row
+from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
+from retinue.manager.v1 import session_service_pb2 as pb
+
+_MOST_WAITED_FOR = 20
+# As many as fit in the 4 MiB that clients take.
+_MAX_NODES, _MAX_EDGES = 10_000, 40_000
+
+
+class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
+    """Sessions, for their owners and for administrators."""
+
+    def __init__(
+        self,
+        database: Database,
+        tail: JournalTail,
+        *,
+        max_pending_sessions: int = DEFAULT_MAX_PENDING,
+    ) -> None:
+        """So many sessions of a user may wait unless a quota says otherwise."""
+        self._pending = PendingLimit(max_pending_sessions)
+        self._database = database
+        self._tail = tail
+
+    async def CreateSession(
+        self, request: pb.CreateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CreateSessionResponse:
+        """See the proto."""
+        principal = current_principal()
+        wrong = fields.wrong_request_id(request.request_id)
+        templated = request.spec.HasField("template")
+        if templated and wrong:
+            raise errors.InvalidRequest(wrong)
+        spec = None if templated else admitted(request.spec, principal, wrong)
+        async with self._database.transaction() as tx:
+
+            async def create() -> pb.CreateSessionResponse:
+                # A repeated request is answered as the first, whatever has become of the template.
+                asked = spec or admitted(await with_template(tx, request.spec), principal)
+                draft = submit.draft(uuid.uuid4(), principal.name, asked)
+                drafted: list[Drafted] = [draft]
+                revision = await accept(tx, drafted, [request.spec], self._pending, validate_only=request.validate_only)
+                if isinstance(drafted[0], errors.ApiError):
+                    raise drafted[0]
+                session_id = draft.session["id"]
+                parents: Sequence[Row] = ()
+                if draft.parents and not request.validate_only:
+                    parents = (await dependencies.read(tx, [session_id])).get(session_id, ())
+                shown = session_message(draft.session, draft.kernels, parents, view=SpecView.FULL)
+                response = pb.CreateSessionResponse(
+                    session=shown, revision=revision, incarnation=self._tail.incarnation
+                )
+                if request.validate_only:
+                    found = await preview.previews(tx, [draft])
+                    response.preview.CopyFrom(preview_message(found[session_id]))
+                    show_unmade(response.session, found[session_id])
+                return response
+
+            if request.validate_only:
+                return await create()
+            response = await requests.once(
+                tx, principal.name, "CreateSession", request, pb.CreateSessionResponse, create
+            )
+        self._tail.wake()
+        return response
+
+    async def BatchCreateSessions(
+        self, request: pb.BatchCreateSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.BatchCreateSessionsResponse:
+        """See the proto."""
+        principal = current_principal()
+        violations = [*wrong_number(request.specs), *fields.wrong_request_id(request.request_id)]
+        if violations:
+            raise errors.InvalidRequest(violations)
+        templated = any(spec.HasField("template") for spec in request.specs)
+        drafted = [] if templated else await asyncio.to_thread(draft_all, request.specs, principal)
+        async with self._database.transaction() as tx:
+
+            async def create() -> pb.BatchCreateSessionsResponse:
+                if templated:
+                    drafted.extend(await draft_with_templates(tx, request.specs))
+                revision = await accept(tx, drafted, request.specs, self._pending, validate_only=request.validate_only)
+                found: Mapping[uuid.UUID, preview.Preview] = {}
+                if request.validate_only:
+                    accepted = [item for item in drafted if isinstance(item, submit.Draft)]
+                    found = await preview.previews(tx, accepted)
+                results = bounded(
+                    result_message(position, item, found, shown_id=not request.validate_only)
+                    for position, item in enumerate(drafted)
+                )
+                return pb.BatchCreateSessionsResponse(
+                    results=results, revision=revision, incarnation=self._tail.incarnation
+                )
+
+            if request.validate_only:
+                return await create()
+            response = await requests.once(
+                tx, principal.name, "BatchCreateSessions", request, pb.BatchCreateSessionsResponse, create
+            )
+        self._tail.wake()
+        return response
+
+    async def GetSession(
+        self, request: pb.GetSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetSessionResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            at = await journal.head(tx)
+            session_id = await find_session(tx, request.session)
+            shown = await _shown(tx, session_id)
+            await show_checks(tx, shown)
+        return pb.GetSessionResponse(session=shown, revision=at.revision, incarnation=at.incarnation)
+
+    async def ListSessions(
+        self, request: pb.ListSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListSessionsResponse:
+        """See the proto."""
+        terms = session_terms(request.filter)
+        if request.order_by not in ("", "create_time", "create_time desc"):
+            raise errors.InvalidRequest([("order_by", "must be `create_time` or `create_time desc`")])
+        if request.view not in session_pb2.SessionView.values():
+            raise errors.InvalidRequest([("view", "must be a known view")])
+        full = request.view == session_pb2.SESSION_VIEW_FULL
+        query = ["sessions", request.filter, request.order_by, request.show_ended, full]
+        page = pages.open_page(request.page_size, request.page_token, query)
+        async with self._database.transaction() as tx:
+            at = await journal.head(tx)
+            rows, found = await sessions.list_page(
+                tx,
+                sight(),
+                terms=terms,
+                ended=request.show_ended,
+                newest_first=request.order_by != "create_time",
+                after=page.after,
+                limit=page.size + 1,
+                full=full,
+            )
+            shown = rows[: page.size]
+            kernels = await sessions.read_kernels(tx, [row["id"] for row in shown])
+            parents = await dependencies.read(tx, [row["id"] for row in shown])
+        messages = [
+            session_message(
+                row,
+                kernels.get(row["id"], []),
+                parents.get(row["id"], ()),
+                view=full_view(row["owner"]) if full else SpecView.BASIC,
+            )
+            for row in shown
+        ]
+        listed, token = page.close(
+            messages, found, lambda place: [shown[place]["create_time"].isoformat(), str(shown[place]["id"])]
+        )
+        return pb.ListSessionsResponse(
+            sessions=listed, next_page_token=token, revision=at.revision, incarnation=at.incarnation
+        )
+
+    async def GetSessionGraph(
+        self, request: pb.GetSessionGraphRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetSessionGraphResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            at = await journal.head(tx)
+            session_id = await find_session(tx, request.session)
+            # Only sessions of one owner depend on each other: who may see one may see all.
+            rows, truncated = await dependencies.read_graph(tx, session_id, _MAX_NODES, _MAX_EDGES)
+        return graph_message(rows, session_id, at, truncated=truncated)
+
+    async def TerminateSession(
+        self, request: pb.TerminateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.TerminateSessionResponse:
+        """See the proto."""
+        principal = current_principal()
+        async with self._database.transaction() as tx:
+            session_id = await find_session(tx, request.session)
+            if request.etag:
+                locked = await sessions.read(tx, [session_id], lock=True)
+                check_etag(request.etag, locked[session_id]["version"])
+            await submit.terminate(tx, session_id, by=principal.name, force=request.force)
+            # The position first: an event after it may be in the session already, and none before it is missing.
+            response = await with_revision(tx, pb.TerminateSessionResponse())
+            response.session.CopyFrom(await _shown(tx, session_id))
+        self._tail.wake()
+        return response
+
+    async def ExtendSession(
+        self, request: pb.ExtendSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ExtendSessionResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            session_id = await extend_session(tx, request)
+            response = await with_revision(tx, pb.ExtendSessionResponse())
+            response.session.CopyFrom(await _shown(tx, session_id))
+            await show_checks(tx, response.session)
+        self._tail.wake()
+        return response
+
+    async def WatchSessions(
+        self, request: pb.WatchSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.WatchSessionsResponse]:
+        """See the proto."""
+        async with aclosing(serve_watch(self._database, self._tail, request)) as responses:
+            async for response in responses:
+                yield response
+
+    async def ExplainSession(
+        self, request: pb.ExplainSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ExplainSessionResponse:
+        """See the proto."""
+        async with self._database.transaction() as tx:
+            session_id = await find_session(tx, request.session)
+            row, _ = await _read(tx, session_id)
+            parents = await dependencies.read(tx, [session_id], unsettled=True, limit=_MOST_WAITED_FOR)
+            position, length, outlook = 0, None, None
+            if row["state"] == "PENDING":
+                position = await preview.queue_position(tx, row["resource_group"], session_id)
+                length = await sessions.queue_length(tx, row["resource_group"])
+                outlook = await preview.outlook(tx, row)
+        message = explanation_message(row, position, parents.get(session_id, ()))
+        if length is not None and outlook is not None:
+            message.queue_length = length
+            message.would_start_with.extend(outlook.what_if.hints)
+            message.would_start_with.extend(f"resource group {name}" for name in outlook.elsewhere)
+            message.agents.extend(pb.AgentCount(cause=cause, number=number) for cause, number in outlook.what_if.agents)
+            if outlook.after is not None:
+                message.estimated_start_time.FromNanoseconds(time.time_ns() + round(outlook.after * 1e9))
+        return message
+
+
+async def _shown(tx: Transaction, session_id: uuid.UUID) -> session_pb2.Session:
+    row, kernels = await _read(tx, session_id)
+    parents = (await dependencies.read(tx, [session_id])).get(session_id, ())
+    return session_message(row, kernels, parents, view=full_view(row["owner"]))
+
+
+async def _read(tx: Transaction, session_id: uuid.UUID) -> tuple[Row, list[Row]]:
+    row = (await sessions.read(tx, [session_id]))[session_id]
+    return row, (await sessions.read_kernels(tx, [session_id]))[session_id]

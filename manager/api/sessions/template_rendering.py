@@ -1,0 +1,134 @@
+"""Which template a request means, whether the caller may read it, and what a request is with its template under it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from google.protobuf import json_format
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from retinue.manager.api.sessions.override_convert import overrides_of, spec_of
+from retinue.manager.server import errors
+from retinue.manager.server.fields import parse_uuid
+from retinue.manager.server.interceptors import current_principal
+from retinue.manager.session.core.overrides import Overrides
+from retinue.manager.store import templates
+from retinue.manager.store.recordset import Row
+from retinue.manager.v1 import session_pb2
+
+# In one request: few bytes may name a template of many.
+MAX_TEMPLATES = 100
+MAX_RENDERED_BYTES = 8 * 1024 * 1024
+
+Rendered: TypeAlias = session_pb2.SessionSpec | errors.ApiError
+# Name or id, project, version.
+_Key: TypeAlias = tuple[str, str, int]
+
+
+def scope(project: str = "") -> templates.Scope:
+    """The templates that the caller may read, of one project only if that is given. Raises ProjectDenied."""
+    principal = current_principal()
+    if not project:
+        return templates.Scope(None if principal.is_admin else principal.projects)
+    if not principal.is_admin and project not in principal.projects:
+        raise errors.ProjectDenied(project)
+    return templates.Scope((project,))
+
+
+async def find_template(
+    tx: AsyncSession, reference: str, project: str, *, version: int = 0, deleted: bool = False, lock: bool = False
+) -> Row:
+    """The version of a template that a name or an id means; with `deleted`, by its id also one that is gone.
+
+    Raises NotFound, also for what the caller may not read, ProjectDenied, and InvalidRequest when several projects have the name.
+    """
+    if version < 0:
+        raise errors.InvalidRequest([("version", "must not be negative")])
+    seen, row = scope(project), None
+    if (by_id := parse_uuid(reference)) is not None:
+        row = await templates.read(tx, by_id, seen, version=version, lock=lock)
+    if row is None and "\0" not in reference:
+        found = await templates.named(tx, reference, seen)
+        if len(found) > 1 and found[1]["project"] is not None:
+            raise errors.InvalidRequest([("project", "is required: templates of several projects have this name")])
+        if found:
+            row = await templates.read(tx, found[0]["id"], seen, version=version, lock=lock)
+    if row is None or (row["delete_time"] is not None and not deleted):
+        raise errors.NotFound("template", reference if version == 0 else f"{reference} in version {version}")
+    return row
+
+
+def stored_spec(row: Row) -> session_pb2.SessionSpec:
+    """The partial request of a version."""
+    return json_format.ParseDict(row["spec"], session_pb2.SessionSpec(), ignore_unknown_fields=True)
+
+
+async def render(tx: AsyncSession, messages: Sequence[session_pb2.SessionSpec]) -> list[Rendered]:
+    """Requests with their templates under them, those without one as they are; or why there is none.
+
+    Raises InvalidRequest when there is too much of it.
+    """
+    found: dict[_Key, Row | errors.ApiError] = {}
+    for message in messages:
+        if message.HasField("template") and (key := _key(message)) not in found:
+            if len(found) == MAX_TEMPLATES:
+                raise errors.InvalidRequest([("specs", f"must be of at most {MAX_TEMPLATES} templates")])
+            found[key] = await _look_up(tx, message)
+    return await asyncio.to_thread(_render_all, messages, found)
+
+
+def _key(message: session_pb2.SessionSpec) -> _Key:
+    reference = message.template
+    return reference.name, reference.project or message.project, reference.version
+
+
+async def _look_up(tx: AsyncSession, message: session_pb2.SessionSpec) -> Row | errors.ApiError:
+    name, project, version = _key(message)
+    if not name:
+        return errors.InvalidRequest([("spec.template.name", "is required")])
+    try:
+        return await find_template(tx, name, project, version=version)
+    except errors.InvalidRequest as error:
+        return errors.InvalidRequest([(f"spec.template.{path}", text) for path, text in error.violations])
+    except errors.ApiError as error:
+        return error
+
+
+def _render_all(
+    messages: Sequence[session_pb2.SessionSpec], found: Mapping[_Key, Row | errors.ApiError]
+) -> list[Rendered]:
+    bases: dict[_Key, tuple[Overrides, int]] = {}
+    for key, row in found.items():
+        if not isinstance(row, errors.ApiError):
+            spec = stored_spec(row)
+            bases[key] = overrides_of(spec, "spec"), spec.ByteSize()
+    sizes = (bases[_key(message)][1] for message in messages if message.HasField("template") and _key(message) in bases)
+    if sum(sizes) > MAX_RENDERED_BYTES:
+        raise errors.InvalidRequest([("specs", f"must be at most {MAX_RENDERED_BYTES} bytes with their templates")])
+    rendered: list[Rendered] = []
+    for message in messages:
+        if not message.HasField("template"):
+            rendered.append(message)
+            continue
+        row = found[_key(message)]
+        if isinstance(row, errors.ApiError):
+            rendered.append(row)
+            continue
+        try:
+            rendered.append(_rendered(row, bases[_key(message)][0], message))
+        except errors.ApiError as error:
+            rendered.append(error)
+    return rendered
+
+
+def _rendered(row: Row, base: Overrides, message: session_pb2.SessionSpec) -> session_pb2.SessionSpec:
+    made = spec_of(base.then(overrides_of(message, "spec")))
+    made.project = made.project or row["project"] or ""
+    made.template.CopyFrom(
+        session_pb2.TemplateReference(
+            id=str(row["id"]), name=row["name"], project=row["project"] or "", version=row["version"]
+        )
+    )
+    return made

@@ -1,0 +1,140 @@
+"""WatchSessions: the journal as its reader may see it, from a revision on."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+
+from retinue.manager.api.sessions.event_convert import event_message
+from retinue.manager.api.sessions.filters import session_terms
+from retinue.manager.api.visibility import sight
+from retinue.manager.server import errors
+from retinue.manager.server.filters import Term
+from retinue.manager.server.pages import fitting
+from retinue.manager.session.core.states import ENDED_SESSION_STATES
+from retinue.manager.store import journal, sessions
+from retinue.manager.store.database import Database
+from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.v1 import session_pb2
+from retinue.manager.v1 import session_service_pb2 as pb
+
+BOOKMARK_SECONDS = 10.0
+# Sessions whose match a stream remembers.
+_MAX_KNOWN = 10_000
+
+
+async def serve_watch(
+    database: Database, tail: JournalTail, request: pb.WatchSessionsRequest
+) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
+    """Serves one stream."""
+    only = _session_id(request.session_id)
+    if request.until_ended and only is None:
+        raise errors.InvalidRequest([("until_ended", "needs session_id")])
+    terms = session_terms(request.filter, fixed=True)
+    if terms and only is not None:
+        raise errors.InvalidRequest([("filter", "has no place beside session_id")])
+    if request.after_revision < 0:
+        raise errors.InvalidRequest([("after_revision", "must not be negative")])
+    seeing, matches = sight(), _Matches(database, terms)
+    over = False
+    async with database.transaction() as tx:
+        newest, oldest, incarnation = await journal.head(tx)
+        resumed = request.HasField("after_revision")
+        after = newest if not resumed else request.after_revision or oldest
+        seen = None
+        if only is not None:
+            seen = (await sessions.read(tx, [only])).get(only)
+            if seen is None or not seeing.sees(seen["owner"], seen["project"]):
+                raise errors.NotFound("session", request.session_id)
+        # Refuses a revision that is gone or not there yet before the stream begins. After the state: of a session that ends between the
+        # two, the end is still to be sent.
+        known = request.incarnation if resumed else ""
+        rest = await journal.read(tx, after, 1, session_id=only, incarnation=known)
+        over = seen is not None and seen["state"] in ENDED_SESSION_STATES and not rest.events
+    yield pb.WatchSessionsResponse(revision=after, incarnation=incarnation)
+    if request.until_ended and over:
+        return
+    async with aclosing(_portions(tail, after, only)) as portions:
+        async for revision, events in portions:
+            visible = [event for event in events if seeing.sees(event.owner, event.project)]
+            if terms:
+                visible = await matches.of(visible)
+            for response in split(revision, incarnation, [event_message(event) for event in visible]):
+                yield response
+            if request.until_ended and any(_ends_session(event) for event in visible):
+                return
+
+
+class _Matches:
+    """Which sessions a filter lets through; what it compares does not change in their lives."""
+
+    def __init__(self, database: Database, terms: Sequence[Term]) -> None:
+        self._database = database
+        self._terms = terms
+        self._known: dict[uuid.UUID, bool] = {}
+
+    async def of(self, events: Sequence[journal.Event]) -> list[journal.Event]:
+        """Returns the events of sessions that match."""
+        unknown = {event.session_id for event in events} - self._known.keys()
+        if unknown:
+            if len(self._known) > _MAX_KNOWN:
+                self._known.clear()
+                unknown = {event.session_id for event in events}
+            async with self._database.transaction() as tx:
+                found = await sessions.matching(tx, self._terms, unknown)
+            self._known |= {session_id: session_id in found for session_id in unknown}
+        return [event for event in events if self._known[event.session_id]]
+
+
+def split(
+    revision: int, incarnation: str, events: Sequence[session_pb2.SessionEvent]
+) -> Iterator[pb.WatchSessionsResponse]:
+    """Returns events up to a revision as responses of bounded size, at least one; each says up to where it goes."""
+    rest = list(events)
+    while len(part := rest[: fitting(event.ByteSize() for event in rest)]) < len(rest):
+        yield pb.WatchSessionsResponse(revision=part[-1].revision, incarnation=incarnation, events=part)
+        rest = rest[len(part) :]
+    yield pb.WatchSessionsResponse(revision=revision, incarnation=incarnation, events=rest)
+
+
+async def _portions(
+    tail: JournalTail, after: int, only: uuid.UUID | None
+) -> AsyncGenerator[tuple[int, Sequence[journal.Event]], None]:
+    """Portions of the journal; without events it is a bookmark, after 10 s of silence at the latest."""
+    revision = after
+    following = tail.follow(after)
+    upcoming: asyncio.Future[Sequence[journal.Event]] | None = None
+    silent_since = asyncio.get_running_loop().time()
+    try:
+        while True:
+            upcoming = upcoming or asyncio.ensure_future(anext(following))
+            pause = max(0.0, silent_since + BOOKMARK_SECONDS - asyncio.get_running_loop().time())
+            await asyncio.wait((upcoming,), timeout=pause)
+            events: Sequence[journal.Event] = ()
+            if upcoming.done():
+                portion, upcoming = upcoming.result(), None
+                revision = portion[-1].revision
+                events = [event for event in portion if only is None or event.session_id == only]
+            if events or asyncio.get_running_loop().time() - silent_since >= BOOKMARK_SECONDS:
+                silent_since = asyncio.get_running_loop().time()
+                yield revision, events
+    finally:
+        if upcoming is not None:
+            upcoming.cancel()
+            await asyncio.gather(upcoming, return_exceptions=True)
+        await following.aclose()
+
+
+def _session_id(text: str) -> uuid.UUID | None:
+    if not text:
+        return None
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise errors.InvalidRequest([("session_id", "must be a UUID")]) from None
+
+
+def _ends_session(event: journal.Event) -> bool:
+    return event.kind == "SESSION_MOVED" and event.payload["to"] in ENDED_SESSION_STATES

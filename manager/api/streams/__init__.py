@@ -1,0 +1,1 @@
+"""Services that reach into running kernels: commands, code, files, ports, output, usage."""

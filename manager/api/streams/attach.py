@@ -1,0 +1,131 @@
+"""Attach: checks the first step, finds the kernel, and passes all steps on to its agent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.access import kernel_locator
+from retinue.manager.access.access_log import Way
+from retinue.manager.agent_rpc.relay import Forwarder
+from retinue.manager.api.visibility import find_session, note_entrance
+from retinue.manager.server import errors
+from retinue.manager.server.first_request import first_request
+from retinue.manager.server.interceptors import current_principal
+from retinue.manager.session.core.admission import wrong_command, wrong_environment
+from retinue.manager.store.database import Database
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import terminal_pb2
+
+_log = logging.getLogger(__name__)
+
+MAX_INPUT_BYTES = 64 * 1024
+MAX_PATH_BYTES = 4096
+MAX_TERMINAL = 1000
+SIGNALS = ("INT", "TERM", "KILL", "HUP", "QUIT", "USR1", "USR2", "STOP", "CONT", "TSTP", "WINCH", "ALRM")
+
+
+async def serve_attach(
+    database: Database, forwarder: Forwarder, requests: AsyncIterator[pb.AttachRequest]
+) -> AsyncGenerator[pb.AttachResponse, None]:
+    """Serves one stream."""
+    start = await _first(requests)
+    hostname = start.hostname or "main1"
+    async with database.transaction() as tx:
+        session_id = await find_session(tx, start.session, owner_only=True)
+        place = await kernel_locator.running_place(tx, session_id, hostname)
+        await note_entrance(tx, session_id, Way.ATTACH, hostname)
+    # What it runs is not told: commands hold secrets.
+    _log.info("%s attaches to kernel %s of session %s", current_principal().name, hostname, session_id)
+    steps = _steps(place.attempt_id, start, requests)
+    async with aclosing(forwarder.exchange(place, lambda stub: stub.Attach, steps)) as responses:
+        async for response in responses:
+            yield _response(response, hostname)
+
+
+async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:
+    request = await first_request(anext(requests), "start")
+    if violations := wrong_start(request.start):
+        raise errors.InvalidRequest(violations)
+    return request.start
+
+
+def wrong_start(start: pb.AttachStart) -> list[errors.Violation]:
+    """What is wrong with a first step: (field path, description)."""
+    violations = [
+        *wrong_command(tuple(start.command), "start.command"),
+        *wrong_environment(start.environment, "start.environment"),
+    ]
+    directory = start.working_directory
+    if directory and (not directory.startswith("/") or "\0" in directory or len(directory.encode()) > MAX_PATH_BYTES):
+        violations.append(("start.working_directory", f"must be an absolute path of at most {MAX_PATH_BYTES} bytes"))
+    if start.HasField("terminal"):
+        violations += _wrong_size(start.terminal, "start.terminal")
+    return violations
+
+
+def _wrong_size(size: terminal_pb2.TerminalSize, path: str) -> list[errors.Violation]:
+    sizes = (("rows", size.rows), ("columns", size.columns))
+    return [
+        (f"{path}.{name}", f"must be from 1 to {MAX_TERMINAL}")
+        for name, value in sizes
+        if not 1 <= value <= MAX_TERMINAL
+    ]
+
+
+async def _steps(
+    attempt_id: str, start: pb.AttachStart, requests: AsyncIterator[pb.AttachRequest]
+) -> AsyncIterator[agent_pb.AttachRequest]:
+    yield agent_pb.AttachRequest(
+        start=agent_pb.AttachStart(
+            attempt_id=attempt_id,
+            command=start.command,
+            environment=start.environment,
+            directory=start.working_directory,
+            terminal=_size(start.terminal) if start.HasField("terminal") else None,
+        )
+    )
+    async for request in requests:
+        yield agent_step(request)
+
+
+def agent_step(request: pb.AttachRequest) -> agent_pb.AttachRequest:
+    """A step after the first as the agent gets it. Raises InvalidRequest."""
+    match request.WhichOneof("step"):
+        case "stdin":
+            if len(request.stdin) > MAX_INPUT_BYTES:
+                raise errors.InvalidRequest([("stdin", f"must be at most {MAX_INPUT_BYTES} bytes")])
+            return agent_pb.AttachRequest(stdin=request.stdin)
+        case "end_of_input":
+            return agent_pb.AttachRequest(end_of_input=terminal_pb2.EndOfInput())
+        case "resize":
+            if violations := _wrong_size(request.resize, "resize"):
+                raise errors.InvalidRequest(violations)
+            return agent_pb.AttachRequest(resize=_size(request.resize))
+        case "signal":
+            name = request.signal.removeprefix("SIG")
+            if name not in SIGNALS:
+                raise errors.InvalidRequest([("signal", f"must be one of {', '.join(SIGNALS)}")])
+            return agent_pb.AttachRequest(signal=name)
+        case "start":
+            raise errors.InvalidRequest([("start", "must come once")])
+        case _:
+            raise errors.InvalidRequest([("step", "is required")])
+
+
+def _size(size: terminal_pb2.TerminalSize) -> terminal_pb2.TerminalSize:
+    return terminal_pb2.TerminalSize(rows=size.rows, columns=size.columns)
+
+
+def _response(response: agent_pb.AttachResponse, hostname: str) -> pb.AttachResponse:
+    match response.WhichOneof("step"):
+        case "started":
+            return pb.AttachResponse(started=pb.AttachStarted(hostname=hostname))
+        case "stdout":
+            return pb.AttachResponse(stdout=response.stdout)
+        case "stderr":
+            return pb.AttachResponse(stderr=response.stderr)
+        case _:
+            return pb.AttachResponse(exited=terminal_pb2.CommandExited(exit_code=response.exited.exit_code))

@@ -1,0 +1,197 @@
+"""ExecuteCode: checks every step, finds `main1`, and passes all steps on to its agent."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractContextManager, ExitStack, aclosing
+
+from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.access import kernel_locator
+from retinue.manager.access.access_log import Way
+from retinue.manager.agent_rpc.relay import Forwarder
+from retinue.manager.api.visibility import find_session, note_entrance
+from retinue.manager.server import errors
+from retinue.manager.server.first_request import first_request
+from retinue.manager.server.interceptors import current_principal
+from retinue.manager.session.core import features
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.store import sessions
+from retinue.manager.store.database import Database
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import code_pb2
+
+_log = logging.getLogger(__name__)
+
+MAX_CODE_BYTES = 1 << 20
+MAX_TEXT_BYTES = 64 * 1024
+MAX_LANGUAGE = 64
+MAX_TIMEOUT_SECONDS = 30 * 24 * 3600
+KERNEL = "main1"
+
+
+async def serve_code(
+    database: Database, forwarder: Forwarder, requests: AsyncIterator[pb.ExecuteCodeRequest]
+) -> AsyncGenerator[pb.ExecuteCodeResponse, None]:
+    """Serves one stream."""
+    opening = await _first(requests)
+    language = opening.language or "python"
+    async with database.transaction() as tx:
+        session_id = await find_session(tx, opening.session, owner_only=True)
+        kind = SessionType((await sessions.read(tx, [session_id]))[session_id]["type"])
+        feature = features.Feature.CODE_EXECUTION
+        if not features.has(kind, feature):
+            raise errors.FeatureUnavailable(
+                f"a session of type {kind.lower()} has no {feature}",
+                f"session_type/{kind.lower()}",
+                {"feature": feature.name},
+            )
+        place = await kernel_locator.running_place(tx, session_id, KERNEL)
+        await note_entrance(tx, session_id, Way.CODE, KERNEL)
+    # What it runs is not told: code holds secrets.
+    _log.info("%s runs code in session %s", current_principal().name, session_id)
+    steps = _steps(agent_pb.CodeOpen(attempt_id=place.attempt_id, language=language), requests)
+    running = RunningCode(lambda: forwarder.hold(place))
+    async with aclosing(forwarder.exchange(place, lambda stub: stub.ExecuteCode, steps)) as responses:
+        with running:
+            async for response in responses:
+                match response.WhichOneof("step"):
+                    case "opened":
+                        running.opened()
+                        yield pb.ExecuteCodeResponse(opened=pb.CodeOpened(language=language))
+                    case "events":
+                        running.note(response.events)
+                        yield pb.ExecuteCodeResponse(events=response.events)
+                    case "completions":
+                        yield pb.ExecuteCodeResponse(completions=response.completions)
+
+
+class RunningCode:
+    """Runs that a stream was told of and that are not over: while there are any, or the stream is being opened, the session is in use, also
+    when nothing is printed.
+    """
+
+    def __init__(self, hold: Callable[[], AbstractContextManager[None]]) -> None:
+        self._hold = hold
+        # The empty id is that of the opening.
+        self._runs = {""}
+        self._held = ExitStack()
+
+    def opened(self) -> None:
+        """The stream takes runs."""
+        self._runs.discard("")
+        self._let_go()
+
+    def note(self, events: code_pb2.CodeEvents) -> None:
+        """Something happened in runs."""
+        for event in events.events:
+            if event.HasField("finished"):
+                self._runs.discard(event.run_id)
+            else:
+                if not self._runs:
+                    self._held.enter_context(self._hold())
+                self._runs.add(event.run_id)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if not self._runs:
+            self._held.close()
+
+    def __enter__(self) -> None:
+        self._held.enter_context(self._hold())
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+
+async def _first(requests: AsyncIterator[pb.ExecuteCodeRequest]) -> pb.CodeOpen:
+    request = await first_request(anext(requests), "open")
+    language = request.open.language
+    if len(language) > MAX_LANGUAGE or not language.isprintable() or "/" in language:
+        raise errors.InvalidRequest([("open.language", f"must be a name of at most {MAX_LANGUAGE} characters")])
+    return request.open
+
+
+async def _steps(
+    opening: agent_pb.CodeOpen, requests: AsyncIterator[pb.ExecuteCodeRequest]
+) -> AsyncIterator[agent_pb.ExecuteCodeRequest]:
+    yield agent_pb.ExecuteCodeRequest(open=opening)
+    async for request in requests:
+        if violations := wrong_step(request):
+            raise errors.InvalidRequest(violations)
+        yield agent_step(request)
+
+
+def agent_step(request: pb.ExecuteCodeRequest) -> agent_pb.ExecuteCodeRequest:
+    """A step after the first as the agent gets it."""
+    match request.WhichOneof("step"):
+        case "run":
+            return agent_pb.ExecuteCodeRequest(run=request.run)
+        case "resume":
+            return agent_pb.ExecuteCodeRequest(resume=request.resume)
+        case "input":
+            return agent_pb.ExecuteCodeRequest(input=request.input)
+        case "interrupt":
+            return agent_pb.ExecuteCodeRequest(interrupt=request.interrupt)
+        case _:
+            return agent_pb.ExecuteCodeRequest(complete=request.complete)
+
+
+def wrong_step(request: pb.ExecuteCodeRequest) -> list[errors.Violation]:
+    """What is wrong with a step after the first: (field path, description)."""
+    found: list[errors.Violation] = []
+    match request.WhichOneof("step"):
+        case "run":
+            found = _wrong_run(request.run)
+        case "resume":
+            found = _wrong_id(request.resume.run_id, "resume.run_id")
+            if request.resume.offset < 0:
+                found.append(("resume.offset", "is negative"))
+        case "input":
+            found = _wrong_id(request.input.run_id, "input.run_id")
+            found += _too_long(request.input.value, "input.value", MAX_TEXT_BYTES)
+        case "interrupt":
+            # Without one it is for whatever runs.
+            found = _wrong_id(request.interrupt.run_id, "interrupt.run_id") if request.interrupt.run_id else []
+        case "complete":
+            found = _too_long(request.complete.code, "complete.code", MAX_CODE_BYTES)
+            if not 0 <= request.complete.cursor <= len(request.complete.code):
+                found.append(("complete.cursor", "must be within the code"))
+        case "open":
+            found = [("open", "must come once")]
+        case _:
+            found = [("step", "is required")]
+    return found
+
+
+def _wrong_run(run: code_pb2.CodeRun) -> list[errors.Violation]:
+    found = _wrong_id(run.run_id, "run.run_id") if run.run_id else []
+    match run.WhichOneof("program"):
+        case "code":
+            found += _too_long(run.code, "run.code", MAX_CODE_BYTES)
+        case "batch":
+            commands = (("clean", run.batch.clean), ("build", run.batch.build), ("exec", run.batch.exec))
+            for name, command in commands:
+                found += _too_long(command, f"run.batch.{name}", MAX_TEXT_BYTES)
+                if "\0" in command:
+                    found.append((f"run.batch.{name}", "must not hold NUL"))
+            if not any(command for _, command in commands):
+                found.append(("run.batch", "must have a command"))
+        case _:
+            found.append(("run.program", "is required"))
+    if run.HasField("timeout") and not 0 < run.timeout.ToNanoseconds() <= MAX_TIMEOUT_SECONDS * 10**9:
+        found.append(("run.timeout", "must be from more than 0 to 30 days"))
+    return found
+
+
+def _wrong_id(text: str, path: str) -> list[errors.Violation]:
+    try:
+        plain = str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        plain = False
+    return [] if plain else [(path, "must be a UUID")]
+
+
+def _too_long(text: str, path: str, most: int) -> list[errors.Violation]:
+    return [(path, f"must be at most {most} bytes")] if len(text.encode()) > most else []

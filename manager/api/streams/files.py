@@ -1,0 +1,171 @@
+"""UploadFiles, DownloadFiles, ListFiles: checks the request, finds the kernel, and passes all steps on to its agent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.access import kernel_locator
+from retinue.manager.access.access_log import Way
+from retinue.manager.agent_rpc.dialer import Purpose
+from retinue.manager.agent_rpc.relay import Forwarder, Place
+from retinue.manager.api.visibility import find_session, note_entrance
+from retinue.manager.server import errors
+from retinue.manager.server.first_request import first_request
+from retinue.manager.server.interceptors import current_principal
+from retinue.manager.store.database import Database
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.types.v1 import file_pb2
+
+_log = logging.getLogger(__name__)
+
+MAX_DATA_BYTES = 1 << 20
+MAX_PATH_BYTES, MAX_PART_BYTES, MAX_PARTS = 4096, 255, 100
+MAX_FILES = 1000
+MAX_MODE = 0o777
+DIGEST_BYTES = 32
+
+
+async def serve_upload(
+    database: Database, forwarder: Forwarder, requests: AsyncIterator[pb.UploadFilesRequest]
+) -> AsyncGenerator[pb.UploadFilesResponse, None]:
+    """Serves one stream."""
+    start = (await first_request(anext(requests), "start")).start
+    place = await _place(database, start.session, start.hostname, Way.UPLOAD)
+    _log.info("%s uploads files to attempt %s", current_principal().name, place.attempt_id)
+    steps = _steps(place.attempt_id, requests)
+    async with aclosing(forwarder.exchange(place, lambda stub: stub.UploadFiles, steps, Purpose.FILES)) as responses:
+        async for response in responses:
+            if response.HasField("ready"):
+                yield pb.UploadFilesResponse(ready=response.ready)
+            else:
+                yield pb.UploadFilesResponse(stored=response.stored)
+
+
+async def serve_download(
+    database: Database, forwarder: Forwarder, request: pb.DownloadFilesRequest
+) -> AsyncGenerator[pb.DownloadFilesResponse, None]:
+    """Serves one stream."""
+    if violations := wrong_ranges(request):
+        raise errors.InvalidRequest(violations)
+    place = await _place(database, request.session, request.hostname, Way.DOWNLOAD)
+    _log.info("%s downloads files of attempt %s", current_principal().name, place.attempt_id)
+    asked = agent_pb.DownloadFilesRequest(attempt_id=place.attempt_id, files=request.files)
+    async with aclosing(forwarder.stream(place, lambda stub: stub.DownloadFiles, asked, Purpose.FILES)) as responses:
+        async for response in responses:
+            match response.WhichOneof("step"):
+                case "begin":
+                    yield pb.DownloadFilesResponse(begin=response.begin)
+                case "data":
+                    yield pb.DownloadFilesResponse(data=response.data)
+                case "end":
+                    yield pb.DownloadFilesResponse(end=response.end)
+                case _:
+                    yield pb.DownloadFilesResponse(skipped=response.skipped)
+
+
+async def serve_list(
+    database: Database, forwarder: Forwarder, request: pb.ListFilesRequest
+) -> AsyncGenerator[pb.ListFilesResponse, None]:
+    """Serves one stream."""
+    if request.path and (violation := wrong_path(request.path)):
+        raise errors.InvalidRequest([("path", violation)])
+    place = await _place(database, request.session, request.hostname)
+    asked = agent_pb.ListFilesRequest(attempt_id=place.attempt_id, path=request.path, recursive=request.recursive)
+    async with aclosing(forwarder.stream(place, lambda stub: stub.ListFiles, asked, Purpose.FILES)) as responses:
+        async for response in responses:
+            yield pb.ListFilesResponse(entries=response.entries)
+
+
+async def _place(database: Database, session: str, hostname: str, way: Way | None = None) -> Place:
+    hostname = hostname or "main1"
+    async with database.transaction() as tx:
+        session_id = await find_session(tx, session, owner_only=True)
+        place = await kernel_locator.running_place(tx, session_id, hostname)
+        if way is not None:
+            await note_entrance(tx, session_id, way, hostname)
+        return place
+
+
+async def _steps(
+    attempt_id: str, requests: AsyncIterator[pb.UploadFilesRequest]
+) -> AsyncIterator[agent_pb.UploadFilesRequest]:
+    yield agent_pb.UploadFilesRequest(attempt_id=attempt_id)
+    async for request in requests:
+        yield agent_step(request)
+
+
+def agent_step(request: pb.UploadFilesRequest) -> agent_pb.UploadFilesRequest:
+    """A step after the first as the agent gets it. Raises InvalidRequest."""
+    match request.WhichOneof("step"):
+        case "file":
+            if violations := wrong_file(request.file):
+                raise errors.InvalidRequest(violations)
+            return agent_pb.UploadFilesRequest(file=request.file)
+        case "data":
+            if len(request.data) > MAX_DATA_BYTES:
+                raise errors.InvalidRequest([("data", f"must be at most {MAX_DATA_BYTES} bytes")])
+            return agent_pb.UploadFilesRequest(data=request.data)
+        case "directory":
+            if violations := wrong_new("directory", request.directory.path, request.directory.mode):
+                raise errors.InvalidRequest(violations)
+            return agent_pb.UploadFilesRequest(directory=request.directory)
+        case "start":
+            raise errors.InvalidRequest([("start", "must come once")])
+        case _:
+            raise errors.InvalidRequest([("step", "is required")])
+
+
+def wrong_file(new: file_pb2.NewFile) -> list[errors.Violation]:
+    """What is wrong with an announced file: (field path, description)."""
+    violations = wrong_new("file", new.path, new.mode)
+    if new.size < 0:
+        violations.append(("file.size", "must not be negative"))
+    if new.sha256 and len(new.sha256) != DIGEST_BYTES:
+        violations.append(("file.sha256", f"must be {DIGEST_BYTES} bytes"))
+    if new.resume and not new.sha256:
+        violations.append(("file.resume", "needs sha256"))
+    return violations
+
+
+def wrong_new(field: str, path: str, mode: int) -> list[errors.Violation]:
+    """What is wrong with path and permissions of what is to be made."""
+    violations = [(f"{field}.path", violation)] if (violation := wrong_path(path)) else []
+    if mode > MAX_MODE:
+        violations.append((f"{field}.mode", "must be nine bits of permissions"))
+    return violations
+
+
+def wrong_ranges(request: pb.DownloadFilesRequest) -> list[errors.Violation]:
+    """What is wrong with what is to be read."""
+    if not 1 <= len(request.files) <= MAX_FILES:
+        return [("files", f"must be 1 to {MAX_FILES}")]
+    violations: list[errors.Violation] = []
+    for number, wanted in enumerate(request.files):
+        if violation := wrong_path(wanted.path):
+            violations.append((f"files[{number}].path", violation))
+        if wanted.offset < 0:
+            violations.append((f"files[{number}].offset", "must not be negative"))
+    return violations
+
+
+def wrong_path(path: str) -> str:
+    """Why a path cannot be one beneath a work directory; empty when it can."""
+    parts = path.rstrip("/").split("/")
+    rules = (
+        (bool(path), "is required"),
+        (not path.startswith("/"), "must be relative to the work directory"),
+        ("\0" not in path, "must not hold NUL"),
+        (not {"", ".", ".."}.intersection(parts), "must not hold `.`, `..` or empty parts"),
+        (
+            len(path.encode()) <= MAX_PATH_BYTES and len(parts) <= MAX_PARTS,
+            f"must be at most {MAX_PATH_BYTES} bytes and {MAX_PARTS} parts",
+        ),
+        (
+            all(len(part.encode()) <= MAX_PART_BYTES for part in parts),
+            f"must have at most {MAX_PART_BYTES} bytes in a part",
+        ),
+    )
+    return next((text for holds, text in rules if not holds), "")

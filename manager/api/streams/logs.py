@@ -1,0 +1,78 @@
+"""StreamLogs: the output of kernels, of one or of all of them as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+
+from retinue.manager.agent_rpc.output import OutputPastEndError
+from retinue.manager.agent_rpc.relay import Forwarder
+from retinue.manager.api.sessions.requests import log_span
+from retinue.manager.api.visibility import find_session
+from retinue.manager.controllers.log_collector import read_output
+from retinue.manager.server import errors
+from retinue.manager.store import sessions
+from retinue.manager.store.database import Database
+from retinue.manager.v1 import kernel_service_pb2 as pb
+
+
+async def serve_logs(
+    database: Database, forwarder: Forwarder, request: pb.StreamLogsRequest
+) -> AsyncGenerator[pb.StreamLogsResponse, None]:
+    """Serves one stream."""
+    span = log_span(request)
+    async with database.transaction() as tx:
+        session_id = await find_session(tx, request.session, owner_only=True)
+        kernels = (await sessions.read_kernels(tx, [session_id]))[session_id]
+    wanted = {kernel["hostname"]: kernel["id"] for kernel in kernels}
+    if not request.all:
+        hostname = request.hostname or "main1"
+        if hostname not in wanted:
+            raise errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
+        wanted = {hostname: wanted[hostname]}
+
+    def read(kernel_id: uuid.UUID) -> AsyncIterator[tuple[int, int, bytes]]:
+        return read_output(database, forwarder, kernel_id, span, epoch=request.epoch, follow=request.follow)
+
+    try:
+        async with aclosing(_outputs(read, wanted)) as pieces:
+            async for piece in pieces:
+                yield piece
+    except OutputPastEndError as error:
+        raise errors.OffsetPastEnd(error.size) from error
+
+
+async def _outputs(
+    read: Callable[[uuid.UUID], AsyncIterator[tuple[int, int, bytes]]], wanted: Mapping[str, uuid.UUID]
+) -> AsyncGenerator[pb.StreamLogsResponse, None]:
+    """Output of several kernels as it comes."""
+    # Pieces; None when one kernel is done; what went wrong.
+    arrivals: asyncio.Queue[pb.StreamLogsResponse | Exception | None] = asyncio.Queue(maxsize=16)
+
+    async def pump(hostname: str, kernel_id: uuid.UUID) -> None:
+        try:
+            async for number, start, data in read(kernel_id):
+                piece = pb.StreamLogsResponse(hostname=hostname, epoch=number, offset=start, data=data)
+                await arrivals.put(piece)
+        except Exception as error:  # noqa: BLE001  # raised again by the reader of the queue
+            await arrivals.put(error)
+        else:
+            await arrivals.put(None)
+
+    tasks = [asyncio.create_task(pump(hostname, kernel_id)) for hostname, kernel_id in wanted.items()]
+    going = len(wanted)
+    try:
+        while going:
+            arrival = await arrivals.get()
+            if isinstance(arrival, Exception):
+                raise arrival
+            if arrival is None:
+                going -= 1
+            else:
+                yield arrival
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,89 @@
+"""StreamStats: what kernels use, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import uuid
+from collections.abc import AsyncGenerator
+
+from retinue.agent.v1 import agent_service_pb2 as agent_pb
+from retinue.manager.agent_rpc.relay import Forwarder, Place
+from retinue.manager.agent_rpc.stats import StatsReader
+from retinue.manager.api.visibility import find_session, sight
+from retinue.manager.dispatch.desired_state import attempt_id
+from retinue.manager.server.fields import Violations
+from retinue.manager.session.core.states import ENDED_SESSION_STATES
+from retinue.manager.store import attempts, sessions
+from retinue.manager.store.database import Database
+from retinue.manager.store.recordset import Row
+from retinue.manager.v1 import kernel_service_pb2 as pb
+
+SHORTEST, LONGEST = dt.timedelta(seconds=1), dt.timedelta(hours=1)
+DEFAULT_SECONDS = 2.0
+MOST_KERNELS = 2000
+# Seconds that an agent may take to answer.
+ANSWER_SECONDS = 3.0
+
+
+async def serve_stats(
+    database: Database, forwarder: Forwarder, request: pb.StreamStatsRequest
+) -> AsyncGenerator[pb.StreamStatsResponse, None]:
+    """Serves one stream."""
+    seconds = _interval(request)
+    session_id: uuid.UUID | None = None
+    if request.session:
+        async with database.transaction() as tx:
+            session_id = await find_session(tx, request.session)
+    reader = StatsReader(forwarder.dialer)
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    try:
+        while True:
+            rows, over = await _running(database, session_id, request.hostname)
+            places = [
+                Place(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"])) for row in rows
+            ]
+            found = await reader.read(places, ANSWER_SECONDS)
+            kernels = [_message(row, found.get(place.attempt_id)) for row, place in zip(rows, places, strict=True)]
+            yield pb.StreamStatsResponse(kernels=kernels)
+            if over:
+                return
+            # From one start to the next; what took longer than the interval is not made up for.
+            due = max(due + seconds, loop.time())
+            await asyncio.sleep(due - loop.time())
+    finally:
+        await reader.close()
+
+
+def _interval(request: pb.StreamStatsRequest) -> float:
+    """Seconds between two responses. Raises InvalidRequest."""
+    violations = Violations()
+    seconds = DEFAULT_SECONDS
+    if request.HasField("interval"):
+        seconds = violations.duration("interval", request.interval, SHORTEST, LONGEST).total_seconds()
+    if request.hostname and not request.session:
+        violations.add("hostname", "needs session")
+    violations.raise_any()
+    return seconds
+
+
+async def _running(database: Database, session_id: uuid.UUID | None, hostname: str) -> tuple[list[Row], bool]:
+    """Kernels that run, and whether none ever will again."""
+    async with database.transaction() as tx:
+        if session_id is None:
+            return await attempts.read_running(tx, sight(), None, "", MOST_KERNELS), False
+        session = (await sessions.read(tx, [session_id])).get(session_id)
+        if session is None or session["state"] in ENDED_SESSION_STATES:
+            return [], True
+        return await attempts.read_running(tx, sight(), session_id, hostname, MOST_KERNELS), False
+
+
+def _message(row: Row, stats: agent_pb.AttemptStats | None) -> pb.KernelStats:
+    return pb.KernelStats(
+        session_id=str(row["session_id"]),
+        session_name=row["session_name"],
+        hostname=row["hostname"],
+        agent=row["agent_id"],
+        usage=None if stats is None else stats.usage,
+    )

@@ -1,0 +1,41 @@
+"""Which sessions a caller may see, the one that a request means, and the note of who enters it."""
+
+from __future__ import annotations
+
+import uuid
+
+from retinue.manager.access import access_log
+from retinue.manager.access.access_log import Entrance, Way
+from retinue.manager.server import errors
+from retinue.manager.server.interceptors import current_principal
+from retinue.manager.session.core.spec_views import SpecView
+from retinue.manager.store import sessions
+from retinue.manager.store.database import Transaction
+
+
+def sight(*, owner_only: bool = False) -> sessions.Sight:
+    """What the caller may see; with `owner_only` not what is seen as an administrator of a project."""
+    principal = current_principal()
+    administered = () if owner_only else tuple(m.project for m in principal.memberships if m.role == "ADMIN")
+    return sessions.Sight(principal.is_admin, principal.name, administered)
+
+
+def full_view(owner: str) -> SpecView:
+    """Returns how much the caller sees of the requests of `owner`: the values of variables are for nobody else, administrators included."""
+    return SpecView.FULL if current_principal().name == owner else SpecView.NAMES
+
+
+async def find_session(tx: Transaction, reference: str, *, owner_only: bool = False) -> uuid.UUID:
+    """The session of a reference: id, prefix of it, or name. Raises NotFound for none, and for one the caller may not see."""
+    found = await sessions.find(tx, reference, sight(owner_only=owner_only), current_principal().name)
+    if found is None:
+        raise errors.NotFound("session", reference)
+    return found
+
+
+async def note_entrance(
+    tx: Transaction, session_id: uuid.UUID, way: Way, hostname: str, *, port: int = 0, service: str = ""
+) -> None:
+    """Keeps in the session's journal that the caller enters a kernel; last in the transaction that found the kernel."""
+    caller = current_principal()
+    await access_log.record(tx, session_id, Entrance(way, hostname, caller.name, caller.token_id, port, service))

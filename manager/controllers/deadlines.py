@@ -1,0 +1,118 @@
+"""The bounds of states: sessions that wait too long for a place, gangs that do not start in time, sessions whose time limit is over, and
+work on agents that are lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from retinue.manager.controllers.core.clock_steps import ClockLook, ClockStep, find_step
+from retinue.manager.dispatch.desired_state import Concerned
+from retinue.manager.session.core.state_machine import SessionMachine
+from retinue.manager.session.transaction import put_back, take_out
+from retinue.manager.store import attempts, bounds, clock, leadership
+from retinue.manager.store.database import Database
+from retinue.manager.store.lease import boot_time
+from retinue.manager.store.recordset import Row
+from retinue.manager.supervision import all_or_each
+
+_log = logging.getLogger(__name__)
+
+# A session, and what is to be done with it once it is locked.
+Due: TypeAlias = tuple[uuid.UUID, Callable[[SessionMachine, Row], None]]
+
+
+class DatabaseClock:
+    """What the database's clock said last, beside a clock that nobody sets."""
+
+    def __init__(self, boot_time: Callable[[], float] = boot_time) -> None:
+        """`boot_time` is in seconds from any moment on."""
+        self._boot_time = boot_time
+        self._last: ClockLook | None = None
+
+    async def look(self, tx: AsyncSession) -> tuple[ClockLook, ClockStep | None]:
+        """Returns what the clock says at the start of a transaction, of which this has to be the first statement, and the step before."""
+        before = self._boot_time()
+        wall = await clock.read_clock(tx)
+        look = ClockLook(before, self._boot_time(), wall)
+        return look, None if self._last is None else find_step(self._last, look)
+
+    def keep(self, look: ClockLook) -> None:
+        """Times in the database go by this."""
+        self._last = look
+
+
+async def enforce(
+    database: Database,
+    term: int,
+    committed: Callable[[Concerned], None],
+    database_clock: DatabaseClock | None = None,
+) -> None:
+    """Moves every session that has waited or run too long; repeated every second by the leader, with one and the same clock."""
+    database_clock = database_clock or DatabaseClock()
+    async with database.transaction() as tx:
+        look, step = await database_clock.look(tx)
+        if step is None:
+            # By the same clock, as it says the same throughout a transaction.
+            overdue = await bounds.read_waited_too_long(tx)
+            late = await bounds.read_late_starts(tx)
+            stranded = await bounds.read_stranded(tx)
+            expired = await bounds.read_expired(tx)
+            lost_agents = await bounds.read_lost_agents_with_leftovers(tx)
+        else:
+            await leadership.check(tx, term)
+            moved = await clock.shift_times(tx, seconds=step.seconds, window=step.window, former=step.former)
+    database_clock.keep(look)
+    if step is not None:
+        _log.warning("the database's clock was set by %.1f s: so were the times of %d sessions", step.seconds, moved)
+        return
+    due: list[Due] = [
+        *((session_id, _give_up_waiting) for session_id in overdue),
+        *((session_id, _roll_back) for session_id in late),
+        *((session_id, _expire) for session_id in expired),
+        *((attempt.session_id, partial(_strand, attempt)) for attempt in stranded),
+    ]
+    if due:
+        await all_or_each("a bound of a session", due, partial(_move, database, term, committed))
+    for agent_id in lost_agents:
+        async with database.transaction() as tx:
+            await leadership.check(tx, term)
+            await bounds.give_up_output(tx, agent_id)
+            await attempts.let_go_of_networks(tx, agent_id)
+        committed({agent_id: None})
+
+
+async def _move(database: Database, term: int, committed: Callable[[Concerned], None], due: Sequence[Due]) -> None:
+    async with database.transaction() as tx:
+        await leadership.check(tx, term)
+        taken = await take_out(tx, {session_id for session_id, _ in due})
+        for session_id, move in due:
+            if (machine := taken.machines.get(session_id)) is not None:
+                move(machine, taken.rows[session_id])
+        await put_back(tx, taken)
+        concerned = await attempts.agents_concerned(tx, list(taken.machines))
+    committed(concerned)
+
+
+def _give_up_waiting(machine: SessionMachine, _row: Row) -> None:
+    machine.give_up_waiting()
+
+
+def _roll_back(machine: SessionMachine, _row: Row) -> None:
+    machine.roll_back("START_TIMEOUT", "not every kernel was ready in time")
+
+
+def _expire(machine: SessionMachine, row: Row) -> None:
+    # Locked now: it may have ended, or begun again, since it was read.
+    if row["expire_time"]:
+        machine.exceed_time_limit()
+
+
+def _strand(attempt: bounds.Stranded, machine: SessionMachine, _row: Row) -> None:
+    machine.strand(attempt.kernel_id, attempt.epoch, attempt.agent_id, revoked=attempt.revoked)

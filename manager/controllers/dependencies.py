@@ -1,0 +1,67 @@
+"""What the end of a session does to those that depend on it: success lets them go, anything else cancels them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+
+from retinue.manager.dispatch.desired_state import Concerned
+from retinue.manager.session.transaction import put_back, take_out
+from retinue.manager.store import dependencies, leadership
+from retinue.manager.store.database import Database, Transaction
+from retinue.manager.store.dependencies import Doomed
+from retinue.manager.supervision import all_or_each
+
+# Sessions cancelled in one commit.
+_PORTION = 500
+REASON = "DEPENDENCY_FAILED"
+
+
+async def settle(database: Database, term: int, committed: Callable[[Concerned], None]) -> int:
+    """Takes in the ends of sessions that others depend on; done with each end, and every second in case one was missed. Returns how many
+    dependencies were settled and sessions cancelled.
+
+    Only the leader does this, in transactions of its own: whoever ends one session need not hold those that depend on it.
+    """
+    async with database.transaction() as tx:
+        leading, settled, rows = await tx.together(
+            leadership.checking(term), dependencies.settling(), dependencies.finding_doomed()
+        )
+        leadership.checked(leading, term)
+    done, doomed = len(settled), [Doomed(**row) for row in rows]
+    for begin in range(0, len(doomed), _PORTION):
+        # Nothing else lets go of a session that waits for one that failed: it stays doomed between the commits.
+        portion = doomed[begin : begin + _PORTION]
+        await all_or_each("the cancellation of a session", portion, partial(_cancel_portion, database, term))
+    done += len(doomed)
+    if done:
+        committed({})
+    return done
+
+
+async def _cancel_portion(database: Database, term: int, doomed: Collection[Doomed]) -> None:
+    async with database.transaction() as tx:
+        await leadership.check(tx, term)
+        await _cancel(tx, doomed)
+
+
+async def _cancel(tx: Transaction, doomed: Collection[Doomed]) -> None:
+    taken = await take_out(tx, [one.session_id for one in doomed])
+    for one in doomed:
+        if (machine := taken.machines.get(one.session_id)) is not None:
+            machine.terminate(REASON, why(one))
+    await put_back(tx, taken)
+
+
+def why(doomed: Doomed) -> str:
+    """In words."""
+    if not doomed.parent_state:
+        return f"session {doomed.parent_id}, which it depends on, was purged"
+    if doomed.parent_state == "TERMINATED":
+        how = "failed" if doomed.parent_result == "FAILURE" else "was ended without a result"
+    else:
+        how = "was cancelled"
+    # One that still waits is cancelled together with this one.
+    reason = REASON if doomed.parent_state == "PENDING" else doomed.parent_reason
+    because = f" ({reason})" if reason else ""
+    return f"{doomed.parent_name}, which it depends on, {how}{because}"

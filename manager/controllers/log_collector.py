@@ -1,0 +1,187 @@
+"""Output of kernels: collected from agents when kernels end, and read by users from wherever it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError, Span, stream_output
+from retinue.manager.agent_rpc.relay import AgentUnavailableError, Forwarder, Place
+from retinue.manager.dispatch.desired_state import Concerned, attempt_id
+from retinue.manager.store import leadership, outputs
+from retinue.manager.store.database import Database, StoreUnavailable
+
+_log = logging.getLogger(__name__)
+
+# What is kept of an ended kernel's output.
+KEPT_BYTES = 1024 * 1024
+PIECE_BYTES = 32 * 1024
+_AT_ONCE, _AT_ONCE_OF_AGENT = 16, 4
+# Pauses of an agent from which something could not be fetched: they double.
+_MIN_PAUSE, _MAX_PAUSE = 1.0, 5.0
+_FETCH_SECONDS = 30.0
+
+
+class OutputCollector:
+    """Fetches the tail of every ended attempt's output, so that its agent may forget it. Agents are independent of each other."""
+
+    def __init__(
+        self, database: Database, term: int, forwarder: Forwarder, committed: Callable[[Concerned], None]
+    ) -> None:
+        self._database = database
+        self._term = term
+        self._forwarder = forwarder
+        self._committed = committed
+        self._wanted = asyncio.Event()
+        # Agents that are fetched from or paused, and the last pauses of those that failed.
+        self._busy: set[str] = set()
+        self._pauses: dict[str, float] = {}
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+        # Agents that failed have places of their own: they may take all the time of each fetch.
+        self._gate_of_failed = asyncio.Semaphore(_AT_ONCE)
+
+    def wake(self) -> None:
+        """Attempts may have ended."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Collects until cancelled."""
+        self._busy.clear()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wanted.clear()
+                async with self._database.transaction() as tx:
+                    pending = await outputs.read_pending(tx, 4 * _AT_ONCE, self._busy)
+                of_agents: dict[str, list[Any]] = {}
+                for row in pending:
+                    of_agents.setdefault(row["agent_id"], []).append(row)
+                self._busy.update(of_agents)
+                for agent_id, rows in of_agents.items():
+                    collecting = self._collect_from(agent_id, rows[:_AT_ONCE_OF_AGENT])
+                    group.create_task(collecting, name=f"outputs of {agent_id}")
+                # The end of each of these wakes it too.
+                await self._wanted.wait()
+
+    async def _collect_from(self, agent_id: str, rows: Sequence[Any]) -> None:
+        gate = self._gate_of_failed if agent_id in self._pauses else self._gate
+        async with asyncio.TaskGroup() as group:
+            fetches = [group.create_task(self._try_to_collect(row, gate)) for row in rows]
+        if all(fetch.result() for fetch in fetches):
+            self._pauses.pop(agent_id, None)
+        else:
+            pause = self._pauses[agent_id] = min(_MAX_PAUSE, 2 * self._pauses.get(agent_id, _MIN_PAUSE / 2))
+            await asyncio.sleep(pause)
+        self._busy.discard(agent_id)
+        self._wanted.set()
+
+    async def _try_to_collect(self, row: Any, gate: asyncio.Semaphore) -> bool:
+        try:
+            async with gate:
+                return await self._collect(row)
+        except leadership.NotLeader:
+            raise
+        except Exception:  # noqa: BLE001  # logged whole; the output of others is collected
+            _log.exception("output of kernel %s cannot be collected", row["kernel_id"])
+            return False
+
+    async def _collect(self, row: Any) -> bool:
+        start = max(0, row["log_size"] - KEPT_BYTES)
+        data = bytearray()
+        try:
+            async with asyncio.timeout(_FETCH_SECONDS):
+                place = Place(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
+                pieces = stream_output(self._forwarder, place, Span(start), follow=False)
+                async for offset, piece in pieces:
+                    if offset != start + len(data):
+                        # The size limit dropped what came before.
+                        start, data = offset, bytearray()
+                    data += piece
+                    if (beyond := len(data) - KEPT_BYTES) > KEPT_BYTES:
+                        # However much an agent sends, no more is held than is kept.
+                        start, data = start + beyond, data[beyond:]
+        except (AgentUnavailableError, TimeoutError) as error:
+            _log.info("output of kernel %s is not collected yet: %s", row["kernel_id"], error)
+            return False
+        except (OutputGoneError, OutputPastEndError) as error:
+            _log.warning("output of kernel %s is gone: %s", row["kernel_id"], error)
+        beyond = max(0, len(data) - KEPT_BYTES)
+        try:
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                await outputs.keep(tx, row["kernel_id"], row["epoch"], start + beyond, bytes(data[beyond:]))
+        except StoreUnavailable as error:
+            _log.info("output of kernel %s is not kept yet: %s", row["kernel_id"], error)
+            return False
+        self._committed({row["agent_id"]: [row["session_id"]]})
+        return True
+
+
+async def read_output(
+    database: Database, forwarder: Forwarder, kernel_id: uuid.UUID, span: Span, *, epoch: int = 0, follow: bool
+) -> AsyncIterator[tuple[int, int, bytes]]:
+    """A span of the output of a kernel's attempt, by default the newest, as (epoch, offset, data) pieces of at most 32 KiB.
+
+    With `follow`, goes on until the kernel is over, with later attempts too, each from its beginning. An attempt that is not known, or whose
+    output is no longer kept, has none. Raises OutputPastEndError and AgentUnavailableError.
+    """
+    current = epoch
+    while True:
+        async with database.transaction() as tx:
+            source = await outputs.read_source(tx, kernel_id, current)
+        if source is None:
+            return
+        current = source["epoch"]
+        finished = not source["on_agent"]
+        if source["on_agent"]:
+            place = Place(source["agent_id"], source["address"], attempt_id(kernel_id, current))
+            try:
+                async for start, data in stream_output(forwarder, place, span, follow=follow):
+                    yield current, start, data
+                    span = Span(start + len(data))
+                finished = True
+            except OutputGoneError:
+                # Not created yet, or collected and forgotten in this moment.
+                async with database.transaction() as tx:
+                    source = await outputs.read_source(tx, kernel_id, current)
+                if not follow and source is not None and source["on_agent"]:
+                    return
+        elif current:
+            async for start, data in _kept(database, kernel_id, current, span):
+                yield current, start, data
+                span = Span(start + len(data))
+        if finished:
+            if not follow:
+                return
+            async with database.transaction() as tx:
+                source = await outputs.read_source(tx, kernel_id)
+            if source is not None and source["newest"] > current:
+                current, span = current + 1 if current else source["newest"], Span()
+                continue
+            if source is None or not source["live"]:
+                return
+        await asyncio.sleep(0.2)
+
+
+async def _kept(database: Database, kernel_id: uuid.UUID, epoch: int, span: Span) -> AsyncIterator[tuple[int, bytes]]:
+    async with database.transaction() as tx:
+        start, data, end_time = await outputs.read_kept(tx, kernel_id, epoch)
+    if span.offset > start + len(data):
+        raise OutputPastEndError(start + len(data))
+    if span.since is not None and end_time is not None and end_time < span.since:
+        return
+    first = max(span.offset - start, last_lines(data, span.tail_lines) if span.tail_lines else 0)
+    for begin in range(max(first, 0), len(data), PIECE_BYTES):
+        yield start + begin, data[begin : begin + PIECE_BYTES]
+
+
+def last_lines(data: bytes, count: int) -> int:
+    """Where the last `count` lines begin, an unfinished one included."""
+    position = len(data) - 1 if data.endswith(b"\n") else len(data)
+    for _ in range(count):
+        position = data.rfind(b"\n", 0, max(position, 0))
+        if position < 0:
+            return 0
+    return position + 1

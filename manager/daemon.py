@@ -1,0 +1,249 @@
+"""The manager's process: what is started, in which order, and how it ends.
+
+Start: database, schema, authority, ports, background work, health. End, the other way round: health says NOT_SERVING, streams
+end with UNAVAILABLE, calls under way may finish, the ports close, background work is cancelled, the database goes last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import grpc
+
+from retinue.manager import development
+from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.agent_rpc.relay import Forwarder
+from retinue.manager.controllers.leader import Leader
+from retinue.manager.dispatch.protected_addresses import ControlPlane, control_plane_hosts
+from retinue.manager.gateway.serving import Gateway
+from retinue.manager.identity.authority import Authority
+from retinue.manager.idle.activity import Interactions
+from retinue.manager.installation import (
+    alone,
+    claim,
+    embedded_server,
+    prepare_directory,
+    read_seal_key,
+    refuse_second_cluster,
+)
+from retinue.manager.listeners import Ports, serving
+from retinue.manager.server import pages
+from retinue.manager.server.authentication import Authenticator
+from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.settings import Settings
+from retinue.manager.store import cluster, leadership
+from retinue.manager.store.database import Database
+from retinue.manager.store.dedicated import report_reachable
+from retinue.manager.store.embedded import EmbeddedServer
+from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.lanes import Lane, enter_lane, in_lane
+from retinue.manager.store.migrations import migrate
+from retinue.manager.supervision import supervise
+from retinue.manager.webhooks import seal
+
+_log = logging.getLogger(__name__)
+
+_NAMES_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Where a manager that has started is reached, and, in development mode, with what."""
+
+    endpoint: str
+    agent_endpoint: str
+    credentials: development.Credentials | None
+
+
+class Leading:
+    """Leads when it is this replica's turn."""
+
+    def __init__(
+        self, database: Database, tail: JournalTail, dialer: Dialer, settings: Settings, secrets: SessionSecrets
+    ) -> None:
+        self._database = database
+        self._tail = tail
+        self._dialer = dialer
+        self._settings = settings
+        self._secrets = secrets
+        hosts = control_plane_hosts((settings.listen, settings.agent_listen), settings.advertise, settings.database_url)
+        self._control_plane = ControlPlane(hosts)
+        self._leader: Leader | None = None
+
+    async def run(self) -> None:
+        """Campaigns until cancelled."""
+        enter_lane(Lane.LEADER)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._control_plane.run(), name="control plane")
+            # Once, at the start: no term waits for a name service.
+            await self._control_plane.wait_answered(_NAMES_SECONDS)
+            await leadership.campaign(self._database, f"{socket.gethostname()}:{os.getpid()}", self._term)
+
+    def retarget(self) -> None:
+        """Agents may have come or moved. A leader elsewhere finds out by itself, within a second."""
+        if self._leader is not None:
+            self._leader.retarget()
+
+    async def _term(self, lease: leadership.Lease) -> None:
+        settings = self._settings
+        async with self._database.transaction() as tx:
+            incarnation = str((await cluster.read(tx)).incarnation)
+        self._leader = Leader(
+            self._database,
+            self._tail,
+            self._dialer,
+            settings.timers,
+            incarnation,
+            lease.term,
+            self._secrets,
+            null_kernels=settings.development,
+            webhook_addresses=settings.webhook_addresses,
+            control_plane=self._control_plane.addresses,
+            check_lease=lease.check,
+            kept=dt.timedelta(days=settings.keep_sessions_days) if settings.keep_sessions_days else None,
+        )
+        try:
+            await self._leader.run()
+        finally:
+            self._leader = None
+
+
+async def serve(settings: Settings, stop: asyncio.Event, ready: Callable[[Ready], None]) -> None:
+    """Runs a manager until `stop` is set; `ready` is called once it serves.
+
+    Raises BusyError, MismatchError, EmbeddedServerError, SchemaTooNewError, WrongEncodingError, StoreUnavailable when it cannot start, and OSError
+    when a port is taken.
+    """
+    directory = settings.data_directory
+    prepare_directory(directory)
+    seal_key = read_seal_key(settings.ca_seal_key_file)
+    await refuse_second_cluster(directory, settings.database_url)
+    async with _database_server(settings) as (url, embedded):
+        await migrate(url)
+        database = Database(url)
+        try:
+            authority = await claim(database, directory, _now, seal_key)
+            seal.use_key(authority.derive_key("webhooks"))
+            await _run(settings, database, authority, embedded, stop, ready)
+        except ExceptionGroup as group:
+            # One failed, the rest was cancelled: what failed says it all.
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
+        finally:
+            await database.dispose()
+
+
+async def _run(  # noqa: PLR0917  # what serve has made
+    settings: Settings,
+    database: Database,
+    authority: Authority,
+    embedded: EmbeddedServer | None,
+    stop: asyncio.Event,
+    ready: Callable[[Ready], None],
+) -> None:
+    tail = JournalTail(database)
+    await tail.newest()
+    # A page continues in the history that it began in.
+    pages.use_key(authority.derive_key(f"pages {tail.incarnation}"))
+    dialer = Dialer(client_credentials(authority))
+    secrets = SessionSecrets(authority.derive_key("sessions"))
+    leading = Leading(database, tail, dialer, settings, secrets)
+    interactions = Interactions(database)
+    authenticator = Authenticator(database, monotonic=time.monotonic, clock=_now)
+    gateway = None if settings.gateway is None else await asyncio.to_thread(Gateway, settings.gateway, authority)
+    async with asyncio.TaskGroup() as group:
+        with in_lane(Lane.BACKGROUND):
+            background = [
+                group.create_task(supervise("journal tail", tail.run), name="journal tail"),
+                group.create_task(supervise("interactions", interactions.run), name="interactions"),
+            ]
+        if embedded is not None:
+            background.append(group.create_task(embedded.keep(), name="embedded database"))
+        try:
+            async with (
+                serving(
+                    database=database,
+                    tail=tail,
+                    authority=authority,
+                    authenticator=authenticator,
+                    dialer=dialer,
+                    interactions=interactions,
+                    moved=leading.retarget,
+                    listen=settings.listen,
+                    agent_listen=settings.agent_listen,
+                    advertise=settings.advertise,
+                    grace_seconds=settings.grace_seconds,
+                    gateway=None if gateway is None else gateway.address,
+                    max_pending_sessions=settings.max_pending_sessions,
+                ) as ports,
+                contextlib.AsyncExitStack() as stack,
+            ):
+                if gateway is not None:
+                    directory = settings.data_directory
+                    await stack.enter_async_context(
+                        gateway.serving(group, database, tail, Forwarder(dialer, interactions), directory)
+                    )
+                background.append(group.create_task(leading.run(), name="leadership"))
+                background.append(
+                    group.create_task(
+                        report_reachable(database, lambda reachable: ports.set_serving(serving=reachable)),
+                        name="health",
+                    )
+                )
+                await ports.set_serving(serving=True)
+                ready(
+                    Ready(
+                        ports.endpoint, ports.agent_endpoint, await _credentials(settings, database, authority, ports)
+                    )
+                )
+                await stop.wait()
+        finally:
+            for task in background:
+                task.cancel()
+            await dialer.close()
+
+
+def client_credentials(authority: Authority) -> grpc.ChannelCredentials:
+    """Those of the manager as a client of agents."""
+    certificate = authority.issue_manager_client()
+    return grpc.ssl_channel_credentials(authority.certificate, certificate.key, certificate.certificate)
+
+
+async def _credentials(
+    settings: Settings, database: Database, authority: Authority, ports: Ports
+) -> development.Credentials | None:
+    if not settings.development:
+        return None
+    return await development.prepare(
+        database,
+        authority,
+        settings.data_directory,
+        endpoint=ports.endpoint,
+        agent_endpoint=ports.agent_endpoint,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _database_server(settings: Settings) -> AsyncIterator[tuple[str, EmbeddedServer | None]]:
+    if settings.database_url:
+        yield settings.database_url, None
+        return
+    with alone(settings.data_directory):
+        embedded = embedded_server(settings.data_directory)
+        try:
+            yield await embedded.start(), embedded
+        finally:
+            await embedded.stop()
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)

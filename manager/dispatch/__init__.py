@@ -1,0 +1,1 @@
+"""Links to agents: desired state goes down, reports come up."""

@@ -1,0 +1,299 @@
+"""One agent's Sync stream, kept open for as long as this manager leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
+from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.dispatch import agent_message, convert
+from retinue.manager.dispatch.agent_message import Conditions, Heartbeat, Rejected, Usage
+from retinue.manager.dispatch.guarded import GuardedStream
+from retinue.manager.session.core.attempts import (
+    AttemptReport,
+    AttemptUsage,
+    Desired,
+    ListenerBrokenError,
+    NodeCondition,
+    NodeFacts,
+    NodeReport,
+    TermOverError,
+    Told,
+)
+
+_log = logging.getLogger(__name__)
+
+# Pauses before a stream is opened again: they double until one has lasted for longer than the longest of them. An agent that sends its
+# welcome and closes at once costs a dial and a commit each time.
+_MIN_BACKOFF, _MAX_BACKOFF = 0.1, 5.0
+# Pauses after nonsense: they double until a stream has lasted for longer than the last one was.
+_MIN_QUARANTINE, _MAX_QUARANTINE = 1.0, 300.0
+# The kind of an agent whose kernels do nothing.
+_NULL = "null"
+
+
+# What is wanted on an agent: all of it, or all that belongs to some sessions. Raises ListenerBrokenError.
+ReadDesired = Callable[[str, Collection[uuid.UUID] | None], Awaitable[Desired]]
+# Which of the attempts that an agent has, and that are not desired there, it is to end and remove; called at each welcome. Raises
+# ListenerBrokenError.
+FindSuperfluous = Callable[[str, Sequence[AttemptReport]], Awaitable[Collection[str]]]
+
+
+class NonsenseError(Exception):
+    """The agent sent a message that makes no sense."""
+
+    def __init__(self, rejected: Rejected) -> None:
+        super().__init__(f"{rejected.reason}: {rejected.message}")
+        self.rejected = rejected
+
+
+class Listener(Protocol):
+    """Takes in what agents say; each call returns once it is committed. Raises ListenerBrokenError when it is not, and TermOverError."""
+
+    async def welcomed(self, facts: NodeFacts) -> None:
+        """A stream opened: the node's facts and all it observes."""
+
+    async def reported(self, report: NodeReport) -> None:
+        """Something changed on the node."""
+
+    async def conditions_changed(self, agent_id: str, conditions: Collection[NodeCondition]) -> None:
+        """What is wrong with the node is this from now on."""
+
+    async def quarantined(self, agent_id: str, rejected: Rejected, pause: float) -> None:
+        """The agent sent nonsense: there is no stream to it for so many seconds. Passes with the next welcome."""
+
+
+class AgentLink:
+    """Dials one agent until cancelled: tells it what is wanted, takes in its reports, notes when it was last heard."""
+
+    def __init__(
+        self,
+        agent_id: str,
+        address: str,
+        *,
+        incarnation: str,
+        term: int,
+        dialer: Dialer,
+        heartbeat: float,
+        desired: ReadDesired,
+        protected: Callable[[], frozenset[str]],
+        superfluous: FindSuperfluous,
+        listener: Listener,
+        clock: Callable[[], float],
+        null_kernels: bool = False,
+        usage_interval: Callable[[], float] = lambda: 0.0,
+        used: Callable[[str, Iterable[AttemptUsage]], None] = lambda _agent, _samples: None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        check_lease: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Unless `null_kernels` are wanted, an agent whose kernels do nothing is refused. `used` is called with the agent and what attempts
+        use, every so many seconds as `usage_interval` says at the time; 0 is never. `check_lease` raises TermOverError when nothing may be
+        sent any more.
+        """
+        self.agent_id = agent_id
+        self.address = address
+        # When the agent was last heard on this link, by the clock; None before the first time.
+        self.heard: float | None = None
+        self.opened = clock()
+        self._incarnation = incarnation
+        self._term = term
+        self._dialer = dialer
+        self._heartbeat = heartbeat
+        self._desired = desired
+        self._protected = protected
+        self._superfluous = superfluous
+        self._listener = listener
+        self._clock = clock
+        self._null_kernels = null_kernels
+        self._usage_interval = usage_interval
+        self._used = used
+        self._sleep = sleep
+        self._check_lease = check_lease
+        # When the stream that is open, or was open last, began as it should; None when it did not.
+        self._welcomed: float | None = None
+        self._wanted = asyncio.Event()
+        # Sessions of which the agent may not have been told the newest; None means any.
+        self._changed: set[uuid.UUID] | None = set()
+
+    def wake(self, session_ids: Collection[uuid.UUID] | None = None) -> None:
+        """What is wanted of the agent for these sessions, by default for any, may have changed."""
+        if session_ids is None:
+            self._changed = None
+        elif self._changed is not None:
+            self._changed.update(session_ids)
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Keeps a stream open; a broken one is opened again after a growing pause.
+
+        Ends with TermOverError only: whatever else goes wrong, with the agent, on the way or here, costs this agent only.
+        """
+        backoff, quarantine = _MIN_BACKOFF, _MIN_QUARANTINE
+        while True:
+            began, pause = self._clock(), 0.0
+            self._welcomed = None
+            try:
+                await self._stream()
+                _log.info("agent %s ended its stream", self.agent_id)
+            except TermOverError:
+                raise
+            except ListenerBrokenError as error:
+                # The pause grows: the agent has nothing to do with it, and what it says again may fail again.
+                self._welcomed = None
+                _log.warning("link to agent %s: %s", self.agent_id, error)
+            except (grpc.aio.AioRpcError, TimeoutError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+                level = logging.WARNING if self._welcomed is not None or _is_refusal(error) else logging.INFO
+                _log.log(level, "link to agent %s: %s", self.agent_id, _described(error))
+            except NonsenseError as error:
+                if self._clock() - began > quarantine:
+                    quarantine = _MIN_QUARANTINE
+                pause, quarantine = quarantine, min(quarantine * 2, _MAX_QUARANTINE)
+                _log.warning("agent %s is quarantined for %.0f s: %s", self.agent_id, pause, error)
+                await self._quarantine(error.rejected, pause)
+            except Exception:  # noqa: BLE001  # logged whole; the links to all other agents go on
+                pause, quarantine = quarantine, min(quarantine * 2, _MAX_QUARANTINE)
+                _log.exception("link to agent %s failed, and is opened again in %.0f s", self.agent_id, pause)
+            if not pause:
+                stable = self._welcomed is not None and self._clock() - self._welcomed > _MAX_BACKOFF
+                pause = backoff = _MIN_BACKOFF if stable else min(backoff * 2, _MAX_BACKOFF)
+            await self._sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # jitter, not a secret
+
+    async def _quarantine(self, rejected: Rejected, pause: float) -> None:
+        self._welcomed = None
+        try:
+            await self._listener.quarantined(self.agent_id, rejected, pause)
+        except TermOverError:
+            raise
+        except Exception as error:  # noqa: BLE001  # logged; it holds all the same
+            _log.warning("the quarantine of agent %s is not recorded: %r", self.agent_id, error)
+
+    async def _stream(self) -> None:
+        """Opens a stream, and returns when the agent has ended it."""
+        channel = self._dialer.open(self.agent_id, self.address)
+        try:
+            stub: pb_grpc.AgentServiceAsyncStub = pb_grpc.AgentServiceStub(channel)
+            call = GuardedStream(stub.Sync(), self._check_lease)
+            await call.write(convert.hello(self._incarnation, self._term, self.agent_id, self._heartbeat))
+            async with asyncio.timeout(self._heartbeat * 4):
+                first = await call.read()
+            if not isinstance(first, pb.SyncResponse):
+                return
+            facts = self._parsed(first)
+            if not isinstance(facts, NodeFacts):
+                raise NonsenseError(Rejected("NO_WELCOME", "it did not begin with a welcome"))
+            if _NULL in facts.backends and not self._null_kernels:
+                _log.error(
+                    "agent %s runs nothing (null kernels): only a manager in development mode takes it", self.agent_id
+                )
+                return
+            await self._converse(call, facts)
+        finally:
+            await channel.close()
+
+    def _parsed(self, message: pb.SyncResponse) -> agent_message.Message:
+        parsed = agent_message.parse(self.agent_id, message)
+        if isinstance(parsed, Rejected):
+            raise NonsenseError(parsed)
+        return parsed
+
+    async def _converse(self, call: GuardedStream, facts: NodeFacts) -> None:
+        self._welcomed = self._clock()
+        await self._listener.welcomed(facts)
+        # Not before: one whose welcome is refused, as a copy's is, is not heard however often it is dialled.
+        self.heard = self._clock()
+        self._wanted.clear()
+        self._changed = set()
+        desired, protected = await self._desired(self.agent_id, None), self._protected()
+        # Named one by one: an agent ends nothing for being absent, as a restored database may know less than it does.
+        undesired = [report for report in facts.attempts if report.attempt_id not in desired.attempts]
+        removed = await self._superfluous(self.agent_id, undesired)
+        networks = frozenset(map(str, facts.network_session_ids)) - desired.networks.keys()
+        if any(report.session_id is None for report in undesired):
+            # The network of an attempt whose session its agent does not know may be any of them.
+            networks = frozenset()
+        await call.write(convert.snapshot(desired, protected, removed, networks))
+        told = Told(desired, protected)
+        # One writer at a time: acks come from the reader, changes and heartbeats from the teller.
+        writing = asyncio.Lock()
+        reader = asyncio.create_task(self._listen(call, writing), name=f"listen {self.agent_id}")
+        teller = asyncio.create_task(self._tell(call, writing, told), name=f"tell {self.agent_id}")
+        try:
+            done, _ = await asyncio.wait((reader, teller), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            call.cancel()
+            reader.cancel()
+            teller.cancel()
+            await asyncio.gather(reader, teller, return_exceptions=True)
+
+    async def _listen(self, call: GuardedStream, writing: asyncio.Lock) -> None:
+        while True:
+            message = await call.read()
+            if not isinstance(message, pb.SyncResponse):
+                return
+            parsed = self._parsed(message)
+            self.heard = self._clock()
+            match parsed:
+                case NodeFacts():
+                    raise NonsenseError(Rejected("SECOND_WELCOME", "it sent another welcome in the same stream"))
+                case NodeReport():
+                    await self._listener.reported(parsed)
+                    async with writing:
+                        await call.write(convert.ack(parsed.sequence))
+                case Conditions(conditions):
+                    await self._listener.conditions_changed(self.agent_id, conditions)
+                case Usage(samples):
+                    self._used(self.agent_id, samples)
+                case Heartbeat(number):
+                    # The agent goes by this, and not by what it hears: it says that the other direction works too.
+                    async with writing:
+                        await call.write(convert.heartbeat(number))
+
+    async def _tell(self, call: GuardedStream, writing: asyncio.Lock, told: Told) -> None:
+        interval = 0.0
+        while True:
+            if interval != (interval := self._usage_interval()):
+                async with writing:
+                    await call.write(convert.watch_usage(interval))
+            try:
+                async with asyncio.timeout(self._heartbeat):
+                    await self._wanted.wait()
+            except TimeoutError:
+                # A change of the fleet concerns every agent: it travels with what would be sent anyway, and costs no query.
+                step = told.advance(Desired(), (), self._protected())
+                async with writing:
+                    await call.write(convert.change(step) if step else convert.heartbeat())
+                continue
+            self._wanted.clear()
+            changed, self._changed = self._changed, set()
+            wanted = await self._desired(self.agent_id, changed)
+            sessions = None if changed is None else map(str, changed)
+            if step := told.advance(wanted, sessions, self._protected()):
+                async with writing:
+                    await call.write(convert.change(step))
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the agent follows another leader, or a later state of the database than this manager's."""
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def _described(error: BaseException) -> str:
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return repr(error)
+    advice = ""
+    if _is_refusal(error):
+        advice = (
+            " (a database that was brought back to an earlier time needs `retinue-manager admin begin-incarnation`)"
+        )
+    return f"{error.code().name}: {error.details()}{advice}"

@@ -1,0 +1,1 @@
+"""Values that manager and agents exchange, and what an agent's silence means. Pure."""

@@ -1,0 +1,56 @@
+"""Bounds how often the progress of fetching an image is written: agents say how often it changes, and the journal keeps each entry. Pure."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from retinue.manager.session.core.attempts import AttemptKey, LayerReport
+
+PROGRESS_SECONDS = 1.0
+Layers = tuple[LayerReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the image of an attempt of a session is fetched."""
+
+    session_id: uuid.UUID
+    key: AttemptKey
+    layers: Layers
+
+
+class PullProgress:
+    """Lets the progress of an attempt be written once in `PROGRESS_SECONDS`, and keeps the last of what came meanwhile until then."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is in seconds from any moment on."""
+        self._clock = clock
+        self._written: dict[AttemptKey, float] = {}
+        self._later: dict[AttemptKey, Progress] = {}
+
+    def offer(self, progress: Progress) -> bool:
+        """Takes what an agent reports; returns whether it is to be written now."""
+        self._later.pop(progress.key, None)
+        now = self._clock()
+        if now - self._written.get(progress.key, -PROGRESS_SECONDS) < PROGRESS_SECONDS:
+            self._later[progress.key] = progress
+            return False
+        self._written[progress.key] = now
+        return True
+
+    def end(self, key: AttemptKey) -> None:
+        """Forgets an attempt that fetches nothing any more."""
+        self._later.pop(key, None)
+
+    def due(self) -> list[Progress]:
+        """Returns what is to be written now, and counts it as written."""
+        now = self._clock()
+        self._written = {key: when for key, when in self._written.items() if now - when < PROGRESS_SECONDS}
+        due = [progress for key, progress in self._later.items() if key not in self._written]
+        for progress in due:
+            del self._later[progress.key]
+            self._written[progress.key] = now
+        return due

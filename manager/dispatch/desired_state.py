@@ -1,0 +1,153 @@
+"""What each agent should have, read from the store: the one place where placements become orders."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from retinue.manager.scheduling.amounts import parse_amount
+from retinue.manager.session.core.attempts import Desired, DesiredAttempt, DesiredMount, DesiredNetwork, NetworkMember
+from retinue.manager.session.core.bootstrap import with_bootstrap
+from retinue.manager.session.core.ipam import check_underlay, place
+from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS, KernelPlan, SessionSpec, cluster_environment
+from retinue.manager.store import attempts, orphans
+from retinue.manager.store.database import Database
+
+_log = logging.getLogger(__name__)
+
+# Agents that a commit concerns, each with the sessions it is about; None means that it may be any.
+Concerned: TypeAlias = Mapping[str, Collection[uuid.UUID] | None]
+
+
+def attempt_id(kernel_id: object, epoch: int) -> str:
+    """How an attempt is called between manager and agents."""
+    return f"{kernel_id}.{epoch}"
+
+
+async def read_desired(
+    database: Database,
+    agent_id: str,
+    secrets: SessionSecrets,
+    session_ids: Collection[uuid.UUID] | None = None,
+    *,
+    fence_seconds: float = 0.0,
+) -> Desired:
+    """All that an agent should have now; with `session_ids`, all of these sessions.
+
+    What may be run elsewhere once the agent is lost is to be stopped by it after so many seconds without a manager.
+    """
+    async with database.transaction() as tx:
+        # Orphans are few, and named with the whole set only.
+        ending = await orphans.read_ending(tx, agent_id) if session_ids is None else ()
+        wanted, members = await attempts.read_desired(tx, agent_id, session_ids)
+    rows_of: dict[uuid.UUID, list[Mapping[str, Any]]] = {}
+    for row in wanted:
+        rows_of.setdefault(row["session_id"], []).append(row)
+    built: list[DesiredAttempt] = []
+    unreadable: set[str] = set()
+    for session_id, rows in rows_of.items():
+        try:
+            spec = SessionSpec.from_json(rows[0]["spec"])
+            built += [_attempt(row, spec, secrets, fence_seconds) for row in rows]
+        except Exception as error:  # noqa: BLE001  # logged; what can be read of the others is desired
+            _log.error("session %s is left as it is on agent %s: %r", session_id, agent_id, error)
+            unreadable.add(str(session_id))
+            built += [_unreadable_attempt(row, fence_seconds) for row in rows if _is_past_start(row)]
+    removed = frozenset(attempt_id(kernel_id, epoch) for _, kernel_id, epoch in ending)
+    networks = _networks(agent_id, members, unreadable)
+    return Desired({attempt.id: attempt for attempt in built}, networks, removed, frozenset(unreadable))
+
+
+def _is_past_start(row: Mapping[str, Any]) -> bool:
+    """Returns whether an agent that is sent an attempt does nothing with it but keep it, or end it."""
+    return row["goal"] == "STOPPED" or row["observed"] in ("RUNNING", "STOPPING", "EXITED", "FAILED")
+
+
+def _unreadable_attempt(row: Mapping[str, Any], fence_seconds: float) -> DesiredAttempt:
+    """Returns an attempt that its agent has, of a session that cannot be read: it has to go on, or to stop, as it was sent first."""
+    return DesiredAttempt(
+        id=attempt_id(row["kernel_id"], row["epoch"]),
+        session_id=str(row["session_id"]),
+        kernel_id=str(row["kernel_id"]),
+        epoch=row["epoch"],
+        goal=row["goal"],
+        grace_seconds=0.0 if row["force"] else DEFAULT_GRACE_SECONDS,
+        hostname=row["hostname"],
+        image="",
+        command=(),
+        environment={},
+        slots={},
+        networked=row["cluster_size"] > 1,
+        # It may be one that is run elsewhere once its agent is lost.
+        fence_seconds=fence_seconds if isinstance(row["spec"], dict) and row["spec"].get("retry") else 0.0,
+    )
+
+
+def _attempt(
+    row: Mapping[str, Any], spec: SessionSpec, secrets: SessionSecrets, fence_seconds: float
+) -> DesiredAttempt:
+    plan = KernelPlan(row["kernel_id"], row["role"], row["role_index"], row["local_rank"], row["hostname"])
+    kernel = spec.of_role(plan.role)
+    command, environment = with_bootstrap(kernel.command, kernel.environment, spec.bootstrap_script)
+    networked = row["cluster_size"] > 1
+    return DesiredAttempt(
+        id=attempt_id(row["kernel_id"], row["epoch"]),
+        session_id=str(row["session_id"]),
+        kernel_id=str(row["kernel_id"]),
+        epoch=row["epoch"],
+        goal=row["goal"],
+        grace_seconds=0.0 if row["force"] else spec.grace_seconds,
+        hostname=row["hostname"],
+        image=kernel.image,
+        command=command,
+        environment={
+            **environment,
+            **cluster_environment(row["session_id"], spec, plan),
+            # Grows with each try: what a kernel writes elsewhere can be told from what an earlier one wrote.
+            "RETINUE_EPOCH": str(row["epoch"]),
+        },
+        slots=row["slots"],
+        networked=networked,
+        image_digest=row["image_digest"],
+        image_id=row["image_id"],
+        shared_memory=parse_amount("mem", kernel.shared_memory) if kernel.shared_memory else 0,
+        fence_seconds=fence_seconds if spec.retry is not None and spec.retry.max_attempts > 1 else 0.0,
+        egress=row["egress"] == "ALLOW",
+        mounts=tuple(DesiredMount(mount.root, mount.below_root, mount.target, mount.writable) for mount in spec.mounts),
+        session_secret=secrets.of(row["session_id"], row["epoch"]) if networked else b"",
+    )
+
+
+def _networks(agent_id: str, rows: Sequence[Mapping[str, Any]], unreadable: set[str]) -> dict[str, DesiredNetwork]:
+    """Returns the networks by session; sessions of which one cannot be read become `unreadable`."""
+    rows_of: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        rows_of.setdefault(str(row["session_id"]), []).append(row)
+    networks: dict[str, DesiredNetwork] = {}
+    for session_id, of_session in rows_of.items():
+        try:
+            networks[session_id] = _network(agent_id, session_id, of_session)
+        except Exception as error:  # noqa: BLE001  # logged; the networks of the others are desired
+            _log.error("the network of session %s is left as it is on agent %s: %r", session_id, agent_id, error)
+            unreadable.add(session_id)
+    return networks
+
+
+def _network(agent_id: str, session_id: str, rows: Sequence[Mapping[str, Any]]) -> DesiredNetwork:
+    members = []
+    for row in rows:
+        spot = place(row["subnet"], row["local_rank"])
+        members.append(
+            NetworkMember(
+                kernel_id=str(row["kernel_id"]),
+                hostname=row["hostname"],
+                address=spot.address,
+                mac=spot.mac,
+                underlay_address=check_underlay(row["underlay_address"]) if row["vni"] else row["underlay_address"],
+                local=row["agent_id"] == agent_id,
+            )
+        )
+    return DesiredNetwork(session_id, rows[0]["vni"], rows[0]["subnet"], rows[0]["mtu"], tuple(members))

@@ -1,0 +1,127 @@
+"""Attempts that agents run and that the database knows nothing of, because it was restored from a backup that is older than they are.
+
+They are recorded and listed, and run until an administrator or their session's owner ends them: no work ends because a record of it was
+lost. What the database knows and has ended is named to the agent instead, which ends nothing by itself. Meanwhile nothing is placed on
+an agent with orphans, whose devices, memory and network numbers they use, and sessions of which an orphan runs are not placed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from retinue.manager.dispatch.core.agent_conditions import ORPHANS, with_found
+from retinue.manager.dispatch.desired_state import Concerned, attempt_id
+from retinue.manager.session.core.attempts import AttemptReport, NodeCondition, NodeReport
+from retinue.manager.session.core.states import Observed
+from retinue.manager.store import agent_conditions, leadership, orphans
+from retinue.manager.store.database import Database, Transaction
+from retinue.manager.store.orphans import AttemptKey, Found
+from retinue.manager.supervision import for_links
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+_UNHEARD_LOOK_SECONDS = 0.2
+_ENDED = frozenset({Observed.EXITED.value, Observed.FAILED.value})
+
+
+class Orphans:
+    """The orphans of all agents, as one leader sees them. `committed` is told which agents have something new to do."""
+
+    def __init__(self, database: Database, term: int, committed: Callable[[Concerned], None]) -> None:
+        self._database = database
+        self._term = term
+        self._committed = committed
+        # By agent: what is recorded, so that other reports cost no query.
+        self._known: dict[str, set[AttemptKey]] = {}
+
+    async def superfluous(self, agent_id: str, reports: Sequence[AttemptReport]) -> Collection[str]:
+        """Returns those of an agent's undesired attempts that it is to end and remove; records those that are unknown here and run.
+
+        Raises ListenerBrokenError.
+        """
+        with for_links("what it runs"):
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                return await self._sort(tx, agent_id, reports)
+
+    async def _sort(self, tx: Transaction, agent_id: str, reports: Sequence[AttemptReport]) -> Collection[str]:
+        keys = {report.key: report for report in reports}
+        known = await orphans.read_known(tx, list(keys)) if keys else {}
+        # Of another agent: the kernel was placed again since, and there must not be two of it.
+        removed = {key for key, (owner, ended) in known.items() if ended or owner != agent_id}
+        found = [
+            Found(*key, report.session_id, report.state)
+            for key, report in keys.items()
+            if key not in known and report.state not in _ENDED
+        ]
+        ending = await orphans.replace(tx, agent_id, found)
+        self._known[agent_id] = {(item.kernel_id, item.epoch) for item in found}
+        if found:
+            _log.warning("agent %s runs %d attempts that the database does not know", agent_id, len(found))
+        await _note(tx, agent_id, len(found))
+        return [attempt_id(*key) for key in removed | ending]
+
+    async def reported(self, report: NodeReport) -> None:
+        """Takes note of orphans that have ended. Raises ListenerBrokenError."""
+        known = self._known.get(report.agent_id)
+        if not known:
+            return
+        gone = known & {item.key for item in report.attempts if item.state in _ENDED}.union(report.removed_attempts)
+        if not gone:
+            return
+        with for_links("the end of orphans"):
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                await orphans.forget(tx, report.agent_id, gone)
+                await _note(tx, report.agent_id, await orphans.count(tx, report.agent_id))
+        known -= gone
+        self._committed({report.agent_id: None})
+
+    async def run(self) -> None:
+        """Has agents end what is to be ended, until cancelled; they are asked again as long as it runs."""
+        while True:
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                await orphans.request_ends_of_ended_sessions(tx)
+                ending = await orphans.read_ending(tx)
+            if ending:
+                self._committed({agent: None for agent, *_ in ending})
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def wait_until_heard(self, seconds: float) -> None:
+        """Returns once every agent has said what it runs since the database was restored, or after so long.
+
+        A session that waits in the backup may run already: it must not be placed a second time.
+        """
+        deadline = asyncio.get_running_loop().time() + seconds
+        while True:
+            async with self._database.transaction() as tx:
+                unheard = await orphans.read_unheard(tx)
+            if not unheard:
+                return
+            if asyncio.get_running_loop().time() >= deadline:
+                names = ", ".join(unheard)
+                _log.warning(
+                    "the database was restored, and agents have not said what they run: %s; placing now", names
+                )
+                return
+            await asyncio.sleep(_UNHEARD_LOOK_SECONDS)
+
+
+async def _note(tx: Transaction, agent_id: str, number: int) -> None:
+    """Puts the condition on the agent, or takes it off."""
+    condition = None
+    if number:
+        message = (
+            f"runs {number} attempts that the database does not know: `retinue agents orphans {agent_id}` lists them"
+        )
+        condition = NodeCondition(ORPHANS, message=message)
+
+    def changed(before: Sequence[Mapping[str, Any]], now: Any) -> Sequence[Mapping[str, Any]]:
+        return with_found(ORPHANS, condition, before, now)
+
+    await agent_conditions.change(tx, agent_id, "found", changed)

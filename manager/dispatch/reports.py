@@ -1,0 +1,322 @@
+"""Commits what agents report: facts of nodes, states of attempts, silence. A report is committed before it is acknowledged.
+
+An agent is believed about its own attempts only, and what cannot be committed costs the attempt that it is about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable
+
+from retinue.manager.dispatch.agent_message import Rejected
+from retinue.manager.dispatch.core.agent_conditions import QUARANTINED, stored, with_found
+from retinue.manager.dispatch.core.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
+from retinue.manager.dispatch.desired_state import Concerned
+from retinue.manager.dispatch.orphans import Orphans
+from retinue.manager.session.core.attempts import (
+    AttemptKey,
+    AttemptReport,
+    ListenerBrokenError,
+    NodeCondition,
+    NodeFacts,
+    NodeReport,
+)
+from retinue.manager.session.core.images import SeenImage
+from retinue.manager.session.core.state_machine import Observation
+from retinue.manager.session.core.states import Observed
+from retinue.manager.session.transaction import WorkingSet, put_back, take_out
+from retinue.manager.store import agent_conditions, attempts, conditions, leadership, nodes, shares
+from retinue.manager.store.database import Database, StoreUnavailable, Transaction
+from retinue.manager.supervision import for_links
+
+_log = logging.getLogger(__name__)
+
+# Reports of many agents share a commit, up to this many.
+_MAX_BATCH = 256
+# Between two changes of an agent's conditions: an agent that changes them more often is read more slowly.
+_CONDITIONS_SECONDS = 1.0
+
+# A report, and what its link waits for.
+Pending = tuple[NodeReport, asyncio.Future[None]]
+
+
+def _answer(batch: Collection[Pending], error: ListenerBrokenError | None = None) -> None:
+    """Tells the links that still wait."""
+    for _, done in batch:
+        if not done.done():
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+
+async def _record_conditions(tx: Transaction, agent_id: str, conditions: Collection[NodeCondition]) -> bool:
+    return await agent_conditions.change(tx, agent_id, "reported", lambda before, now: stored(conditions, before, now))
+
+
+async def _record_quarantine(tx: Transaction, agent_id: str, condition: NodeCondition | None) -> None:
+    await agent_conditions.change(
+        tx, agent_id, "found", lambda before, now: with_found(QUARANTINED, condition, before, now)
+    )
+
+
+class Reports:
+    """The listener behind all links of a leader. `committed` is called with the agents that a commit affects, `orphans` with each report once
+    it is committed, `out_of_bounds` with an agent that reports on attempts of others, and on how many.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        term: int,
+        committed: Callable[[Concerned], None],
+        orphans: Orphans | None = None,
+        *,
+        out_of_bounds: Callable[[str, int], None] = lambda _agent, _attempts: None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._progress = PullProgress(clock)
+        # When conditions of agents changed last.
+        self._conditions_changed: dict[str, float] = {}
+        self._database = database
+        self._term = term
+        self._committed = committed
+        self._orphans = orphans
+        self._out_of_bounds = out_of_bounds
+        self._queue: asyncio.Queue[Pending] = asyncio.Queue()
+
+    async def welcomed(self, facts: NodeFacts) -> None:
+        """A stream opened. An attempt that the agent had told of before and knows nothing of now is over: it is never started again."""
+        with for_links("its welcome"):
+            try:
+                report = await self._welcome(facts)
+            except nodes.NodeRefusedError as error:
+                raise ListenerBrokenError(str(error)) from error
+            try:
+                await self._commit([report])
+            except (leadership.NotLeader, StoreUnavailable):
+                raise
+            except Exception:  # noqa: BLE001  # logged whole; what can be committed is
+                _log.exception("the welcome of agent %s is committed attempt by attempt", facts.agent_id)
+                await self._commit_apart(report)
+
+    async def _welcome(self, facts: NodeFacts) -> NodeReport:
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            changed_group = await nodes.record_facts(
+                tx,
+                facts.agent_id,
+                instance=facts.instance,
+                boot_id=facts.boot_id,
+                version=facts.version,
+                architecture=facts.architecture,
+                capacity=facts.capacity,
+                backends=facts.backends,
+                underlay_address=facts.underlay_address,
+                underlay_mtu=facts.underlay_mtu,
+            )
+            if changed_group is not None:
+                await shares.refresh_group(tx, changed_group)
+            await _record_conditions(tx, facts.agent_id, facts.conditions)
+            await _record_quarantine(tx, facts.agent_id, None)
+            live = await attempts.read_live(tx, facts.agent_id)
+            absent = await attempts.read_sites(tx, facts.agent_id) - facts.network_session_ids
+        await self._set_agent_lost(facts.agent_id, lost=False)
+        known = {report.key for report in facts.attempts}
+        forgotten = [
+            AttemptReport(key, Observed.EXITED, None, "RECORD_LOST", "the agent has no record of it", 0)
+            for row in live
+            if row["observed"] and (key := (row["kernel_id"], row["epoch"])) not in known
+        ]
+        return NodeReport(facts.agent_id, (*facts.attempts, *forgotten), removed_networks=frozenset(absent))
+
+    async def reported(self, report: NodeReport) -> None:
+        """Something changed on a node. Returns once it is committed, together with what other agents say meanwhile."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((report, done))
+        await done
+        if self._orphans is not None:
+            await self._orphans.reported(report)
+
+    async def conditions_changed(self, agent_id: str, conditions: Collection[NodeCondition]) -> None:
+        """What is wrong with a node is this from now on. Waits after a change, as the link reads nothing else of the agent meanwhile."""
+        wait = self._conditions_changed.get(agent_id, -_CONDITIONS_SECONDS) + _CONDITIONS_SECONDS - self._clock()
+        if wait > 0:
+            await self._sleep(wait)
+        with for_links("its conditions"):
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                changed = await _record_conditions(tx, agent_id, conditions)
+        if changed:
+            self._conditions_changed[agent_id] = self._clock()
+            _log.warning("conditions of agent %s: %s", agent_id, ", ".join(item.type for item in conditions) or "none")
+            # Nothing new for any agent to do; the scheduler looks again.
+            self._committed({})
+
+    async def quarantined(self, agent_id: str, rejected: Rejected, pause: float) -> None:
+        """An agent sent nonsense: nothing is placed on it until it sends a welcome that makes sense."""
+        message = f"{rejected.message}; there is no stream to it for {pause:.0f} s"
+        condition = NodeCondition(QUARANTINED, rejected.reason, message)
+        with for_links("its quarantine"):
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                await _record_quarantine(tx, agent_id, condition)
+
+    async def became(self, agent_id: str, state: str, silence: float | None) -> None:
+        """An agent's liveness changed; `silence` is the seconds since it was heard, None when it was not in this term."""
+        with for_links("its silence"):
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                group = await nodes.record_state(tx, agent_id, state, silence)
+                if group is not None:
+                    await shares.refresh_group(tx, group)
+            if state != "SUSPECT":
+                await self._set_agent_lost(agent_id, lost=state == "LOST")
+        self._committed({agent_id: None})
+
+    async def _set_agent_lost(self, agent_id: str, *, lost: bool) -> None:
+        # On its own: sessions are locked before agents everywhere else, and the journal last.
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            await conditions.set_agent_lost(tx, agent_id, lost=lost)
+
+    async def run(self) -> None:
+        """Commits reports as they come until cancelled. Raises NotLeader."""
+        while True:
+            await self.write_progress()
+            try:
+                async with asyncio.timeout(PROGRESS_SECONDS):
+                    batch = [await self._queue.get()]
+            except TimeoutError:
+                continue
+            while len(batch) < _MAX_BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            try:
+                await self._take_in(batch)
+            finally:
+                _answer(batch, ListenerBrokenError("this manager stops leading"))
+
+    async def write_progress(self) -> None:
+        """Writes the last progress of fetches that changed too often to be written at once. Raises NotLeader."""
+        due = self._progress.due()
+        if not due:
+            return
+        try:
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                taken = await take_out(tx, {progress.session_id for progress in due})
+                taken.pulls = {progress.key: progress.layers for progress in due}
+                await put_back(tx, taken)
+        except leadership.NotLeader:
+            raise
+        except Exception as error:  # noqa: BLE001  # logged; whatever else is reported is committed
+            _log.warning("the progress of %d fetches is not written: %r", len(due), error)
+            for progress in due:
+                self._progress.offer(progress)
+        else:
+            self._committed({})
+
+    async def _take_in(self, batch: Collection[Pending]) -> None:
+        """Commits reports together. What was not committed is not acknowledged: its link ends, and comes back with all it observes."""
+        try:
+            await self._commit([report for report, _ in batch])
+        except leadership.NotLeader:
+            raise
+        except StoreUnavailable as error:
+            _log.warning("%d reports wait for the database: %s", len(batch), error)
+            _answer(batch, ListenerBrokenError(f"the database did not take its report: {error}"))
+        except Exception:  # noqa: BLE001  # logged below; one node's report must not hold up those of all others
+            if len(batch) > 1:
+                for pending in batch:
+                    await self._take_in([pending])
+                return
+            for report, _ in batch:
+                _log.exception("the report of agent %s is committed attempt by attempt", report.agent_id)
+                await self._take_apart(report, batch)
+        else:
+            _answer(batch)
+
+    async def _take_apart(self, report: NodeReport, batch: Collection[Pending]) -> None:
+        try:
+            await self._commit_apart(report)
+        except StoreUnavailable as error:
+            _answer(batch, ListenerBrokenError(f"the database did not take its report: {error}"))
+        else:
+            _answer(batch)
+
+    async def _commit_apart(self, report: NodeReport) -> None:
+        """Commits a report attempt by attempt, and leaves out what cannot be committed: the agent has it until it is desired no more."""
+        networks = NodeReport(report.agent_id, (), removed_networks=report.removed_networks)
+        for part in (networks, *(NodeReport(report.agent_id, (status,)) for status in report.attempts)):
+            try:
+                await self._commit([part])
+            except (leadership.NotLeader, StoreUnavailable):
+                raise
+            except Exception as error:  # noqa: BLE001  # logged; the other attempts are committed
+                what = f"attempt {part.attempts[0].attempt_id}" if part.attempts else "networks"
+                _log.error("what agent %s reports of %s is left out: %r", report.agent_id, what, error)
+
+    async def _commit(self, reports: Iterable[NodeReport]) -> None:
+        statuses: dict[tuple[str, AttemptKey], AttemptReport] = {}
+        removed: dict[str, set[uuid.UUID]] = {}
+        for report in reports:
+            statuses.update({(report.agent_id, status.key): status for status in report.attempts if status.state})
+            removed.setdefault(report.agent_id, set()).update(report.removed_networks)
+        async with self._database.transaction() as tx:
+            leading, found = await tx.together(
+                leadership.checking(self._term), attempts.finding_reported([key for _, key in statuses])
+            )
+            leadership.checked(leading, self._term)
+            own = {(row["agent_id"], (row["kernel_id"], row["epoch"])): row for row in found}
+            of_session = {who: row["session_id"] for who, row in own.items() if row["live"] and who in statuses}
+            taken = await take_out(tx, set(of_session.values()))
+            for who, session_id in of_session.items():
+                _observe(taken, session_id, statuses[who])
+                self._bound_progress(taken, session_id, who[1])
+            dropping = [
+                statement
+                for agent_id, session_ids in removed.items()
+                if session_ids
+                for statement in attempts.dropping_sites(agent_id, session_ids)
+            ]
+            *_, rows = await put_back(
+                tx, taken, *dropping, attempts.finding_concerned(list(taken.machines)), commit=True
+            )
+        concerned = attempts.concerned(rows)
+        # An agent with nothing more to do for a session has to be told so too.
+        for (agent_id, _), session_id in of_session.items():
+            concerned.setdefault(agent_id, set()).add(session_id)
+        for agent_id, session_ids in removed.items():
+            concerned.setdefault(agent_id, set()).update(session_ids)
+        self._committed(concerned)
+        # An attempt that no agent has is one that was purged, or never was: nothing is said about another agent.
+        known = {key for _, key in own}
+        strays = Counter(agent_id for agent_id, key in statuses.keys() - own.keys() if key in known)
+        for agent_id, number in strays.items():
+            self._out_of_bounds(agent_id, number)
+
+    def _bound_progress(self, taken: WorkingSet, session_id: uuid.UUID, key: AttemptKey) -> None:
+        """Leaves progress that comes too soon for later."""
+        if (layers := taken.pulls.get(key)) is None:
+            self._progress.end(key)
+        elif not self._progress.offer(Progress(session_id, key, layers)):
+            del taken.pulls[key]
+
+
+def _observe(taken: WorkingSet, session_id: uuid.UUID, status: AttemptReport) -> None:
+    taken.output_sizes[status.key] = status.log_size
+    if (machine := taken.machines.get(session_id)) is None:
+        return
+    image = status.image
+    seen = SeenImage(image.digest, image.id, image.service_ports) if image else SeenImage()
+    if status.layers:
+        taken.pulls[status.key] = status.layers
+    observation = Observation(Observed(status.state), status.exit_code, status.reason, status.message, seen)
+    machine.observe(*status.key, observation)

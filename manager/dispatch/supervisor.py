@@ -1,0 +1,199 @@
+"""All links of a leader, and the liveness of the agents behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from retinue.manager.agent_rpc.dialer import Dialer
+from retinue.manager.cancellation import cancellable
+from retinue.manager.dispatch.agent_link import AgentLink, FindSuperfluous, Listener, ReadDesired
+from retinue.manager.dispatch.core.liveness import ALIVE, Timers, verdict, worsened
+from retinue.manager.dispatch.protected_addresses import node_addresses
+from retinue.manager.session.core.attempts import AttemptUsage, ListenerBrokenError, TermOverError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An agent to keep a link to, unless it has not said where it listens or was `revoked`, and how the database last saw it."""
+
+    address: str
+    state: str
+    underlay_address: str = ""
+    revoked: bool = False
+
+    @property
+    def dialled(self) -> bool:
+        """Whether it is to have a link."""
+        return bool(self.address) and not self.revoked
+
+
+class LivenessListener(Listener, Protocol):
+    """Takes in what agents say, and their silence. Raises ListenerBrokenError and TermOverError."""
+
+    async def became(self, agent_id: str, state: str, silence: float | None) -> None:
+        """An agent's liveness changed; `silence` is the seconds since it was heard, None when it was not in this term."""
+
+
+class Supervisor:
+    """Keeps one link per announced agent, and judges their silence."""
+
+    def __init__(
+        self,
+        *,
+        incarnation: str,
+        term: int,
+        dialer: Dialer,
+        timers: Timers,
+        targets: Callable[[], Awaitable[Mapping[str, Target]]],
+        desired: ReadDesired,
+        superfluous: FindSuperfluous,
+        listener: LivenessListener,
+        clock: Callable[[], float],
+        null_kernels: bool = False,
+        control_plane: Callable[[], frozenset[str]] = frozenset,
+        check_lease: Callable[[], None] = lambda: None,
+        used: Callable[[str, Iterable[AttemptUsage]], None] = lambda _agent, _samples: None,
+    ) -> None:
+        """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the addresses of
+        managers and database, which kernels are kept from like those of nodes. `used` is told what `watch_usage` asks for.
+        """
+        self._incarnation = incarnation
+        self._term = term
+        self._dialer = dialer
+        self._timers = timers
+        self._targets = targets
+        self._desired = desired
+        self._superfluous = superfluous
+        self._listener = listener
+        self._clock = clock
+        self._null_kernels = null_kernels
+        self._links: dict[str, tuple[AgentLink, asyncio.Task[None]]] = {}
+        self._states: dict[str, str] = {}
+        # Agents that have no link, and since when.
+        self._unlinked: dict[str, float] = {}
+        self._control_plane = control_plane
+        self._check_lease = check_lease
+        self._protected = control_plane()
+        self._changed = asyncio.Event()
+        self._used = used
+        self._usage_intervals: Mapping[str, float] = {}
+
+    def watch_usage(self, intervals: Mapping[str, float]) -> None:
+        """From the next heartbeat on, these agents tell what their attempts use, every so many seconds; all others do not."""
+        self._usage_intervals = intervals
+
+    def _usage_interval(self, agent_id: str) -> float:
+        return self._usage_intervals.get(agent_id, 0.0)
+
+    def wake(self, concerned: Mapping[str, Collection[uuid.UUID] | None]) -> None:
+        """What is wanted of these agents may have changed, for these sessions; None means for any."""
+        for agent_id, session_ids in concerned.items():
+            if (entry := self._links.get(agent_id)) is not None:
+                entry[0].wake(session_ids)
+
+    def wake_all(self) -> None:
+        """Anything may have changed for any agent."""
+        for link, _ in self._links.values():
+            link.wake()
+
+    def silences(self) -> dict[str, float]:
+        """Seconds since each agent was heard, of those that were in this term."""
+        now = self._clock()
+        return {agent_id: now - link.heard for agent_id, (link, _) in self._links.items() if link.heard is not None}
+
+    def retarget(self) -> None:
+        """Agents may have come, moved or gone."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Keeps links and verdicts current until cancelled. Ends with TermOverError only."""
+        # A new leader has heard nobody: every silence counts from here.
+        started = self._clock()
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    self._changed.clear()
+                    # Links go on while the database is away, or what is wrong with one agent keeps others from being judged.
+                    await self._tried("links are not looked after", self._aim(group))
+                    await self._judge(started)
+                    try:
+                        async with asyncio.timeout(min(1.0, self._timers.suspect_after / 4)):
+                            await self._changed.wait()
+                    except TimeoutError:
+                        continue
+        finally:
+            self._links.clear()
+
+    async def _tried(self, what: str, step: Coroutine[Any, Any, None]) -> None:
+        try:
+            await cancellable(step)
+        except TermOverError:
+            raise
+        except Exception as error:  # noqa: BLE001  # logged, and done again with the next round
+            known = isinstance(error, ListenerBrokenError)
+            _log.log(logging.WARNING if known else logging.ERROR, "%s: %r", what, error, exc_info=not known)
+
+    async def _aim(self, group: asyncio.TaskGroup) -> None:
+        targets = await self._targets()
+        places = [place for target in targets.values() for place in (target.address, target.underlay_address)]
+        self._protected = self._control_plane() | node_addresses(places)
+        for agent_id, (link, task) in list(self._links.items()):
+            target = targets.get(agent_id)
+            if target is None or not target.dialled or target.address != link.address:
+                task.cancel()
+                del self._links[agent_id]
+        # As stored: who enrols again joins anew, whatever was found of it before.
+        self._states = {agent_id: target.state for agent_id, target in targets.items()}
+        now = self._clock()
+        self._unlinked = {
+            agent_id: self._unlinked.get(agent_id, now) for agent_id, target in targets.items() if not target.dialled
+        }
+        for agent_id, target in targets.items():
+            if agent_id not in self._links and target.dialled:
+                link = AgentLink(
+                    agent_id,
+                    target.address,
+                    incarnation=self._incarnation,
+                    term=self._term,
+                    dialer=self._dialer,
+                    heartbeat=self._timers.heartbeat,
+                    desired=self._desired,
+                    superfluous=self._superfluous,
+                    protected=lambda: self._protected,
+                    listener=self._listener,
+                    clock=self._clock,
+                    null_kernels=self._null_kernels,
+                    usage_interval=functools.partial(self._usage_interval, agent_id),
+                    used=self._used,
+                    check_lease=self._check_lease,
+                )
+                self._links[agent_id] = (link, group.create_task(link.run(), name=f"link {agent_id}"))
+
+    async def _judge(self, started: float) -> None:
+        now = self._clock()
+        for agent_id, state in list(self._states.items()):
+            link = self._links[agent_id][0] if agent_id in self._links else None
+            heard = None if link is None else link.heard
+            # One that came back at another address has not been silent for longer than it was dialled there; one that was
+            # revoked, for longer than it has no link: only after that has it stopped what may be run elsewhere.
+            since = self._unlinked.get(agent_id, now) if link is None else link.opened
+            silence = now - (max(started, since) if heard is None else heard)
+            found = worsened(state, silence, self._timers) if heard is None else verdict(silence, self._timers)
+            if found != state:
+                level = logging.INFO if found == ALIVE else logging.WARNING
+                _log.log(level, "agent %s is %s after %.1f s of silence", agent_id, found, silence)
+                step = self._become(agent_id, found, None if heard is None else silence)
+                await self._tried(f"agent {agent_id} is not recorded as {found}", step)
+
+    async def _become(self, agent_id: str, state: str, silence: float | None) -> None:
+        await self._listener.became(agent_id, state, silence)
+        # From then on only: what was not recorded is tried again with the next round.
+        self._states[agent_id] = state

@@ -1,1 +1,0 @@
-"""Links from the manager to its agents."""

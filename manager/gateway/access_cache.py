@@ -1,0 +1,160 @@
+"""Who was let in, as far as this replica has seen: looked up, believed for a moment, and looked at again while it is in use."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from retinue.manager.access import kernel_locator
+from retinue.manager.agent_rpc.relay import Place
+from retinue.manager.gateway.core.rules import Target
+from retinue.manager.identity.tokens import hash_secret
+from retinue.manager.store import port_access
+from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.journal import RevisionCompacted, RevisionInFuture, RevisionLost
+from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.store.recordset import Row
+from retinue.manager.supervision import supervise
+
+_log = logging.getLogger(__name__)
+
+# How long what was read is believed; while it is in use it is read again as often.
+LOOK_SECONDS = 1.0
+# What nobody has used for so long is not kept in mind.
+IDLE_SECONDS = 300.0
+OVER = ("TERMINATING", "TERMINATED", "CANCELLED")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A browser's right to a port: `place` is where the main kernel runs, None while it does not, and `address` its own there."""
+
+    hash: bytes
+    user: str
+    target: Target
+    over: bool
+    place: Place | None
+    address: str
+
+
+@dataclass(slots=True)
+class _Known:
+    access: Access
+    read: float
+    used: float
+
+
+class AccessBook:
+    """Access that browsers have, by the hash of their cookies; belongs on one event loop.
+
+    While the database is out of reach, who was let in stays in: no right can be withdrawn then either.
+    """
+
+    def __init__(self, database: Database, tail: JournalTail, monotonic: Callable[[], float]) -> None:
+        """`monotonic` is in seconds."""
+        self._database = database
+        self._tail = tail
+        self._monotonic = monotonic
+        self._ended: Callable[[bytes], None] = lambda _key: None
+        self._known: dict[bytes, _Known] = {}
+
+    def on_end(self, ended: Callable[[bytes], None]) -> None:
+        """What to call with the hash of access that is good no more, or not in use."""
+        self._ended = ended
+
+    async def find(self, secrets: Iterable[str], target: Target) -> Access | None:
+        """What one of these secrets gives at an address; None for nothing. Raises StoreUnavailable."""
+        for secret in secrets:
+            access = await self._find(hash_secret(secret))
+            if access is not None and access.target == target:
+                self._known[access.hash].used = self._monotonic()
+                return access
+        return None
+
+    def now(self, key: bytes) -> Access | None:
+        """What is known of access that was found before."""
+        known = self._known.get(key)
+        return None if known is None else known.access
+
+    def using(self, key: bytes) -> None:
+        """A connection of it is open."""
+        if known := self._known.get(key):
+            known.used = self._monotonic()
+
+    async def _find(self, key: bytes) -> Access | None:
+        known = self._known.get(key)
+        if known is not None and self._monotonic() - known.read < LOOK_SECONDS:
+            return known.access
+        try:
+            await self._read([key])
+        except StoreUnavailable:
+            if known is None:
+                raise
+        return self.now(key)
+
+    async def _read(self, keys: Collection[bytes]) -> None:
+        now = self._monotonic()
+        async with self._database.transaction() as tx:
+            rows = {bytes(row["hash"]): row for row in await port_access.read(tx, keys)}
+        for key in keys:
+            if key not in rows:
+                self._drop(key)
+                continue
+            access = _access(rows[key])
+            known = self._known.setdefault(key, _Known(access, now, now))
+            known.access, known.read = access, now
+            if access.over:
+                self._drop(key)
+
+    def _drop(self, key: bytes) -> None:
+        if self._known.pop(key, None) is not None:
+            self._ended(key)
+
+    async def run(self) -> None:
+        """Keeps what is known true until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_again(), name="looks at access")
+            group.create_task(supervise("ends of sessions", self._follow), name="ends of sessions")
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            idle = self._monotonic() - IDLE_SECONDS
+            for key in [key for key, known in self._known.items() if known.used < idle]:
+                self._drop(key)
+            if self._known:
+                try:
+                    await self._read(list(self._known))
+                except StoreUnavailable:
+                    _log.debug("access cannot be looked at: the database is out of reach")
+
+    async def _follow(self) -> None:
+        """The end of a session is the end of all access to it, at once."""
+        # What is missed while the journal cannot be followed, the next look at the rows finds.
+        with contextlib.suppress(RevisionCompacted, RevisionInFuture, RevisionLost):
+            async for batch in self._tail.follow(await self._tail.newest()):
+                self._end_sessions(
+                    {
+                        event.session_id
+                        for event in batch
+                        if event.kind == "SESSION_MOVED" and event.payload["to"] in OVER
+                    }
+                )
+
+    def _end_sessions(self, session_ids: Collection[uuid.UUID]) -> None:
+        for key in [key for key, known in self._known.items() if known.access.target.session_id in session_ids]:
+            self._drop(key)
+
+
+def _access(row: Row) -> Access:
+    try:
+        place = kernel_locator.place(row)
+    except kernel_locator.KernelNotRunningError:
+        place = None
+    target = Target(row["session_id"], row["port"])
+    over = row["session_state"] in OVER
+    return Access(bytes(row["hash"]), row["user_name"], target, over, place, row["kernel_address"])

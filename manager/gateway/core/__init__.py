@@ -1,0 +1,1 @@
+"""Which address leads to which port, the configuration of the proxy, and its pages. Pure."""

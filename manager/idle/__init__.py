@@ -1,0 +1,1 @@
+"""Ends sessions that are not used, by the policies of their groups."""

@@ -1,0 +1,1 @@
+"""Idle policies and what they make of a session. Pure."""

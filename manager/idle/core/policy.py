@@ -1,0 +1,316 @@
+"""When a running session is ended because nobody needs it: policies, how they are merged, and what they make of a session. Pure.
+
+Times are seconds since 1970 by the database's clock, spans are seconds. What is not known never counts as idle: spans in which nobody could have
+been heard are added to what is left, and a checker that sees nothing ends nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from retinue.manager.idle.core.utilization import Reading
+from retinue.manager.session.core.states import SessionType
+
+
+class Checker(StrEnum):
+    """What may end a session."""
+
+    INTERACTION = "INTERACTION"
+    UTILIZATION = "UTILIZATION"
+    LIFETIME = "LIFETIME"
+
+
+class Status(StrEnum):
+    """How a checker sees a session."""
+
+    GRACE = "GRACE"
+    COUNTING = "COUNTING"
+    WARNED = "WARNED"
+    NO_DATA = "NO_DATA"
+
+
+# Why a session ended, by checker.
+REASONS: Mapping[Checker, str] = {
+    Checker.INTERACTION: "IDLE_TIMEOUT",
+    Checker.UTILIZATION: "IDLE_UTILIZATION",
+    Checker.LIFETIME: "IDLE_LIFETIME",
+}
+# The types of session that a checker looks at.
+LOOKS_AT: Mapping[Checker, frozenset[SessionType]] = {
+    Checker.INTERACTION: frozenset({SessionType.INTERACTIVE}),
+    Checker.UTILIZATION: frozenset({SessionType.INTERACTIVE, SessionType.BATCH}),
+    Checker.LIFETIME: frozenset({SessionType.INTERACTIVE, SessionType.BATCH}),
+}
+DEFAULT_WARNING = 600.0
+# What is exchanged with a session is noted so many seconds later at the most, where no timeout wants it sooner; and what the note itself may take.
+LONGEST_PACE = 15.0
+_NOTING = 1.0
+# A warning is taken back when so much more is left than it was given at: use that is near a threshold does not make it come and go.
+_SLACK = 1.25
+_NUMBERS = ("grace", "warning", "extension", "interaction", "window", "lifetime")
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePolicy:
+    """Spans in seconds, thresholds in per cent by slot; None is not set. `any_slot`: one slot under its threshold is enough."""
+
+    grace: float | None = None
+    warning: float | None = None
+    extension: float | None = None
+    interaction: float | None = None
+    window: float | None = None
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    any_slot: bool | None = None
+    lifetime: float | None = None
+    exempt: frozenset[Checker] = frozenset()
+
+    def then(self, other: IdlePolicy) -> IdlePolicy:
+        """Itself with what is set in `other` over it: field by field, thresholds by slot. Associative; `NOTHING` is the identity."""
+        numbers = {
+            name: getattr(self, name) if getattr(other, name) is None else getattr(other, name) for name in _NUMBERS
+        }
+        return IdlePolicy(
+            **numbers,
+            thresholds={**self.thresholds, **other.thresholds},
+            any_slot=self.any_slot if other.any_slot is None else other.any_slot,
+            exempt=self.exempt | other.exempt,
+        )
+
+    def limit(self, checker: Checker) -> float | None:
+        """The timeout, window or lifetime of a checker; None when it ends nothing."""
+        if checker in self.exempt or (checker is Checker.UTILIZATION and not self.thresholds):
+            return None
+        limits = {
+            Checker.INTERACTION: self.interaction,
+            Checker.UTILIZATION: self.window,
+            Checker.LIFETIME: self.lifetime,
+        }
+        return limits[checker]
+
+    def lead(self, limit: float) -> float:
+        """How long before the end a session is warned by a checker with this limit."""
+        return min(DEFAULT_WARNING if self.warning is None else self.warning, limit / 2)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is stored: what is set."""
+        stored: dict[str, Any] = {name: value for name in _NUMBERS if (value := getattr(self, name)) is not None}
+        if self.thresholds:
+            stored["thresholds"] = dict(self.thresholds)
+        if self.any_slot is not None:
+            stored["any_slot"] = self.any_slot
+        if self.exempt:
+            stored["exempt"] = sorted(self.exempt)
+        return stored
+
+
+NOTHING = IdlePolicy()
+
+
+def stored_policy(stored: Mapping[str, Any]) -> IdlePolicy:
+    """A policy as it is kept in a row."""
+    return IdlePolicy(
+        **{name: stored.get(name) for name in _NUMBERS},
+        thresholds=dict(stored.get("thresholds", {})),
+        any_slot=stored.get("any_slot"),
+        exempt=frozenset(map(Checker, stored.get("exempt", ()))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of a running session.
+
+    `paused` are seconds since the last interaction, or else the start, in which nobody could have been heard; `reachable` says whether
+    somebody could be now. `warned` has when a checker warned.
+    """
+
+    type: SessionType
+    start: float
+    interaction: float | None = None
+    paused: float = 0.0
+    reachable: bool = True
+    extended_until: float | None = None
+    warned: Mapping[Checker, float] = field(default_factory=dict)
+    reading: Reading | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a checker makes of a session; `remaining` are seconds to its end, should it not be used from now on; None: not known."""
+
+    checker: Checker
+    status: Status
+    limit: float
+    remaining: float | None
+    measured: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What all checkers make of a session, and what is to be done: warnings to be given and taken back, or its end."""
+
+    checks: tuple[Check, ...]
+    warn: tuple[Check, ...] = ()
+    take_back: frozenset[Checker] = frozenset()
+    end: Check | None = None
+
+    @property
+    def next_look(self) -> float | None:
+        """Seconds until something can be due; None when nothing is foreseen."""
+        return min((check.remaining for check in self.checks if check.remaining is not None), default=None)
+
+
+def remaining_time(now: float, baseline: float, timeout: float, grace_end: float | None) -> float:
+    """Seconds left of a timeout that counts from the later of `baseline` and the end of the grace period; negative when it is over."""
+    return max(baseline, baseline if grace_end is None else grace_end) + timeout - now
+
+
+def judge(policy: IdlePolicy, seen: Seen, now: float, changed: float | None = None) -> Verdict:
+    """What a policy makes of a session at `now`. It is ended when nothing is left and the warning was given early enough.
+
+    `changed` is when timeouts were last set: what was exchanged before may be noted more slowly than these want.
+    """
+    checks: list[Check] = []
+    warn: list[Check] = []
+    take_back: set[Checker] = set()
+    ends: list[Check] = []
+    looking = [checker for checker in Checker if _applies(policy, seen, checker)]
+    for checker in looking:
+        limit = policy.limit(checker)
+        assert limit is not None  # noqa: S101  # it applies
+        check = _check(policy, seen, checker, limit, now)
+        lead, warned = policy.lead(limit), seen.warned.get(checker)
+        known = check.status is not Status.NO_DATA and check.remaining is not None
+        left = check.remaining if check.remaining is not None else limit
+        if warned is not None and (left > lead * _SLACK or not known):
+            take_back.add(checker)
+        elif known and warned is not None:
+            # Never sooner than promised.
+            left = max(left, warned + lead - now)
+            check = Check(checker, Status.WARNED, limit, max(0.0, left), check.measured)
+        elif known and left <= lead and lead > 0:
+            left = max(left, lead)
+            check = Check(checker, Status.WARNED, limit, left, check.measured)
+            warn.append(check)
+        checks.append(check)
+        if known and left <= 0 and not (checker is Checker.INTERACTION and maybe_unnoted(seen, now, changed)):
+            ends.append(check)
+    take_back.update(checker for checker in seen.warned if checker not in looking)
+    return Verdict(tuple(checks), tuple(warn), frozenset(take_back), ends[0] if ends else None)
+
+
+def maybe_unnoted(seen: Seen, now: float, changed: float | None) -> bool:
+    """Whether something may have been exchanged with a session that is to be noted at the pace of timeouts that are not those of now.
+
+    Only with one that ran and was in use then: the first exchange after a silence of two paces is noted at once.
+    """
+    if changed is None or seen.interaction is None or seen.start > changed:
+        return False
+    return now - changed <= LONGEST_PACE + _NOTING and now - seen.interaction <= 2 * LONGEST_PACE + _NOTING
+
+
+def _applies(policy: IdlePolicy, seen: Seen, checker: Checker) -> bool:
+    return policy.limit(checker) is not None and seen.type in LOOKS_AT[checker]
+
+
+def _check(policy: IdlePolicy, seen: Seen, checker: Checker, limit: float, now: float) -> Check:
+    """A checker's own view, without regard to warnings."""
+    grace_end = seen.start + (policy.grace or 0.0)
+    status, left, measured = Status.COUNTING, None, ""
+    if checker is Checker.LIFETIME:
+        left = remaining_time(now, seen.start, limit, None)
+        measured = f"it has run for {spell(now - seen.start)} of at most {spell(limit)}"
+    elif checker is Checker.INTERACTION:
+        since = max(seen.start, seen.interaction or seen.start)
+        left = remaining_time(now, since, limit, grace_end) + seen.paused
+        measured = f"nobody has used it for {spell(max(0.0, now - since - seen.paused))} of at most {spell(limit)}"
+        if not seen.reachable:
+            status = Status.NO_DATA
+    elif (reading := seen.reading) is not None:
+        left = max(reading.remaining, grace_end + limit - now) if now < grace_end else reading.remaining
+        measured = _use(policy, reading, limit)
+        if now - reading.at > reading.patience:
+            status = Status.NO_DATA
+    else:
+        status, measured = Status.NO_DATA, "what it uses is not known yet"
+    if checker is not Checker.LIFETIME and now < grace_end and status is Status.COUNTING:
+        status = Status.GRACE
+    if left is not None and seen.extended_until is not None:
+        left = max(left, seen.extended_until - now)
+    return Check(checker, status, limit, None if left is None else max(0.0, left), measured)
+
+
+def _use(policy: IdlePolicy, reading: Reading, window: float) -> str:
+    parts = [
+        f"{slot} {average:.3g} % (threshold {policy.thresholds[slot]:g} %)"
+        for slot, average in sorted(reading.averages.items())
+        if slot in policy.thresholds
+    ]
+    return f"it used {', '.join(parts)} of what it holds over {spell(min(window, reading.observed))}"
+
+
+def warning_text(check: Check, now: float) -> str:
+    """What a session is told before its end."""
+    moment = dt.datetime.fromtimestamp(now + (check.remaining or 0.0), dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{check.measured}; it ends at {moment} UTC, unless that changes"
+
+
+class ExtensionRefusedError(Exception):
+    """The policy does not let a session be kept that long; `most` are the seconds that it does."""
+
+    def __init__(self, message: str, most: float) -> None:
+        super().__init__(message)
+        self.most = most
+
+
+def extension(policy: IdlePolicy, seen: Seen, now: float, duration: float | None) -> float | None:
+    """Until when a session is kept if its owner asks for `duration` from `now`; None asks for an interaction only. Raises ExtensionRefusedError."""
+    looking = {checker for checker in Checker if _applies(policy, seen, checker)}
+    if not looking:
+        raise ExtensionRefusedError("no idle check looks at it: nothing would end it", 0.0)
+    bounds = [policy.extension or 0.0] if looking - {Checker.LIFETIME} else []
+    if Checker.LIFETIME in looking:
+        bounds.append(seen.start + (policy.lifetime or 0.0) + (policy.extension or 0.0) - now)
+    most = max(0.0, min(bounds))
+    if duration is None:
+        if Checker.INTERACTION not in looking:
+            raise ExtensionRefusedError(
+                f"an interaction does not change when it ends: say for how long, at most {spell(most)}", most
+            )
+        return seen.extended_until
+    if duration > most:
+        raise ExtensionRefusedError(f"the idle policy lets it be kept for at most {spell(most)} from now", most)
+    return max(now + duration, seen.extended_until or 0.0)
+
+
+def unwatched(before: float | None, now: float, elapsed: float, longest: float) -> float:
+    """Seconds between two looks at the sessions in which nobody was listened to for certain.
+
+    `before` and `now` are by the database's clock, `elapsed` by that of this process, 0 at its first look. A clock that was set, and a process
+    that stood still for more than `longest`, are such seconds; a second more or less is not.
+    """
+    if before is None:
+        return 0.0
+    lost = now - before - (elapsed if elapsed <= longest else 0.0)
+    return lost if lost > 1.0 else 0.0
+
+
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def spell(seconds: float) -> str:
+    """A span for people: `1 h 30 min`, the two largest units, without what is smaller; below a minute to the tenth."""
+    if seconds < 60:  # noqa: PLR2004  # seconds in a minute
+        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
+    left, parts = round(seconds), list[str]()
+    for size, name in _UNITS:
+        if left >= size and len(parts) < 2:  # noqa: PLR2004  # two units
+            parts.append(f"{left // size} {name}")
+        elif parts:
+            break
+        left %= size
+    return " ".join(parts)

@@ -1,0 +1,151 @@
+"""What the sessions use whose utilisation is looked at: samples of agents, gathered by attempt and put together by session."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from retinue.manager.dispatch.desired_state import attempt_id
+from retinue.manager.idle.core.policy import LOOKS_AT, Checker, IdlePolicy
+from retinue.manager.idle.core.utilization import Meter, Reading, Sample, Window, period_of, share_of, stored_window
+from retinue.manager.session.core.attempts import AttemptUsage
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.store import idle as idle_store
+from retinue.manager.store.database import Transaction
+from retinue.manager.store.recordset import Row
+
+_log = logging.getLogger(__name__)
+
+# So many missed samples do not hide a session; more do.
+_MISSED_SAMPLES = 4
+# A reading is good for some seconds more than samples are.
+_PATIENCE = 5.0
+# Whoever reads it in the store gets the next one only after this part of the window.
+_KEPT_PARTS = 8
+
+
+class Measurements:
+    """Meters of attempts, and windows and readings of sessions.
+
+    What is looked at is named anew each time: `begin`, then `take_in` for portions of the sessions, then `finish`, which forgets all others.
+    """
+
+    def __init__(self) -> None:
+        # By attempt, with the longest time between two samples, and whose attempt it is; by session.
+        self._meters: dict[str, tuple[Meter, float, str]] = {}
+        self._windows: dict[uuid.UUID, Window] = {}
+        self._readings: dict[uuid.UUID, Reading] = {}
+        self._named: set[str] = set()
+        self._seen: set[uuid.UUID] = set()
+        self._intervals: dict[str, float] = {}
+
+    def add(self, agent_id: str, samples: Iterable[AttemptUsage]) -> int:
+        """Takes in what an agent says of its attempts; those that are not looked at are left out.
+
+        Returns how many were attempts of other agents: of these nothing is believed.
+        """
+        strays = 0
+        for sample in samples:
+            if (found := self._meters.get(sample.attempt_id)) is not None:
+                meter, longest, owner = found
+                if owner == agent_id:
+                    meter.add(Sample(sample.clock, sample.cpu, sample.memory), longest)
+                else:
+                    strays += 1
+        return strays
+
+    def reading(self, session_id: uuid.UUID) -> Reading | None:
+        """What the window of a session came to when it was last known; None for one that has none, or not yet."""
+        return self._readings.get(session_id)
+
+    def begin(self) -> None:
+        """All sessions are gone through from here on."""
+        self._named, self._seen, self._intervals = set(), set(), {}
+
+    def finish(self) -> dict[str, float]:
+        """All have been gone through. Returns which agents have to tell what their attempts use, and every how many seconds."""
+        self._meters = {name: meter for name, meter in self._meters.items() if name in self._named}
+        self._windows = {key: window for key, window in self._windows.items() if key in self._seen}
+        self._readings = {key: reading for key, reading in self._readings.items() if key in self._seen}
+        return self._intervals
+
+    async def take_in(
+        self, tx: Transaction, rows: Iterable[Row], policy_of: Callable[[str, str], IdlePolicy], now: float
+    ) -> None:
+        """Adds what the kernels of sessions have used to their windows, and keeps those that are worth it in the store."""
+        looked_at: dict[uuid.UUID, tuple[Row, IdlePolicy, float]] = {}
+        for row in rows:
+            policy = policy_of(row["resource_group"], row["owner"])
+            width = policy.limit(Checker.UTILIZATION)
+            if width is not None and SessionType(row["type"]) in LOOKS_AT[Checker.UTILIZATION]:
+                looked_at[row["id"]] = (row, policy, width)
+        if not looked_at:
+            return
+        kernels: dict[uuid.UUID, list[Row]] = {}
+        for kernel in await idle_store.read_kernels(tx, looked_at):
+            kernels.setdefault(kernel["session_id"], []).append(kernel)
+        unknown = [session_id for session_id in looked_at if session_id not in self._windows]
+        stored = await idle_store.read_windows(tx, unknown) if unknown else {}
+        kept = []
+        for session_id, (row, policy, width) in looked_at.items():
+            self._seen.add(session_id)
+            try:
+                window = self._window(row, width, stored.get(session_id, {}))
+                found = self._measure(row, kernels.get(session_id, ()), policy, window, now)
+            except Exception as error:  # noqa: BLE001  # logged; the other sessions are measured
+                _log.error("what session %s uses is not known: %r", session_id, error)
+                continue
+            if found is not None:
+                kept.append({"session_id": session_id, "window": window.to_json(), "reading": found})
+        if kept:
+            await idle_store.keep_windows(tx, kept)
+
+    def _measure(
+        self, row: Row, kernels: Collection[Row], policy: IdlePolicy, window: Window, now: float
+    ) -> dict[str, Any] | None:
+        """Adds what a session has used to its window; returns the reading to be kept if it is worth it."""
+        longest = _MISSED_SAMPLES * period_of(window.width)
+        parts = [(self._meter(kernel, window.width, longest), kernel["slots"]) for kernel in kernels]
+        moved = _take(window, parts, now, row["start"] + (policy.grace or 0.0))
+        if moved is None:
+            return None
+        reading = window.read(policy.thresholds, any_slot=bool(policy.any_slot), at=now, patience=longest + _PATIENCE)
+        if reading is None:
+            return None
+        self._readings[row["id"]] = reading
+        return {**reading.to_json(), "patience": reading.patience + window.width / _KEPT_PARTS} if moved else None
+
+    def _window(self, row: Row, width: float, stored: Row) -> Window:
+        """The window at hand, the one kept, or a new one for another start or width."""
+        session_id: uuid.UUID = row["id"]
+        window = self._windows.get(session_id)
+        if window is None:
+            window = stored_window(stored, row["start"], width)
+        elif (window.start, window.width) != (row["start"], width):
+            window = Window(row["start"], width)
+            self._readings.pop(session_id, None)
+        self._windows[session_id] = window
+        return window
+
+    def _meter(self, kernel: Row, width: float, longest: float) -> Meter:
+        """The meter of a kernel's attempt, whose agent has to tell samples for a window of such a width."""
+        name = attempt_id(kernel["kernel_id"], kernel["epoch"])
+        meter = self._meters[name][0] if name in self._meters else Meter()
+        self._meters[name] = (meter, longest, kernel["agent_id"])
+        self._named.add(name)
+        agent_id, period = kernel["agent_id"], period_of(width)
+        self._intervals[agent_id] = min(period, self._intervals.get(agent_id, period))
+        return meter
+
+
+def _take(
+    window: Window, parts: Collection[tuple[Meter, Mapping[str, int]]], now: float, grace_end: float
+) -> bool | None:
+    """Adds what kernels used to a window; None when that is not known of all of them, or does not count yet, else whether to keep it."""
+    if not parts or any(meter.seconds <= 0 for meter, _ in parts):
+        return None
+    seconds = min(meter.seconds for meter, _ in parts)
+    shares = share_of([(slots, meter.take()) for meter, slots in parts])
+    return None if now - seconds < grace_end else window.add(seconds, shares)

@@ -1,1 +1,0 @@
-"""How sessions live: the state machines, which are pure, and the controllers that move sessions along them."""

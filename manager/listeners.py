@@ -1,0 +1,193 @@
+"""The manager's two ports: one server, one set of services, TLS on both, and certificates of agents on one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from retinue.manager.agent_rpc.dialer import WINDOW_BYTES, Dialer
+from retinue.manager.agent_rpc.relay import Forwarder, Hearer
+from retinue.manager.api.admin.accounts import AccountServicer
+from retinue.manager.api.admin.enrollment import EnrollmentServicer
+from retinue.manager.api.admin.fleet import FleetServicer
+from retinue.manager.api.sessions.servicer import SessionServicer
+from retinue.manager.api.sessions.templates import TemplateServicer
+from retinue.manager.api.streams.app_service import AppServicer
+from retinue.manager.api.streams.kernel_service import KernelServicer
+from retinue.manager.gateway.core.rules import Address
+from retinue.manager.identity.authority import Authority
+from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.interceptors import CallInterceptor
+from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
+from retinue.manager.store.database import Database
+from retinue.manager.store.journal_tail import JournalTail
+from retinue.manager.v1 import (
+    account_service_pb2,
+    account_service_pb2_grpc,
+    app_service_pb2,
+    app_service_pb2_grpc,
+    enrollment_service_pb2,
+    enrollment_service_pb2_grpc,
+    fleet_service_pb2,
+    fleet_service_pb2_grpc,
+    kernel_service_pb2,
+    kernel_service_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
+    template_service_pb2,
+    template_service_pb2_grpc,
+)
+
+_log = logging.getLogger(__name__)
+
+# Until a connection has said who it is for, and that it speaks HTTP/2.
+HANDSHAKE_SECONDS = 10
+# How long a connection may be open without a call.
+IDLE_SECONDS = 60
+SERVER_OPTIONS = (
+    # Two managers on one port would share it without a word.
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Below what clients are configured for: pings that come sooner end the connection.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    # Without probing, a reader that does not read costs 100 KB instead of megabytes.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+    # A connection on which nothing is said costs a descriptor: two minutes by default.
+    ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
+    # A connection without a call, also before the first one; a client that still wants it opens another with its next call.
+    ("grpc.max_connection_idle_ms", 1000 * IDLE_SECONDS),
+    ("grpc.max_connection_age_ms", 3_600_000),
+    ("grpc.max_connection_age_grace_ms", 60_000),
+)
+SERVICES = (
+    session_service_pb2.DESCRIPTOR.services_by_name["SessionService"].full_name,
+    kernel_service_pb2.DESCRIPTOR.services_by_name["KernelService"].full_name,
+    app_service_pb2.DESCRIPTOR.services_by_name["AppService"].full_name,
+    template_service_pb2.DESCRIPTOR.services_by_name["TemplateService"].full_name,
+    fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name,
+    account_service_pb2.DESCRIPTOR.services_by_name["AccountService"].full_name,
+    enrollment_service_pb2.DESCRIPTOR.services_by_name["EnrollmentService"].full_name,
+    health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+    reflection.SERVICE_NAME,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """A server that serves. `endpoint` and `agent_endpoint` are `host:port`, as told to others."""
+
+    health: HealthServicer
+    endpoint: str
+    agent_endpoint: str
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """What the health service says, of everything."""
+        statuses = health_pb2.HealthCheckResponse
+        status = statuses.SERVING if serving else statuses.NOT_SERVING
+        for service in ("", *SERVICES):
+            await self.health.set(service, status)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    *,
+    database: Database,
+    tail: JournalTail,
+    authority: Authority,
+    authenticator: Authenticator,
+    dialer: Dialer,
+    interactions: Hearer | None = None,
+    moved: Callable[[], None],
+    listen: str,
+    agent_listen: str,
+    advertise: Sequence[str],
+    grace_seconds: float,
+    gateway: Address | None = None,
+    max_pending_sessions: int = DEFAULT_MAX_PENDING,
+) -> AsyncIterator[Ports]:
+    """Serves for as long as the block lasts; health says NOT_SERVING until it is told otherwise.
+
+    `interactions` is told what is exchanged with sessions, and `moved` is called when an agent listens somewhere else. `gateway` is where users
+    reach ports of sessions over HTTP. At the end, streams end first, and calls under way get `grace_seconds`. Raises OSError when a port cannot
+    be had.
+    """
+    stopping = asyncio.Event()
+    server = grpc.aio.server(interceptors=[CallInterceptor(authenticator, stopping)], options=SERVER_OPTIONS)
+    # The authority's certificate is in the chain for nodes that enrol: they know it by its fingerprint only.
+    certificate = authority.issue_server([*advertise, *_named_hosts(listen, agent_listen)])
+    pairs = [(certificate.key, certificate.certificate + authority.certificate)]
+    users = grpc.ssl_server_credentials(pairs)
+    agents = grpc.ssl_server_credentials(pairs, root_certificates=authority.certificate, require_client_auth=True)
+    port, agent_port = _bind(server, listen, users), _bind(server, agent_listen, agents)
+    health = HealthServicer()
+    ports = Ports(health, _told(listen, port, advertise), _told(agent_listen, agent_port, advertise))
+    await ports.set_serving(serving=False)
+    # An empty host says: the one that was dialled.
+    for_agents = f":{agent_port}" if _host(agent_listen) in _ANY_HOST else ports.agent_endpoint
+    forwarder = Forwarder(dialer, interactions)
+    session_service_pb2_grpc.add_SessionServiceServicer_to_server(
+        SessionServicer(database, tail, max_pending_sessions=max_pending_sessions), server
+    )
+    kernel_service_pb2_grpc.add_KernelServiceServicer_to_server(KernelServicer(database, forwarder, gateway), server)
+    app_service_pb2_grpc.add_AppServiceServicer_to_server(AppServicer(database, forwarder), server)
+    template_service_pb2_grpc.add_TemplateServiceServicer_to_server(TemplateServicer(database), server)
+    fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(FleetServicer(database, authority, tail.wake), server)
+    account_service_pb2_grpc.add_AccountServiceServicer_to_server(
+        AccountServicer(database, authenticator, tail.wake), server
+    )
+    enrollment_service_pb2_grpc.add_EnrollmentServiceServicer_to_server(
+        EnrollmentServicer(database, authority, agent_endpoint=lambda: for_agents, moved=moved), server
+    )
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    reflection.enable_server_reflection(SERVICES, server)
+    await server.start()
+    _log.info("serving users at %s and agents at %s", ports.endpoint, ports.agent_endpoint)
+    try:
+        yield ports
+    finally:
+        await health.enter_graceful_shutdown()
+        stopping.set()
+        await server.stop(grace_seconds)
+        _log.info("ports closed")
+
+
+_ANY_HOST = ("0.0.0.0", "[::]", "")  # noqa: S104  # compared with, not bound to
+
+
+def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials) -> int:
+    try:
+        port = server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {address}") from error
+    if port == 0:
+        raise OSError(f"cannot listen on {address}")
+    return port
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+def _named_hosts(*addresses: str) -> list[str]:
+    return [_host(address).strip("[]") for address in addresses if _host(address) not in _ANY_HOST]
+
+
+def _told(address: str, port: int, advertise: Sequence[str]) -> str:
+    host = _host(address)
+    if advertise:
+        host = f"[{advertise[0]}]" if ":" in advertise[0] else advertise[0]
+    elif host in _ANY_HOST:
+        host = "127.0.0.1"
+    return f"{host}:{port}"

@@ -1,0 +1,80 @@
+"""What a scheduling pass has decided, between its planning and its commit. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+
+from retinue.manager.scheduler.core.cache import Holdings
+from retinue.manager.scheduler.core.snapshot import Snapshot
+from retinue.manager.scheduling.columns import Integers, Running
+from retinue.manager.scheduling.scheduling_pass import Decisions
+from retinue.manager.scheduling.strategies import Settings
+from retinue.manager.store.placements import Network
+
+# A pass over no more kernels and agents than these is small.
+_SMALL_KERNELS, _SMALL_AGENTS = 16, 500
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be committed: sessions in order of decision, what they take, and for each its network, if it has one."""
+
+    group: str
+    ids: list[uuid.UUID]
+    holdings: Holdings
+    tries: list[int]
+    networks: dict[uuid.UUID, Network]
+    rotation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a pass wants done: placements first, then who is to make way for whom."""
+
+    plan: Plan | None
+    settings: Settings
+    snapshot: Snapshot
+    running: Running | None
+    decisions: Decisions
+
+    @property
+    def preempts(self) -> bool:
+        """Whether somebody is to make way."""
+        return bool(self.decisions.preemptions)
+
+
+def holdings_of(snapshot: Snapshot, decisions: Decisions, sessions: Integers, width: int) -> Holdings:
+    """What sessions in rows of the queue take, in terms of the mirror."""
+    every = snapshot.queue.offsets
+    sizes = every[sessions + 1] - every[sessions]
+    offsets = np.zeros(len(sessions) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    kernels = np.repeat(every[sessions] - offsets[:-1], sizes) + np.arange(offsets[-1])
+    requests = np.zeros((len(kernels), width), np.int64)
+    requests[:, snapshot.columns] = snapshot.queue.requests[kernels]
+    return Holdings(
+        agents=snapshot.agent_rows[decisions.kernel_agents[kernels]],
+        requests=requests,
+        accounts=snapshot.accounts[sessions],
+        offsets=offsets,
+    )
+
+
+def is_small(settings: Settings, snapshot: Snapshot, running: Running | None) -> bool:
+    """Whether a pass takes a few milliseconds at most, less than a thread is worth on the way of a single session. A larger one is computation
+    of up to a second, one that looks at what runs may be, and a strategy of others may take its time: the loop must go on meanwhile.
+    """
+    if running is not None:
+        return False
+    strange = settings.custom_session is not None or settings.custom_agent is not None
+    return not strange and len(snapshot.queue.requests) <= _SMALL_KERNELS and len(snapshot.agent_rows) <= _SMALL_AGENTS
+
+
+def kind(network: Network | None) -> str:
+    """Returns what sessions say of their network."""
+    if network is None:
+        return ""
+    return "VXLAN" if network.vni else "BRIDGE"

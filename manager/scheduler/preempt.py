@@ -1,0 +1,50 @@
+"""Preemption carried out: victims make way and room is kept for the winner, all of it in one commit."""
+
+from __future__ import annotations
+
+import uuid
+
+from retinue.manager.dispatch.desired_state import Concerned
+from retinue.manager.scheduler.core.snapshot import Snapshot
+from retinue.manager.scheduling.columns import Running
+from retinue.manager.scheduling.scheduling_pass import Decisions
+from retinue.manager.scheduling.strategies import REQUEUE, Settings
+from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS
+from retinue.manager.session.core.states import STARTING_SESSION_STATES, SessionState
+from retinue.manager.session.transaction import put_back, take_out
+from retinue.manager.store import attempts, leadership, placements
+from retinue.manager.store.database import Database
+
+_PLACED = STARTING_SESSION_STATES | {SessionState.RUNNING}
+
+
+async def preempt(  # noqa: PLR0917  # all that a pass knows
+    database: Database, term: int, settings: Settings, snapshot: Snapshot, running: Running, decisions: Decisions
+) -> Concerned:
+    """Ends or requeues the victims of a pass and promises their room. A winner that no longer waits wins nothing."""
+    winners = {snapshot.ids[each.winner]: each for each in decisions.preemptions}
+    victims = {winner: [uuid.UUID(running.ids[victim]) for victim in each.victims] for winner, each in winners.items()}
+    async with database.transaction() as tx:
+        await leadership.check(tx, term)
+        taken = await take_out(tx, {*winners, *(victim for each in victims.values() for victim in each)})
+        promises = []
+        for winner, preemption in winners.items():
+            if winner not in taken.machines or taken.machines[winner].session.state is not SessionState.PENDING:
+                continue
+            priority = taken.rows[winner]["priority"]
+            grace = 0.0
+            for victim in victims[winner]:
+                machine = taken.machines.get(victim)
+                if machine is None or machine.session.state not in _PLACED:
+                    # It made way by itself.
+                    continue
+                row = taken.rows[victim]
+                if not row["spec"].get("preemptible") or row["priority"] >= priority:
+                    continue
+                machine.preempt(str(winner), requeue=settings.preemption == REQUEUE)
+                grace = max(grace, row["spec"].get("grace_seconds", DEFAULT_GRACE_SECONDS))
+            agents = [snapshot.agents.ids[row] for row in preemption.agents.tolist()]
+            promises.append({"id": winner, "agents": agents, "seconds": grace + settings.preemption_hold_seconds})
+        await placements.promise(tx, promises)
+        await put_back(tx, taken)
+        return await attempts.agents_concerned(tx, [victim for each in victims.values() for victim in each])

@@ -1,0 +1,258 @@
+"""What the scheduler would make of a session, worked out from the database by any replica; nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from retinue.manager.scheduler.core.alternative_groups import groups_with_room
+from retinue.manager.scheduler.core.cache import Limit, Mirror
+from retinue.manager.scheduler.core.pending_table import Row
+from retinue.manager.scheduler.core.snapshot import (
+    PastUsage,
+    Snapshot,
+    build_running,
+    endpoints_of,
+    explanation_text,
+    needed,
+    offered,
+    take,
+)
+from retinue.manager.scheduling.columns import Policy, Running
+from retinue.manager.scheduling.custom import Advice
+from retinue.manager.scheduling.order import waiting_order
+from retinue.manager.scheduling.placement import Placer
+from retinue.manager.scheduling.reservation import reserve
+from retinue.manager.scheduling.room import Situation
+from retinue.manager.scheduling.scheduling_pass import run_pass
+from retinue.manager.scheduling.strategies import FAIR_SHARE, Settings, validate_policy
+from retinue.manager.scheduling.view import View
+from retinue.manager.scheduling.what_if import WhatIf, what_if
+from retinue.manager.session.core.image_registries import denied_image, images_of
+from retinue.manager.session.core.mounts import MountRoot, granted
+from retinue.manager.session.core.spec import MountSpec
+from retinue.manager.session.submit import Draft
+from retinue.manager.store import changes, groups, placements, sessions, usage
+
+# Waiting sessions that are put into order to say where one of them is.
+MAX_ORDERED = 5_000
+_NOT_ASKED = "it is not asked for a preview"
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The agents of a session's kernels by hostname, or why it would wait: reason, message, and what is kept with them."""
+
+    agents: Mapping[str, str]
+    reason: str = ""
+    message: str = ""
+    explanation: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a waiting session could start with, in how many seconds at the latest running sessions make room for it, and other groups that
+    have room for it now.
+    """
+
+    what_if: WhatIf
+    after: float | None
+    elsewhere: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    policy: Policy
+    settings: Settings
+    rotation: str
+    snapshot: Snapshot
+    running: Running
+    mirror: Mirror
+    now: float
+
+
+async def previews(tx: AsyncSession, drafts: Sequence[Draft]) -> dict[uuid.UUID, Preview]:
+    """What the next pass of each group would make of sessions that are not there yet, by their ids."""
+    by_group: dict[str, list[Draft]] = {}
+    for draft in drafts:
+        by_group.setdefault(draft.session["resource_group"], []).append(draft)
+    found: dict[uuid.UUID, Preview] = {}
+    for name, of_group in by_group.items():
+        reading = await _read(tx, name, [_row(draft) for draft in of_group])
+        if reading is not None:
+            found |= await asyncio.to_thread(_decide, reading, {draft.session["id"] for draft in of_group})
+    return found
+
+
+async def outlook(tx: AsyncSession, session: Row) -> Outlook | None:
+    """What a session, as `store.sessions` reads it, lacks at this moment; None when it does not wait."""
+    reading = await _read(tx, session["resource_group"], [], only=session["id"])
+    waiting = await changes.read_waiting(tx, [session["id"]])
+    if reading is None or not len(reading.snapshot.ids) or not waiting:
+        return None
+    policies = {row["name"]: row for row in await changes.read_groups(tx)}
+    mounts = [MountSpec(**mount) for mount in session["spec"]["mounts"]]
+    if mounts:
+        roots = await groups.read_mount_roots(tx, policies.keys())
+        allowed = {
+            name
+            for name, of_group in roots.items()
+            if not isinstance(granted(mounts, map(MountRoot.from_json, of_group), session["project"]), MountSpec)
+        }
+    else:
+        allowed = set(policies)
+    if images := images_of(session["spec"]):
+        registries = await groups.read_image_registries(tx, policies.keys())
+        allowed = {name for name in allowed if not denied_image(images, registries[name])}
+    reading.mirror.groups = policies
+    return await asyncio.to_thread(_look, reading, waiting[0], sorted(allowed))
+
+
+async def queue_position(tx: AsyncSession, name: str, session_id: uuid.UUID) -> int:
+    """The place of a waiting session in the order in which its group's strategy would have all that waits, from 1; 0 where it has none.
+
+    That is where a strategy of others decides, and where more wait than are put into order for one question.
+    """
+    if await sessions.queue_length(tx, name) > MAX_ORDERED:
+        return 0
+    reading = await _read(tx, name, [])
+    return 0 if reading is None else await asyncio.to_thread(_position, reading, session_id)
+
+
+def _position(reading: _Reading, session_id: uuid.UUID) -> int:
+    snapshot = reading.snapshot
+    order = waiting_order(snapshot.agents, snapshot.owners, snapshot.queue, reading.settings)
+    ids = snapshot.ids.tolist()
+    return 0 if order is None else next((place for place, row in enumerate(order, 1) if ids[row] == session_id), 0)
+
+
+def _decide(reading: _Reading, wanted: set[uuid.UUID]) -> dict[uuid.UUID, Preview]:
+    snapshot = reading.snapshot
+    decisions = run_pass(
+        snapshot.agents,
+        snapshot.owners,
+        snapshot.queue,
+        reading.policy,
+        reading.rotation,
+        running=reading.running,
+        advice=Advice(order_failure=_NOT_ASKED, places_failure=_NOT_ASKED),
+    )
+    found = {}
+    for row, session_id in enumerate(snapshot.ids.tolist()):
+        if session_id not in wanted:
+            continue
+        hostnames = snapshot.hostname_sets[int(snapshot.hostnames[row])]
+        why = decisions.explain(row)
+        if why is None:
+            kernels = slice(snapshot.queue.offsets[row], snapshot.queue.offsets[row + 1])
+            agents = [snapshot.agents.ids[agent] for agent in decisions.kernel_agents[kernels].tolist()]
+            found[session_id] = Preview(dict(zip(hostnames, agents, strict=True)))
+        else:
+            found[session_id] = Preview({}, why.code, why.message, json.loads(explanation_text(why, hostnames)))
+    return found
+
+
+def _look(reading: _Reading, waiting: Row, others: Sequence[str]) -> Outlook:
+    snapshot, settings = reading.snapshot, reading.settings
+    view = View(snapshot.agents, snapshot.queue, snapshot.queue.orders[:0], settings, reading.rotation)
+    placer: Placer = view.placer
+    situation = Situation(snapshot.agents, snapshot.queue, settings, reading.rotation, reading.running, placer)
+    reservation = reserve(situation, 0)
+    hints = what_if(situation, 0)
+    elsewhere = groups_with_room(reading.mirror, waiting, others, reading.now)
+    return Outlook(hints, None if reservation is None else reservation.after, elsewhere)
+
+
+async def _read(
+    tx: AsyncSession, name: str, extra: Sequence[Mapping[str, Any]], *, only: uuid.UUID | None = None
+) -> _Reading | None:
+    """A group as a pass would read it now: with all that waits and `extra` sessions behind it or, with `only`, with that one session."""
+    found = await changes.read_groups(tx, [name])
+    if not found:
+        return None
+    group = found[0]
+    policy = Policy(group["session_strategy"], group["agent_strategy"], group["options"])
+    settings = validate_policy(policy)
+    mirror = Mirror.empty(offered, needed)
+    mirror.groups = {name: group}
+    for row in await changes.read_agents(tx):
+        mirror.put_agent(row)
+    for row in await changes.read_quotas(tx):
+        mirror.put_quota((row["kind"], row["name"]), Limit.of(row))
+    for claim in await changes.read_claims(tx):
+        mirror.add_claim(*claim)
+    for account, number in await changes.read_placed(tx):
+        mirror.add_placed(account, number)
+    for agent, number in await changes.read_kernels(tx):
+        mirror.add_kernels(agent, number)
+    last = 0
+    if only is not None:
+        mirror.put_waiting(await changes.read_waiting(tx, [only]))
+    else:
+        async for page in changes.read_all_waiting(tx, name):
+            await asyncio.to_thread(mirror.put_waiting, page)
+            last = page[-1]["sequence"]
+    now = await changes.read_now(tx)
+    mirror.put_waiting({**row, "sequence": last + number, "created": now} for number, row in enumerate(extra, 1))
+    past = None
+    if settings.session_strategy == FAIR_SHARE:
+        owners = sorted({owner for _, owner, _ in mirror.accounts.names})
+        used = await usage.read_decayed(
+            tx, name, owners, half_life_days=settings.half_life_days, look_back_days=settings.look_back_days
+        )
+        past = PastUsage(used, settings.look_back_days, settings.usage_weights)
+    endpoints = endpoints_of(mirror, name)
+    replicas = await changes.read_replicas(tx, endpoints) if endpoints else {}
+    snapshot = take(mirror, name, now, past, replicas=replicas)
+    min_runtime = settings.preemption_min_runtime_seconds
+    running = build_running(await placements.read_running(tx, name, min_runtime=min_runtime), snapshot.agents)
+    return _Reading(policy, settings, group["rotation"], snapshot, running, mirror, now)
+
+
+def _row(draft: Draft) -> dict[str, Any]:
+    """A session that is not there yet, as the queue would have it."""
+    session, spec = draft.session, draft.session["spec"]
+    images = {"": spec["kernel"]["image"], **{role: kernel["image"] for role, kernel in spec["roles"].items()}}
+    return {
+        **{
+            name: session[name]
+            for name in ("id", "owner", "project", "resource_group", "priority", "cluster_mode", "endpoint")
+        },
+        "tries": 0,
+        "failed_agents": [],
+        "last_failure": "",
+        "reason": "",
+        "message": "",
+        "agents": list(spec["agents"]),
+        "agents_strict": spec["agents_strict"],
+        "architecture": spec["architecture"],
+        "replica_placement": spec["replica_placement"],
+        "readable": True,
+        "cluster_size": len(draft.kernels),
+        "time_limit": spec["time_limit_seconds"],
+        "retries": 0,
+        "failed_starts": 0,
+        "promise": None,
+        "promise_until": 0.0,
+        "next_try": 0.0,
+        "clearing": False,
+        "earliest_start_time": spec.get("earliest_start_time") or 0.0,
+        "open_dependencies": len(spec.get("depends_on", ())),
+        "waits_for": list(spec.get("depends_on", ()))[:3],
+        "kernels": json.dumps(
+            [
+                {
+                    "hostname": kernel["hostname"],
+                    "slots": kernel["slots"],
+                    "image": bool(images.get(kernel["role"]) or images[""]),
+                }
+                for kernel in draft.kernels
+            ]
+        ),
+    }

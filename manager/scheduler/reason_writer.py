@@ -1,0 +1,175 @@
+"""Why sessions wait, told to people: a pass finds a reason for everything that it did not place, and few of them are new.
+
+Reasons are worked out once for sessions of one kind with one verdict, compared as numbers, and only those that changed are written. A new
+code is written at once and is an event. Words and amounts of the same code, and tries, follow some hundred sessions a pass, those first
+that have waited longest for it: what a pass costs does not depend on how much waits.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+
+from retinue.manager.scheduler.cache_sync import Keeper
+from retinue.manager.scheduler.core.snapshot import Snapshot, explanation_text
+from retinue.manager.scheduling.columns import Explanation, Integers, Mask, Verdict
+from retinue.manager.scheduling.kinds import distinct_rows
+from retinue.manager.scheduling.scheduling_pass import Decisions
+from retinue.manager.store import changes, journal, leadership, placements
+from retinue.manager.store.database import Database
+
+# So many at most in one commit: whoever appends to the journal waits for it.
+_PORTION = 1000
+# So many sessions get new words for an old reason with each pass.
+_REFRESHED = 256
+# So many reasons are worked out in one pass.
+_EXPLAINED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Why the sessions of a pass wait."""
+
+    # A reason, for kernels with such hostnames, and its explanation as it is kept.
+    reasons: list[tuple[Explanation, int, str]]
+    # By session: its reason, or -1 when it does not wait or none was worked out; and whether it was tried in vain.
+    reason_of: Integers
+    tried: Mask
+    # Where the next pass begins to work reasons out.
+    turn: int
+
+
+def judge(snapshot: Snapshot, decisions: Decisions, turn: int) -> Judgement:
+    """Works out why sessions wait, each reason once, at most some thousand reasons from session `turn` on. Pure."""
+    verdicts = decisions.verdicts.astype(np.int64)
+    reason_of = np.full(len(verdicts), -1, np.int64)
+    waiting = np.flatnonzero(verdicts != Verdict.PLACED)
+    quotas = np.where(verdicts == Verdict.OVER_QUOTA, snapshot.accounts, -1)
+    labels = np.column_stack((decisions.alike(), quotas, snapshot.hostnames.astype(np.int64)))[waiting]
+    first, label_of = distinct_rows(labels)
+    order, following = np.argsort(first), 0
+    if len(first) > _EXPLAINED:
+        order = np.roll(order, -int(np.searchsorted(first[order], turn)))[:_EXPLAINED]
+        following = int(first[order[-1]]) + 1
+    reasons: list[tuple[Explanation, int, str]] = []
+    number_of = np.full(len(first), -1, np.int64)
+    for label in order.tolist():
+        session = int(waiting[first[label]])
+        why = decisions.explain(session)
+        if why is not None:
+            number_of[label] = len(reasons)
+            hostnames = int(snapshot.hostnames[session])
+            reasons.append((why, hostnames, explanation_text(why, snapshot.hostname_sets[hostnames])))
+    reason_of[waiting] = number_of[label_of]
+    return Judgement(reasons, reason_of, verdicts == Verdict.NO_ROOM, following)
+
+
+class NoteWriter:
+    """The notes of one group."""
+
+    def __init__(self, database: Database, term: int, keeper: Keeper, group: str) -> None:
+        self._database = database
+        self._term = term
+        self._keeper = keeper
+        self._group = group
+        # Arrival of the session whose words were renewed last.
+        self._last = -1
+
+    def take(self, snapshot: Snapshot, judgement: Judgement) -> None:
+        """Takes in why sessions wait; nothing is written yet."""
+        queue = self._keeper.mirror.queue
+        queue.forget_notes()
+        if queue.packed == snapshot.packed:
+            # Rows are not used twice: one that is still alive is that of the session.
+            rows = np.where(queue.alive[snapshot.rows], snapshot.rows, -1)
+        else:
+            rows = np.fromiter(
+                (queue.row_of.get(session_id, -1) for session_id in snapshot.ids), np.int64, len(snapshot.ids)
+            )
+        numbers = np.array(
+            [
+                queue.note_number(why.code, why.message, hostnames, lambda text=text: text)  # type: ignore[misc]
+                for why, hostnames, text in judgement.reasons
+            ],
+            np.int64,
+        )
+        told, tried = judgement.reason_of >= 0, judgement.tried & (rows >= 0)
+        told &= rows >= 0
+        queue.note[rows[told]] = numbers[judgement.reason_of[told]]
+        queue.tries[rows[tried]] += 1
+
+    async def write(self) -> bool:
+        """Writes reasons with a new code, a portion of them; returns whether there may be more."""
+        rows, codes = self._differing()
+        rows = rows[codes][:_PORTION]
+        if len(rows):
+            await self._write(rows)
+        return len(rows) == _PORTION
+
+    async def refresh(self) -> None:
+        """Writes new words of old reasons, and tries, of some sessions."""
+        rows, codes = self._differing()
+        rows = rows[~codes]
+        if len(rows) > _REFRESHED:
+            arrivals = self._keeper.mirror.queue.sequence[rows]
+            start = int(np.searchsorted(arrivals, self._last, side="right"))
+            rows = np.r_[rows[start:], rows[:start]][:_REFRESHED]
+        if len(rows):
+            self._last = int(self._keeper.mirror.queue.sequence[rows[-1]])
+            await self._write(rows)
+
+    def _differing(self) -> tuple[Integers, Mask]:
+        """Rows whose note or tries are not written, in order of arrival, and which of them have another code than written."""
+        queue = self._keeper.mirror.queue
+        rows = queue.rows_of(self._group)
+        note, written = queue.note[rows], queue.written_note[rows]
+        differing = (note != written) | (queue.tries[rows] != queue.written_tries[rows])
+        rows, note, written = rows[differing], note[differing], written[differing]
+        numbers = np.unique(np.r_[note, written])
+        codes = np.array([queue.notes[number].code for number in numbers.tolist()], dtype=object)
+        other = codes[np.searchsorted(numbers, note)] != codes[np.searchsorted(numbers, written)]
+        return rows, np.asarray(other, np.bool_)
+
+    async def _write(self, rows: Integers) -> None:
+        queue = self._keeper.mirror.queue
+        ids: list[uuid.UUID] = queue.ids[rows].tolist()
+        numbers, which = np.unique(queue.note[rows], return_inverse=True)
+        notes = [queue.notes[number] for number in numbers.tolist()]
+        tries = queue.tries[rows].copy()
+        async with self._database.transaction() as tx:
+            leading, _ = await tx.together(leadership.checking(self._term), changes.UNMARKED)
+            leadership.checked(leading, self._term)
+            changed = await placements.note(
+                tx,
+                [(note.code, note.message, note.explanation) for note in notes],
+                ids,
+                which.tolist(),
+                tries.tolist(),
+            )
+            await journal.append(
+                tx,
+                [
+                    journal.Entry(
+                        session_id=row["id"],
+                        owner=row["owner"],
+                        project=row["project"],
+                        kind="NOTED",
+                        payload={"reason": row["reason"], "message": row["message"], "conditions": []},
+                    )
+                    for row in changed
+                ],
+            )
+        # The queue may have moved meanwhile, and notes may have other numbers.
+        for session_id, position, tried in zip(ids, which.tolist(), tries.tolist(), strict=True):
+            row = queue.row_of.get(session_id)
+            if row is not None:
+                note, hostnames = notes[position], int(queue.hostnames[row])
+                queue.written_note[row] = queue.note_number(
+                    note.code,
+                    note.message,
+                    hostnames,
+                    lambda note=note: note.explanation,  # type: ignore[misc]
+                )
+                queue.written_tries[row] = tried

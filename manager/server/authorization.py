@@ -1,0 +1,151 @@
+"""Who may call which method. One table; what is not in it nobody may call.
+
+Rules about single things (whose session, which project) belong to the services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from retinue.manager.identity.principal import Kind, Principal
+from retinue.manager.server.errors import MethodDenied
+
+
+class Access(Enum):
+    """Who may call a method."""
+
+    ANYONE = auto()
+    CALLER = auto()
+    """Anyone with credentials."""
+    USER = auto()
+    ADMIN = auto()
+    AGENT = auto()
+
+
+def _methods(service: str, access: Mapping[str, Access]) -> dict[str, Access]:
+    return {f"/{service}/{method}": who for method, who in access.items()}
+
+
+METHODS: Mapping[str, Access] = {
+    **_methods(
+        "retinue.manager.v1.SessionService",
+        {
+            "CreateSession": Access.USER,
+            "BatchCreateSessions": Access.USER,
+            "GetSession": Access.USER,
+            "ListSessions": Access.USER,
+            "GetSessionGraph": Access.USER,
+            "TerminateSession": Access.USER,
+            "ExtendSession": Access.USER,
+            "WatchSessions": Access.USER,
+            "ExplainSession": Access.USER,
+        },
+    ),
+    **_methods(
+        "retinue.manager.v1.KernelService",
+        {
+            "StreamLogs": Access.USER,
+            "StreamStats": Access.USER,
+            "Attach": Access.USER,
+            "OpenPort": Access.USER,
+            "CreatePortTicket": Access.USER,
+            "ExecuteCode": Access.USER,
+            "UploadFiles": Access.USER,
+            "DownloadFiles": Access.USER,
+            "ListFiles": Access.USER,
+        },
+    ),
+    **_methods(
+        "retinue.manager.v1.AppService",
+        {
+            "StartApp": Access.USER,
+            "GetApp": Access.USER,
+            "StopApp": Access.USER,
+        },
+    ),
+    **_methods(
+        "retinue.manager.v1.TemplateService",
+        {
+            "CreateTemplate": Access.USER,
+            "GetTemplate": Access.USER,
+            "ListTemplates": Access.USER,
+            "UpdateTemplate": Access.USER,
+            "DeleteTemplate": Access.USER,
+            "RenderTemplate": Access.USER,
+        },
+    ),
+    **_methods(
+        "retinue.manager.v1.FleetService",
+        {
+            "GetAgent": Access.USER,
+            "ListAgents": Access.USER,
+            "DrainAgent": Access.ADMIN,
+            "UndrainAgent": Access.ADMIN,
+            "ListOrphans": Access.ADMIN,
+            "EndOrphans": Access.ADMIN,
+            "GetResourceGroup": Access.USER,
+            "ListResourceGroups": Access.USER,
+            "CreateResourceGroup": Access.ADMIN,
+            "UpdateResourceGroup": Access.ADMIN,
+            "DeleteResourceGroup": Access.ADMIN,
+            "ListShares": Access.USER,
+            "VerifyLedger": Access.ADMIN,
+            "CreateJoinToken": Access.ADMIN,
+        },
+    ),
+    **_methods(
+        "retinue.manager.v1.AccountService",
+        {
+            "GetCaller": Access.USER,
+            "CreateProject": Access.ADMIN,
+            "ListProjects": Access.USER,
+            "DeleteProject": Access.ADMIN,
+            "CreateUser": Access.ADMIN,
+            "ListUsers": Access.ADMIN,
+            "DeleteUser": Access.ADMIN,
+            "SetMembership": Access.ADMIN,
+            "RemoveMembership": Access.ADMIN,
+            "CreateToken": Access.USER,
+            "ListTokens": Access.USER,
+            "RevokeToken": Access.USER,
+            "SetQuota": Access.ADMIN,
+            "ListQuotas": Access.USER,
+            "SetIdleOverride": Access.ADMIN,
+            "ListIdleOverrides": Access.USER,
+        },
+    ),
+    **_methods(
+        "retinue.manager.v1.EnrollmentService",
+        {
+            # The join token in the request is the credential.
+            "Enroll": Access.ANYONE,
+            "Announce": Access.AGENT,
+            "RenewCertificate": Access.AGENT,
+        },
+    ),
+    **_methods("grpc.health.v1.Health", {"Check": Access.ANYONE, "List": Access.ANYONE, "Watch": Access.ANYONE}),
+    **_methods("grpc.reflection.v1alpha.ServerReflection", {"ServerReflectionInfo": Access.CALLER}),
+}
+
+
+def access_to(method: str) -> Access | None:
+    """Who may call a method by its full name, `/package.Service/Method`; None: nobody."""
+    return METHODS.get(method)
+
+
+def authorise(access: Access | None, principal: Principal) -> None:
+    """Raises MethodDenied unless the principal is one of those who may."""
+    match access:
+        case Access.ANYONE | Access.CALLER:
+            allowed = True
+        case Access.USER:
+            allowed = principal.kind is Kind.USER
+        case Access.ADMIN:
+            allowed = principal.is_admin
+        case Access.AGENT:
+            allowed = principal.kind is Kind.AGENT
+        case _:
+            allowed = False
+    if not allowed:
+        raise MethodDenied("you may not call this method")

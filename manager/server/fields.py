@@ -1,0 +1,147 @@
+"""Checks of fields: every one that is wrong is named by its path, all at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import re
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+
+from google.protobuf.descriptor import EnumDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from retinue.manager.server.errors import InvalidRequest, Violation
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_HOST = re.compile(
+    r"(?=.{1,253}\Z)[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
+)
+_ONE_SECOND = dt.timedelta(seconds=1)
+_MAX_PORT = 65535
+
+
+class Violations:
+    """Collects what is wrong with a request; every check returns a value that is right or stands in for a wrong one."""
+
+    def __init__(self) -> None:
+        self._found: list[Violation] = []
+
+    def add(self, path: str, description: str) -> None:
+        """A field is wrong."""
+        self._found.append((path, description))
+
+    def raise_any(self) -> None:
+        """Raises InvalidRequest when anything is wrong."""
+        if self._found:
+            raise InvalidRequest(self._found)
+
+    def name(self, path: str, value: str) -> str:
+        """A name: 1-63 characters a-z, 0-9 and -, with no dash first or last."""
+        if not _NAME.fullmatch(value):
+            self.add(path, "must be 1-63 characters a-z, 0-9 and -, with no dash first or last")
+        return value
+
+    def text(self, path: str, value: str, longest: int) -> str:
+        """Printable text of a bounded length."""
+        if len(value) > longest or not value.isprintable():
+            self.add(path, f"must be at most {longest} printable characters")
+        return value
+
+    def request_id(self, value: str) -> str:
+        """A UUID, or empty."""
+        if value and parse_uuid(value) is None:
+            self.add("request_id", "must be a UUID")
+        return value
+
+    def uuid(self, path: str, value: str) -> uuid.UUID:
+        """A UUID."""
+        parsed = parse_uuid(value)
+        if parsed is None:
+            self.add(path, "must be a UUID")
+        return parsed or uuid.UUID(int=0)
+
+    def enum(self, path: str, value: int, descriptor: EnumDescriptor, *, unspecified: bool = False) -> int:
+        """A known value of an enum; 0 only with `unspecified`."""
+        if value not in descriptor.values_by_number or (value == 0 and not unspecified):
+            known = ", ".join(item.name for item in descriptor.values if item.number or unspecified)
+            self.add(path, f"must be one of {known}")
+        return value
+
+    def one_of(self, path: str, value: str, known: Collection[str]) -> str:
+        """One of these words."""
+        if value not in known:
+            self.add(path, f"must be one of {', '.join(sorted(known))}")
+        return value
+
+    def integer(self, path: str, value: int, lowest: int, highest: int) -> int:
+        """An integer within bounds."""
+        if not lowest <= value <= highest:
+            self.add(path, f"must be from {lowest} to {highest}")
+        return value
+
+    def duration(self, path: str, value: Duration, lowest: dt.timedelta, highest: dt.timedelta) -> dt.timedelta:
+        """A duration within bounds, to the microsecond."""
+        try:
+            # Also refuses nanoseconds out of range, and signs that differ.
+            value.ToJsonString()
+            parsed = value.ToTimedelta()
+        except (ValueError, OverflowError):
+            self.add(path, "is not a valid duration")
+            return lowest
+        if not lowest <= parsed <= highest:
+            self.add(path, f"must be from {_seconds(lowest)} to {_seconds(highest)}")
+            return lowest
+        return parsed
+
+    def mapping(self, path: str, value: Mapping[str, object], most: int) -> None:
+        """A map with at most so many entries."""
+        if len(value) > most:
+            self.add(path, f"must be at most {most} entries")
+
+    def mask(self, path: str, value: FieldMask, known: Collection[str]) -> Sequence[str]:
+        """The paths of a field mask, each of which must be known; once each."""
+        paths = list(dict.fromkeys(value.paths))
+        if unknown := [item for item in paths if item not in known]:
+            self.add(path, f"unknown path {unknown[0][:64]!r}; known are {', '.join(sorted(known))}")
+        return [item for item in paths if item in known]
+
+    def address(self, path: str, value: str) -> str:
+        """`host:port` that can be dialled; an IPv6 host is in brackets."""
+        host, colon, port = value.rpartition(":")
+        if (
+            not colon
+            or not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= _MAX_PORT)
+            or not _dialable(host)
+        ):
+            self.add(path, "must be host:port, with a host that can be dialled")
+        return value
+
+
+def wrong_request_id(value: str) -> list[Violation]:
+    """What is wrong with a `request_id`, which is a UUID or empty."""
+    return [("request_id", "must be a UUID")] if value and parse_uuid(value) is None else []
+
+
+def parse_uuid(value: str) -> uuid.UUID | None:
+    """The UUID that a text is in the usual form of 36 characters; None when it is not."""
+    try:
+        parsed = uuid.UUID(value)
+    except ValueError:
+        return None
+    return parsed if str(parsed) == value.lower() else None
+
+
+def _dialable(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+    except ValueError:
+        return _HOST.fullmatch(host) is not None and not host.replace(".", "").isdigit()
+    # Without brackets the port of an IPv6 address cannot be told apart.
+    bracketed = host.startswith("[") == (address.version == 6)  # noqa: PLR2004  # of the protocol
+    return bracketed and not (address.is_unspecified or address.is_multicast)
+
+
+def _seconds(value: dt.timedelta) -> str:
+    return f"{value // _ONE_SECOND} s"

@@ -1,0 +1,303 @@
+"""What happens around every call: request id, log line, errors, deadline, authentication, authorisation, limits, in this order.
+
+The layers are context managers around the handler, the same for all four kinds of handlers. Streams are also ended here: when
+the server stops, and when the caller's credentials are no longer good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+from grpc_status import rpc_status
+
+from retinue.manager.identity.principal import Kind, Principal
+from retinue.manager.server import errors, lower_errors
+from retinue.manager.server.authentication import Authenticator
+from retinue.manager.server.authorization import Access, access_to, authorise
+from retinue.manager.server.call_limits import DEFAULT_LIMITS, Caller, CallerClass, CallLimits, Limits
+from retinue.manager.server.calls import Call, CallEndedError, Context, HandlerAbortedError, OpenCall, read_call
+from retinue.manager.server.messages import Reader, Reading, read
+from retinue.manager.server.responses import HandlerContext, Relay, end, produce
+from retinue.manager.server.stream_limits import OpenStreams
+from retinue.manager.server.wrong_tokens import WrongTokens
+from retinue.manager.store.database import StoreUnavailable
+from retinue.manager.store.lanes import Lane, enter_lane
+
+_log = logging.getLogger(__name__)
+
+UNARY_SECONDS = 30.0
+# How often the credentials of an open stream are looked at.
+RECHECK_SECONDS = 2.0
+# Their handlers take and give messages as they are on the wire.
+SERIALISED_METHODS = frozenset({"/retinue.manager.v1.KernelService/OpenPort"})
+
+_SUBJECTS = {
+    CallerClass.USER: "users",
+    CallerClass.ADMIN: "users",
+    CallerClass.AGENT: "agents",
+    CallerClass.ADDRESS: "addresses",
+}
+
+_LANES = {
+    CallerClass.USER: Lane.USERS,
+    CallerClass.ADMIN: Lane.ADMINISTRATORS,
+    CallerClass.AGENT: Lane.AGENTS,
+    CallerClass.ADDRESS: Lane.CREDENTIALS,
+}
+
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+_principal: ContextVar[Principal] = ContextVar("principal")
+_request_id: ContextVar[str] = ContextVar("request_id", default="")
+
+
+def current_principal() -> Principal:
+    """Who is calling. Raises LookupError outside a call, and in calls that anyone may make."""
+    return _principal.get()
+
+
+def current_request_id() -> str:
+    """The id of the call that is being served, for logs; empty outside."""
+    return _request_id.get()
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """All layers in one."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        stopping: asyncio.Event,
+        *,
+        recheck_seconds: float = RECHECK_SECONDS,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        """Streams end when `stopping` is set."""
+        self._authenticator = authenticator
+        self._stopping = stopping
+        self._recheck_seconds = recheck_seconds
+        self._open_streams = OpenStreams()
+        self._wrong_tokens = WrongTokens()
+        self._limits = CallLimits(limits)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler | None:
+        """The handler with the layers around it; unknown methods pass through to be refused by the library."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        method = handler_call_details.method
+        reader = None if method in SERIALISED_METHODS else handler.request_deserializer
+        writer = None if method in SERIALISED_METHODS else handler.response_serializer
+        # The library reads nothing itself: it would before anybody knows who calls.
+        match handler.request_streaming, handler.response_streaming:
+            case False, False:
+                answer = self._answering(method, handler.unary_unary, reader)
+                return grpc.unary_unary_rpc_method_handler(answer, None, writer)
+            case True, False:
+                answer = self._answering(method, handler.stream_unary, reader)
+                return grpc.stream_unary_rpc_method_handler(answer, None, writer)
+            case False, True:
+                stream = self._streaming(method, handler.unary_stream, reader)
+                return grpc.unary_stream_rpc_method_handler(stream, None, writer)
+        return grpc.stream_stream_rpc_method_handler(
+            self._streaming(method, handler.stream_stream, reader), None, writer
+        )
+
+    def _answering(self, method: str, behaviour: Any, reader: Reader | None) -> Any:
+        async def answer(request: Any, context: Context) -> Any:
+            call, opened = read_call(method, context), OpenCall(context)
+            with opened.until_ended():
+                async with self._around(call, opened, UNARY_SECONDS):
+                    return await behaviour(_readable(request, reader, opened), HandlerContext())
+
+        return answer
+
+    def _streaming(self, method: str, behaviour: Any, reader: Reader | None) -> Any:
+        # Writes by itself: of a generator whose response cannot be sent, the library leaves the rest to the garbage collector,
+        # and its tasks would outlive the call.
+        async def stream(request: Any, context: Context) -> None:
+            call, opened = read_call(method, context), OpenCall(context)
+            with opened.until_ended():
+                async with self._around(call, opened, None) as access:
+                    await self._relay(call, opened, access, behaviour, _readable(request, reader, opened))
+
+        return stream
+
+    async def _relay(self, call: Call, opened: OpenCall, access: Access, behaviour: Any, request: Any) -> None:
+        """Sends the responses of a handler until it ends, or until the stream has to."""
+        principal = _principal.get(None)
+        # Of those who need not say who they are, an address counts as one; no name has a space.
+        caller = f"address {call.address}" if principal is None else principal.name
+        with self._open_streams.hold(call.method, caller):
+            relay = Relay()
+            # The handler runs in one task from its start to its end: what it enters it also leaves there.
+            work = relay.start(produce(behaviour, request, relay))
+            ending = relay.start(self._end(call, access, principal))
+            try:
+                while True:
+                    if ending.done():
+                        ending.result()
+                    elif relay.waiting:
+                        await opened.write(relay.take())
+                    elif work.done():
+                        work.result()
+                        return
+                    else:
+                        await relay.changed()
+            finally:
+                await end(ending, work)
+
+    async def _end(self, call: Call, access: Access, before: Principal | None) -> None:
+        """Raises what a stream is to end with, when it is to end."""
+        while True:
+            try:
+                async with asyncio.timeout(self._recheck_seconds):
+                    await self._stopping.wait()
+            except TimeoutError:
+                if access is not Access.ANYONE:
+                    # An outage of the database is no reason to cut streams that need none.
+                    with contextlib.suppress(StoreUnavailable):
+                        _check_rights(before, await self._authenticator.authenticate(call))
+            else:
+                raise errors.Unavailable("the server is stopping: resume at another, or in a moment")
+
+    @contextlib.asynccontextmanager
+    async def _around(self, call: Call, opened: OpenCall, seconds: float | None) -> AsyncIterator[Access]:
+        _request_id.set(call.request_id)
+        async with _logged(call, opened), _answered(opened), _within(call, seconds):
+            access = access_to(call.method)
+            if access is not Access.ANYONE:
+                with self._counting_wrong_tokens(call):
+                    principal = await self._authenticator.authenticate(call)
+                authorise(access, principal)
+                _principal.set(principal)
+                enter_lane(_LANES[_caller(call, principal).kind])
+                with self._limited(call, principal, stream=seconds is None):
+                    yield access or Access.ANYONE
+            else:
+                # A join token is in the request.
+                enter_lane(_LANES[CallerClass.ADDRESS])
+                with self._counting_wrong_tokens(call), self._limited(call, None, stream=seconds is None):
+                    yield access
+
+    @contextlib.contextmanager
+    def _limited(self, call: Call, principal: Principal | None, *, stream: bool) -> Iterator[None]:
+        """Counts a call for as long as the block lasts. Raises TooManyCalls."""
+        caller = _caller(call, principal)
+        refusal = self._limits.begin(caller, call.method, time.monotonic(), stream=stream)
+        if refusal is not None:
+            subject = f"{_SUBJECTS[caller.kind]}/{caller.name}"
+            raise errors.TooManyCalls(subject, refusal.description, refusal.retry_seconds)
+        try:
+            yield
+        finally:
+            if not stream:
+                self._limits.end(caller, call.method)
+
+    @contextlib.contextmanager
+    def _counting_wrong_tokens(self, call: Call) -> Iterator[None]:
+        """Has a caller wait whose address has sent too many wrong tokens; raises TooManyWrongTokens then."""
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(lower_errors.told(error), errors.TokenInvalid | errors.JoinTokenInvalid):
+                raise
+            seconds = self._wrong_tokens.count(call.address, time.monotonic())
+            if seconds > 0:
+                raise errors.TooManyWrongTokens(seconds) from error
+            raise
+
+
+def _caller(call: Call, principal: Principal | None) -> Caller:
+    if principal is None:
+        return Caller(CallerClass.ADDRESS, call.address)
+    if principal.kind is Kind.AGENT:
+        return Caller(CallerClass.AGENT, principal.name)
+    return Caller(CallerClass.ADMIN if principal.is_admin else CallerClass.USER, principal.name)
+
+
+def _check_rights(before: Principal | None, now: Principal) -> None:
+    """Raises Unavailable when the caller has lost a right that a stream may have begun with: opened again, it counts."""
+    if before is not None and before.lost(now):
+        raise errors.Unavailable("your role or memberships have changed: open the stream again")
+
+
+def _readable(request: Any, reader: Reader | None, opened: OpenCall) -> Any:
+    """What a handler takes, of the one message of a call or of the stream of them."""
+    if isinstance(request, bytes):
+        return read(request, reader)
+    requests = opened.requests(request)
+    return requests if reader is None else Reading(requests, reader)
+
+
+@contextlib.asynccontextmanager
+async def _logged(call: Call, opened: OpenCall) -> AsyncIterator[None]:
+    began = time.monotonic()
+    outcome = "CANCELLED"
+    try:
+        yield
+        outcome = "OK"
+    except grpc.aio.AbortError:
+        outcome = "ABORTED" if opened.code is None else opened.code.name
+        raise
+    finally:
+        principal = _principal.get(None)
+        caller = f"{principal.kind.lower()} {principal.name}" if principal is not None else "anyone"
+        _log.log(
+            logging.DEBUG if outcome == "OK" else logging.INFO,
+            "%s %s %.1f ms, %s at %s, request %s",
+            call.method,
+            outcome,
+            1000 * (time.monotonic() - began),
+            caller,
+            call.peer,
+            call.request_id,
+        )
+
+
+@contextlib.asynccontextmanager
+async def _answered(opened: OpenCall) -> AsyncIterator[None]:
+    """Ends a call that failed with a status; an unexpected error goes to the log, and only its incident number to the caller."""
+    try:
+        yield
+    except (grpc.aio.AbortError, CallEndedError):
+        raise
+    except HandlerAbortedError as error:
+        await opened.abort(error.code, error.details)
+    except Exception as error:  # noqa: BLE001  # logged whole; its text must not reach the caller
+        found = lower_errors.told(error)
+        if found is None:
+            incident = secrets.token_hex(8)
+            _log.exception("incident %s", incident)
+            found = errors.Internal(incident)
+        status = rpc_status.to_status(found.status())
+        await opened.abort(status.code, status.details, status.trailing_metadata)
+
+
+@contextlib.asynccontextmanager
+async def _within(call: Call, seconds: float | None) -> AsyncIterator[None]:
+    """Bounds a call by the caller's deadline and by ours, whichever is sooner; None: ours is none."""
+    if seconds is None:
+        yield
+        return
+    remaining = call.remaining(time.monotonic())
+    try:
+        async with asyncio.timeout(seconds if remaining is None else min(remaining, seconds)) as scope:
+            yield
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        raise errors.DeadlineExceeded("the call took too long") from error

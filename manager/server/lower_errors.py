@@ -1,0 +1,101 @@
+"""Errors of lower layers and of agents, as callers are told of them: here and nowhere else."""
+
+from __future__ import annotations
+
+from retinue.manager.access import kernel_locator
+from retinue.manager.agent_rpc import relay
+from retinue.manager.server import errors
+from retinue.manager.session import transaction
+from retinue.manager.store import agents, journal, leadership, requests
+from retinue.manager.store.database import StoreBusy, StoreUnavailable
+
+
+def told(error: Exception) -> errors.ApiError | None:
+    """An error of a lower layer as callers are told of it; None when it is none that anybody expects."""
+    match error:
+        case errors.ApiError():
+            return error
+        case StoreBusy():
+            found: errors.ApiError = errors.Unavailable("too many calls wait for the database: try again in a moment")
+        case StoreUnavailable() | leadership.NotLeader():
+            found = errors.Unavailable("the database is out of reach for a moment")
+        case journal.RevisionCompacted():
+            found = errors.RevisionCompacted(error.oldest)
+        case journal.RevisionInFuture():
+            found = errors.RevisionInFuture(error.newest)
+        case journal.RevisionLost():
+            found = errors.RevisionLost(error.incarnation)
+        case journal.ReaderTooSlow():
+            found = errors.ReaderTooSlow(error.revision)
+        case requests.RequestIdReused():
+            found = errors.RequestIdReused("the request_id was used with another body")
+        case agents.JoinRefused():
+            found = errors.JoinTokenInvalid()
+        case agents.AgentIdInUse():
+            found = errors.AgentIdInUse(str(error))
+        case agents.AgentRevoked():
+            found = errors.AgentRevoked()
+        case _:
+            return _told_of_kernel(error)
+    return found
+
+
+def _told_of_kernel(error: Exception) -> errors.ApiError | None:
+    """The same for errors of one session, on the way to its kernels."""
+    match error:
+        case relay.AgentUnavailableError():
+            return errors.Unavailable(str(error))
+        case relay.AgentRefusedError():
+            return _told_by_agent(error)
+        case kernel_locator.KernelUnknownError():
+            return errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
+        case transaction.UnreadableSessionError():
+            return errors.StateForbids(str(error), f"session/{error.session_id}")
+        case kernel_locator.KernelNotRunningError():
+            return errors.StateForbids(str(error), f"kernel/{error.hostname}", {"state": error.state})
+        case _:
+            return None
+
+
+def _told_by_agent(error: relay.AgentRefusedError) -> errors.ApiError | None:
+    """What an agent refused, as callers are told; None for what no agent refuses unless something is wrong with us."""
+    found: errors.ApiError | None = None
+    match error.reason:
+        case "STATE_FORBIDS" | "NOT_FOUND" if error.metadata.get("kind") != "file":
+            # An attempt that is not there, or no more, is a kernel that does not run.
+            found = errors.StateForbids(str(error), "kernel")
+        case "RUN_NOT_FOUND":
+            found = errors.NotFound("run", error.metadata.get("id", ""))
+        case "LANGUAGE_UNAVAILABLE":
+            found = errors.LanguageUnavailable(str(error), "kernel/main1", error.metadata)
+        case "OFFSET_PAST_END":
+            found = errors.OffsetPastEnd(error.metadata.get("size", ""))
+        case "STREAM_LIMIT":
+            found = errors.StreamLimit(error.metadata.get("limit", ""))
+        case "UNAVAILABLE":
+            found = errors.Unavailable(str(error))
+        case "PORT_CLOSED":
+            found = errors.PortClosed(error.metadata.get("port", ""))
+        case "SERVICE_FAILED":
+            found = errors.ServiceFailed(str(error))
+        case "CONNECTION_RESET":
+            found = errors.ConnectionReset(str(error))
+        case _:
+            found = _told_of_file(error)
+    return found
+
+
+def _told_of_file(error: relay.AgentRefusedError) -> errors.ApiError | None:
+    """The same for files of a work directory."""
+    path = error.metadata.get("path", "")
+    found: errors.ApiError | None = None
+    match error.reason:
+        case "NOT_FOUND":
+            found = errors.NotFound("file", path)
+        case "FILE_REFUSED":
+            found = errors.FileRefused(path, str(error))
+        case "NO_SPACE":
+            found = errors.NoSpace(path, str(error))
+        case "INVALID_FIELD" if field := error.metadata.get("field"):
+            found = errors.InvalidRequest([(field, str(error).removeprefix(f"{field}: "))])
+    return found

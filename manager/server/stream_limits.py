@@ -1,0 +1,51 @@
+"""How many streams a user, or an address that nobody is known of, may have open at a time, by method: the one place for it.
+
+What is counted is what this replica serves; a user of several replicas may have as many at each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from retinue.manager.server.errors import StreamLimit
+
+DEFAULT_LIMIT = 256
+LIMITS: Mapping[str, int] = {
+    # Each is a connection to an agent and a process in a kernel.
+    "/retinue.manager.v1.KernelService/Attach": 64,
+    "/retinue.manager.v1.KernelService/ExecuteCode": 64,
+    # A browser that loads a large page through port-forward, and a pool of connections to a database in a kernel.
+    "/retinue.manager.v1.KernelService/OpenPort": 512,
+    # Each is a connection to an agent.
+    "/retinue.manager.v1.KernelService/UploadFiles": 32,
+    "/retinue.manager.v1.KernelService/DownloadFiles": 32,
+    "/retinue.manager.v1.KernelService/ListFiles": 32,
+    # Anyone may call the first of these.
+    "/grpc.health.v1.Health/Watch": 64,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": 64,
+}
+
+
+class OpenStreams:
+    """Counts open streams; belongs on one event loop."""
+
+    def __init__(self, limits: Mapping[str, int] = LIMITS, default: int = DEFAULT_LIMIT) -> None:
+        self._limits = limits
+        self._default = default
+        self._open: Counter[tuple[str, str]] = Counter()
+
+    @contextlib.contextmanager
+    def hold(self, method: str, caller: str) -> Iterator[None]:
+        """Counts a stream for as long as the block lasts. Raises StreamLimit."""
+        key, limit = (method, caller), self._limits.get(method, self._default)
+        if self._open[key] >= limit:
+            raise StreamLimit(limit)
+        self._open[key] += 1
+        try:
+            yield
+        finally:
+            self._open[key] -= 1
+            if self._open[key] == 0:
+                del self._open[key]

@@ -1,0 +1,1 @@
+"""The rules of sessions: requests, admission, states and the state machine. Pure."""

@@ -1,0 +1,322 @@
+"""Which session requests are accepted: pure checks that name every wrong field, and the defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from retinue.manager.scheduling.amounts import MEMORY, AmountError, format_amount, parse_amount
+from retinue.manager.session.core.apps import MAX_ALLOWED, MAX_SERVICES, ServiceSpec
+from retinue.manager.session.core.mounts import check_mounts
+from retinue.manager.session.core.service_ports import PORT_NAME, check_ports
+from retinue.manager.session.core.spec import DEFAULT_SLOTS, MAIN, KernelSpec, RetryPolicy, SessionSpec, WebhookSpec
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.webhooks.core.rules import wrong_url
+
+MAX_CLUSTER_SIZE = 1024
+MAX_ROLES = 32
+MAX_PRIORITY = 100
+MAX_GRACE_SECONDS = 300.0
+MAX_ARGUMENTS, MAX_ARGUMENT_BYTES = 1024, 64 * 1024
+MAX_ENVIRONMENT, MAX_ENVIRONMENT_BYTES = 512, 128 * 1024
+MAX_PATH_BYTES = 4096
+MAX_SLOTS = 32
+MAX_LABELS, MAX_LABEL_VALUE = 64, 256
+MAX_AGENTS = 64
+SHORTEST_TIME_LIMIT, LONGEST_TIME_LIMIT = 1.0, 365 * 86400.0
+MAX_SCRIPT_BYTES = 64 * 1024
+MAX_DEPENDENCIES = 1000
+MAX_ATTEMPTS = 100
+MAX_WEBHOOKS, MAX_WEBHOOK_SECRET = 4, 256
+MAX_BACKOFF_SECONDS, MAX_MAX_BACKOFF_SECONDS = 3600.0, 86_400.0
+RESERVED_PREFIXES = ("BACKENDAI_", "RETINUE_")
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+# Hostnames inside sessions are not names of sessions: they would be ambiguous in every command.
+_HOSTNAME = re.compile(r"(?:main|sub)\d+")
+# A number at the end would make hostnames ambiguous.
+_ROLE = re.compile(r"[a-z](?:[a-z0-9-]{0,30}[a-z])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,125}[A-Za-z0-9])?")
+_ARCHITECTURE = re.compile(r"[a-z0-9](?:[a-z0-9_.-]{0,61}[a-z0-9])?")
+_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,510}")
+
+_MUCH_MEMORY = "8192t"
+
+Violations = list[tuple[str, str]]
+
+
+def wrong_name(name: str) -> Violations:
+    """What is wrong with the name of a session."""
+    if not _NAME.fullmatch(name):
+        return [("spec.name", "must be 1-63 characters a-z, 0-9 and -, with no dash first or last")]
+    if _HOSTNAME.fullmatch(name):
+        return [("spec.name", "must not look like the hostname of a kernel")]
+    return []
+
+
+def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
+    """The request with defaults filled in and amounts in canonical form, and what is wrong with it: (field path, description)."""
+    violations = wrong_name(spec.name)
+    if spec.type not in (SessionType.INTERACTIVE, SessionType.BATCH):
+        violations.append(("spec.type", "must be SESSION_TYPE_INTERACTIVE or SESSION_TYPE_BATCH"))
+    if not 1 <= spec.cluster_size <= MAX_CLUSTER_SIZE:
+        violations.append(("spec.cluster_size", f"must be from 1 to {MAX_CLUSTER_SIZE}"))
+    if not 0 <= spec.priority <= MAX_PRIORITY:
+        violations.append(("spec.priority", f"must be from 0 to {MAX_PRIORITY}"))
+    if not 0 <= spec.grace_seconds <= MAX_GRACE_SECONDS:
+        violations.append(("spec.termination_grace", f"must be from 0 to {MAX_GRACE_SECONDS:.0f} s"))
+    _check_roles(spec, violations)
+    _check_labels(spec.labels, violations)
+    _check_placement(spec, violations)
+    if spec.time_limit_seconds is not None and not SHORTEST_TIME_LIMIT <= spec.time_limit_seconds <= LONGEST_TIME_LIMIT:
+        violations.append(("spec.time_limit", "must be from 1 s to 365 days"))
+    _check_script(spec.bootstrap_script, violations)
+    _check_dependencies(spec, violations)
+    check_mounts(spec.mounts, "spec.mounts", violations)
+    _check_webhooks(spec.webhooks, violations)
+    check_ports(spec.service_ports, spec.preopen_ports, violations)
+    _check_services(spec, violations)
+    if spec.retry is not None:
+        _check_retry(spec.retry, violations)
+    kernel = _admit_kernel(
+        replace(spec.kernel, slots={**DEFAULT_SLOTS, **spec.kernel.slots}), "spec.kernel", violations
+    )
+    roles = {}
+    for position, (role, role_kernel) in enumerate(spec.roles.items()):
+        roles[role] = _admit_kernel(role_kernel, f"spec.roles[{position}].kernel", violations)
+    admitted = replace(spec, kernel=kernel, roles=roles)
+    _check_shared_memory(admitted, violations)
+    if spec.type is SessionType.BATCH and not admitted.of_role(MAIN).command:
+        violations.append(("spec.kernel.command", "is required for a batch session"))
+    return admitted, violations
+
+
+def completed(spec: SessionSpec) -> SessionSpec:
+    """A partial request with stand-ins for what others of its fields need, so that `admit` finds wrong only what it has."""
+    kernel, retry = spec.kernel, spec.retry
+    if spec.type is SessionType.BATCH and not kernel.command:
+        kernel = replace(kernel, command=("true",))
+    if MEMORY not in kernel.slots:
+        # Not less than any shared memory.
+        kernel = replace(kernel, slots={**kernel.slots, MEMORY: _MUCH_MEMORY})
+    if retry is not None and retry.max_attempts == 0:
+        retry = replace(retry, max_attempts=1)
+    return replace(
+        spec,
+        kernel=kernel,
+        retry=retry,
+        agents_strict=spec.agents_strict and bool(spec.agents),
+        replica_placement=spec.replica_placement if spec.endpoint else "",
+    )
+
+
+def _check_roles(spec: SessionSpec, violations: Violations) -> None:
+    """Their names and counts, and that the counts and the size do not contradict each other."""
+    if len(spec.roles) > MAX_ROLES:
+        violations.append(("spec.roles", f"must be at most {MAX_ROLES}"))
+        return
+    counts = dict(spec.counts)
+    sound = True
+    for position, role in enumerate(spec.roles):
+        path = f"spec.roles[{position}]"
+        if not _ROLE.fullmatch(role):
+            violations.append(
+                (f"{path}.role", "must be 1-32 characters a-z, 0-9 and -, first a letter, last no digit and no dash")
+            )
+        count = counts.get(role, 1)
+        lowest, highest = (1, 1) if role == MAIN else (0, MAX_CLUSTER_SIZE - 1)
+        if not lowest <= count <= highest:
+            sound = False
+            needed = "1, and there is no other" if role == MAIN else f"from 0 to {MAX_CLUSTER_SIZE - 1}"
+            violations.append((f"{path}.count", f"must be {needed}"))
+    if sound and counts and sum(counts.values()) != spec.cluster_size <= MAX_CLUSTER_SIZE:
+        violations.append(
+            ("spec.cluster_size", f"must be {sum(counts.values())}, as the counts of the roles say, or left out")
+        )
+
+
+def _check_script(script: str, violations: Violations) -> None:
+    if len(script.encode()) > MAX_SCRIPT_BYTES:
+        violations.append(("spec.bootstrap_script", f"must be at most {MAX_SCRIPT_BYTES} bytes"))
+    elif "\0" in script:
+        violations.append(("spec.bootstrap_script", "must not hold NUL"))
+
+
+def _check_webhooks(webhooks: Sequence[WebhookSpec], violations: Violations) -> None:
+    if len(webhooks) > MAX_WEBHOOKS:
+        violations.append(("spec.webhooks", f"must be at most {MAX_WEBHOOKS}"))
+    for position, webhook in enumerate(webhooks[:MAX_WEBHOOKS]):
+        path = f"spec.webhooks[{position}]"
+        if wrong := wrong_url(webhook.url):
+            violations.append((f"{path}.url", wrong))
+        if len(set(webhook.events)) < len(webhook.events):
+            violations.append((f"{path}.events", "holds one twice"))
+        if len(webhook.secret) > MAX_WEBHOOK_SECRET:
+            violations.append((f"{path}.secret", f"must be at most {MAX_WEBHOOK_SECRET} characters"))
+
+
+def _check_services(spec: SessionSpec, violations: Violations) -> None:
+    if len(spec.services) > MAX_SERVICES:
+        violations.append(("spec.services", f"must be at most {MAX_SERVICES}"))
+        return
+    ports = {port.name for port in spec.service_ports}
+    for position, service in enumerate(spec.services):
+        path = f"spec.services[{position}]"
+        if any(service.name == other.name for other in spec.services[:position]):
+            violations.append((f"{path}.name", "is given twice"))
+        # An image may declare the port: that is known once it is on a node.
+        elif not PORT_NAME.fullmatch(service.name) or (service.name not in ports and not spec.of_role(MAIN).image):
+            violations.append((f"{path}.name", "is not the name of a service port"))
+        _check_service(service, path, violations)
+
+
+def _check_service(service: ServiceSpec, path: str, violations: Violations) -> None:
+    if not service.command:
+        violations.append((f"{path}.command", "is required"))
+    violations += wrong_command(service.command, f"{path}.command")
+    violations += wrong_environment(service.environment, f"{path}.environment")
+    directory = service.working_directory
+    if directory and (not directory.startswith("/") or "\0" in directory or len(directory.encode()) > MAX_PATH_BYTES):
+        violations.append((f"{path}.working_directory", f"must be an absolute path of at most {MAX_PATH_BYTES} bytes"))
+    if len(service.allowed_arguments) > MAX_ALLOWED or any(
+        not argument or "\0" in argument or "=" in argument for argument in service.allowed_arguments
+    ):
+        violations.append((f"{path}.allowed_arguments", f"must be at most {MAX_ALLOWED} names without ="))
+    if len(service.allowed_environment) > MAX_ALLOWED or wrong_environment(
+        dict.fromkeys(service.allowed_environment, ""), ""
+    ):
+        violations.append((f"{path}.allowed_environment", f"must be at most {MAX_ALLOWED} names of variables"))
+
+
+def _check_retry(retry: RetryPolicy, violations: Violations) -> None:
+    if not 1 <= retry.max_attempts <= MAX_ATTEMPTS:
+        violations.append(("spec.retry.max_attempts", f"must be from 1 to {MAX_ATTEMPTS}"))
+    if not 0 <= retry.backoff_seconds <= MAX_BACKOFF_SECONDS:
+        violations.append(("spec.retry.backoff", "must be from 0 to 1 hour"))
+    if not 0 <= retry.max_backoff_seconds <= MAX_MAX_BACKOFF_SECONDS:
+        violations.append(("spec.retry.max_backoff", "must be from 0 to 24 hours"))
+
+
+def _check_dependencies(spec: SessionSpec, violations: Violations) -> None:
+    """As far as can be said without looking at other sessions."""
+    if len(spec.depends_on) > MAX_DEPENDENCIES:
+        violations.append(("spec.depends_on", f"must be at most {MAX_DEPENDENCIES} sessions"))
+        return
+    seen = set()
+    for position, reference in enumerate(spec.depends_on):
+        path = f"spec.depends_on[{position}]"
+        if not _NAME.fullmatch(reference):
+            # Ids have the shape of names too.
+            violations.append((path, "is neither an id nor a name of a session"))
+        elif reference == spec.name:
+            violations.append((path, "is the session itself"))
+        elif reference in seen:
+            violations.append((path, "is given twice"))
+        seen.add(reference)
+
+
+def _admit_kernel(kernel: KernelSpec, path: str, violations: Violations) -> KernelSpec:
+    if kernel.image and not _IMAGE.fullmatch(kernel.image):
+        violations.append((f"{path}.image", "is not an image reference"))
+    violations += wrong_command(kernel.command, f"{path}.command")
+    violations += wrong_environment(kernel.environment, f"{path}.environment")
+    shared = kernel.shared_memory
+    if shared:
+        try:
+            shared = format_amount(MEMORY, parse_amount(MEMORY, shared))
+        except AmountError as error:
+            violations.append((f"{path}.shared_memory", str(error)))
+            shared = ""
+    return replace(kernel, slots=_admit_slots(kernel.slots, f"{path}.slots", violations), shared_memory=shared)
+
+
+def _check_shared_memory(spec: SessionSpec, violations: Violations) -> None:
+    """It counts to the kernel's memory, so it has to leave some."""
+    for role, _ in spec.layout:
+        kernel = spec.of_role(role)
+        memory = kernel.slots.get(MEMORY)
+        if (
+            kernel.shared_memory
+            and memory
+            and parse_amount(MEMORY, kernel.shared_memory) >= parse_amount(MEMORY, memory)
+        ):
+            path = "spec.kernel"
+            if role in spec.roles and spec.roles[role].shared_memory:
+                path = f"spec.roles[{list(spec.roles).index(role)}].kernel"
+            violations.append((f"{path}.shared_memory", f"must be less than mem, which is {memory}"))
+            return
+
+
+def wrong_command(command: Sequence[str], path: str) -> Violations:
+    """What is wrong with an argument vector; an empty one is right."""
+    violations: Violations = []
+    if len(command) > MAX_ARGUMENTS or sum(len(text.encode()) for text in command) > MAX_ARGUMENT_BYTES:
+        violations.append((path, f"must be at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT_BYTES} bytes in all"))
+    if any("\0" in text for text in command):
+        violations.append((path, "must not hold NUL"))
+    if command and not command[0]:
+        violations.append((f"{path}[0]", "must not be empty"))
+    return violations
+
+
+def _admit_slots(slots: Mapping[str, str], path: str, violations: Violations) -> dict[str, str]:
+    if len(slots) > MAX_SLOTS:
+        violations.append((path, f"must be at most {MAX_SLOTS} entries"))
+        return {}
+    admitted = {}
+    for slot, amount in sorted(slots.items()):
+        try:
+            admitted[slot] = format_amount(slot, parse_amount(slot, amount))
+        except AmountError as error:
+            violations.append((f"{path}[{slot[:64]!r}]", str(error)))
+    return admitted
+
+
+def wrong_environment(environment: Mapping[str, str], path: str) -> Violations:
+    """What is wrong with variables that a user wants set."""
+    violations: Violations = []
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in environment.items())
+    if len(environment) > MAX_ENVIRONMENT or size > MAX_ENVIRONMENT_BYTES:
+        violations.append((path, f"must be at most {MAX_ENVIRONMENT} entries of {MAX_ENVIRONMENT_BYTES} bytes in all"))
+        return violations
+    for name, value in sorted(environment.items()):
+        if not _VARIABLE.fullmatch(name):
+            violations.append((f"{path}[{name[:64]!r}]", "is not the name of a variable"))
+        elif name.startswith(RESERVED_PREFIXES):
+            violations.append(
+                (f"{path}[{name[:64]!r}]", f"the prefixes {' and '.join(RESERVED_PREFIXES)} are reserved")
+            )
+        elif "\0" in value:
+            violations.append((f"{path}[{name[:64]!r}]", "must not hold NUL"))
+    return violations
+
+
+def _check_placement(spec: SessionSpec, violations: Violations) -> None:
+    if len(spec.agents) > MAX_AGENTS:
+        violations.append(("spec.agents", f"must be at most {MAX_AGENTS}"))
+    for position, agent in enumerate(spec.agents[:MAX_AGENTS]):
+        if not _NAME.fullmatch(agent):
+            violations.append((f"spec.agents[{position}]", "is not the id of an agent"))
+        elif agent in spec.agents[:position]:
+            violations.append((f"spec.agents[{position}]", "is given twice"))
+    if spec.agents_strict and not spec.agents:
+        violations.append(("spec.agent_choice", "needs agents to choose"))
+    if spec.architecture and not _ARCHITECTURE.fullmatch(spec.architecture):
+        violations.append(("spec.architecture", "is not the name of an architecture"))
+    if spec.endpoint and not _NAME.fullmatch(spec.endpoint):
+        violations.append(("spec.endpoint", "must be 1-63 characters a-z, 0-9 and -, with no dash first or last"))
+    if spec.replica_placement and not spec.endpoint:
+        violations.append(("spec.replica_placement", "needs endpoint"))
+
+
+def _check_labels(labels: Mapping[str, str], violations: Violations) -> None:
+    if len(labels) > MAX_LABELS:
+        violations.append(("spec.labels", f"must be at most {MAX_LABELS} entries"))
+        return
+    for key, value in sorted(labels.items()):
+        if not _LABEL.fullmatch(key):
+            violations.append((f"spec.labels[{key[:64]!r}]", "is not a label key"))
+        elif len(value) > MAX_LABEL_VALUE or not value.isprintable():
+            violations.append((f"spec.labels[{key[:64]!r}]", f"must be at most {MAX_LABEL_VALUE} printable characters"))

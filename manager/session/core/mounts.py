@@ -1,0 +1,134 @@
+"""Which directories of nodes a session may mount, and where: pure checks of a request, and of what a resource group grants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from retinue.manager.session.core.spec import MountSpec
+
+MAX_MOUNTS, MAX_ROOTS, MAX_PROJECTS = 32, 64, 256
+MAX_PATH = 1024
+
+# What a kernel is made of: nothing may be mounted within these, nor over anything they lie in.
+_RESERVED_TARGETS = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/home/work/.ssh",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/var/run",
+)
+# These may not be hidden as a whole.
+_WHOLE_TARGETS = frozenset({"/tmp", "/root"})  # noqa: S108
+# No root may lie within these: they are the node's own. Nor may it be `/`.
+_NODES_OWN = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/run")
+
+Violations = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class MountRoot:
+    """A directory that sessions may mount, with all below it; no `projects` means every project."""
+
+    path: str
+    writable: bool = False
+    projects: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored."""
+        return {"path": self.path, "writable": self.writable, "projects": list(self.projects)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> MountRoot:
+        """The inverse of `to_json`."""
+        return cls(stored["path"], stored["writable"], tuple(stored["projects"]))
+
+
+def check_mounts(mounts: Sequence[MountSpec], path: str, violations: Violations) -> None:
+    """What is wrong with the mounts of a request, whatever is granted; `path` is that of their field."""
+    if len(mounts) > MAX_MOUNTS:
+        violations.append((path, f"must be at most {MAX_MOUNTS} entries"))
+        return
+    targets: list[PurePosixPath] = []
+    for position, mount in enumerate(mounts):
+        if not _is_path(mount.source):
+            violations.append((f"{path}[{position}].source", f"must be an absolute path of at most {MAX_PATH} bytes"))
+        field = f"{path}[{position}].target"
+        if not _is_path(mount.target) or not _is_plain(mount.target):
+            violations.append(
+                (field, f"must be an absolute path of at most {MAX_PATH} bytes without `.`, `..` and `//`")
+            )
+            continue
+        target = PurePosixPath(mount.target)
+        if _touches(target, _RESERVED_TARGETS) or mount.target in _WHOLE_TARGETS:
+            violations.append((field, "is a place of the kernel's own"))
+        if any(target.is_relative_to(other) or other.is_relative_to(target) for other in targets):
+            violations.append((field, "is the target of another mount, or lies in one, or around one"))
+        targets.append(target)
+
+
+def check_roots(roots: Sequence[MountRoot], path: str, violations: Violations) -> None:
+    """What is wrong with the roots of a resource group; `path` is that of their field."""
+    if len(roots) > MAX_ROOTS:
+        violations.append((path, f"must be at most {MAX_ROOTS} entries"))
+        return
+    for position, root in enumerate(roots):
+        field = f"{path}[{position}]"
+        if not _is_path(root.path) or not _is_plain(root.path):
+            violations.append(
+                (f"{field}.path", f"must be an absolute path of at most {MAX_PATH} bytes without `.`, `..` and `//`")
+            )
+        elif root.path == "/" or _within(PurePosixPath(root.path), _NODES_OWN):
+            violations.append((f"{field}.path", "is the node's own"))
+        if len(root.projects) > MAX_PROJECTS:
+            violations.append((f"{field}.projects", f"must be at most {MAX_PROJECTS} entries"))
+
+
+def granted(mounts: Iterable[MountSpec], roots: Iterable[MountRoot], project: str) -> list[MountSpec] | MountSpec:
+    """The mounts, each with the innermost root that grants it to the project; or the first that none does."""
+    known, found = list(roots), []
+    for mount in mounts:
+        fitting = [
+            root.path
+            for root in known
+            if (not root.projects or project in root.projects)
+            and (root.writable or not mount.writable)
+            and _is_plain(mount.source)
+            and PurePosixPath(mount.source).is_relative_to(root.path)
+        ]
+        if not fitting:
+            return mount
+        found.append(replace(mount, root=max(fitting, key=len)))
+    return found
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith("/") and "\0" not in text and len(text.encode(errors="replace")) <= MAX_PATH
+
+
+def _is_plain(path: str) -> bool:
+    """Whether there is one way only to read it."""
+    return path == "/" or all(part not in {"", ".", ".."} for part in path[1:].split("/"))
+
+
+def _within(path: PurePosixPath, others: Iterable[str]) -> bool:
+    return any(path.is_relative_to(other) for other in others)
+
+
+def _touches(path: PurePosixPath, others: Iterable[str]) -> bool:
+    return any(path.is_relative_to(other) or PurePosixPath(other).is_relative_to(path) for other in others)

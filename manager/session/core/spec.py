@@ -1,0 +1,318 @@
+"""What a user asked for, as plain values, and how it unfolds into kernels."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from retinue.manager.session.core.apps import ServiceSpec, stored_service
+from retinue.manager.session.core.features import Feature
+from retinue.manager.session.core.service_ports import PortRange, ServicePortSpec, stored_port
+from retinue.manager.session.core.states import SessionType
+
+MAIN, SUB = "main", "sub"
+ROLES = (MAIN, SUB)
+DEFAULT_SLOTS: Mapping[str, str] = {"cpu": "1", "mem": "256m"}
+DEFAULT_PRIORITY = 10
+DEFAULT_GRACE_SECONDS = 10.0
+
+
+class UnreadableSpecError(Exception):
+    """A stored request that this version cannot read: another version wrote it, or it is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """What one kernel runs and with what; amounts as text, by slot name."""
+
+    image: str = ""
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    slots: Mapping[str, str] = field(default_factory=dict)
+    # Size of /dev/shm, a part of slot `mem`; empty: as the image or the agent has it.
+    shared_memory: str = ""
+
+    def overridden_by(self, other: KernelSpec) -> KernelSpec:
+        """`image`, `command` and `shared_memory` are replaced whole when given, `environment` and `slots` key by key."""
+        return KernelSpec(
+            image=other.image or self.image,
+            command=other.command or self.command,
+            environment={**self.environment, **other.environment},
+            slots={**self.slots, **other.slots},
+            shared_memory=other.shared_memory or self.shared_memory,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a session is run again: tries in all, whether after failures too, and the pauses between them."""
+
+    max_attempts: int = 1
+    on_failure: bool = False
+    backoff_seconds: float = 10.0
+    max_backoff_seconds: float = 600.0
+
+    def pause(self, retries: int) -> float:
+        """Seconds before the try that is so many-th of those after the first."""
+        return min(self.max_backoff_seconds, self.backoff_seconds * 2.0 ** min(retries - 1, 32))
+
+
+@dataclass(frozen=True, slots=True)
+class MountSpec:
+    """A directory of the nodes, `source`, that every kernel of a session sees at `target`; `root` is what grants it, once known."""
+
+    source: str
+    target: str
+    writable: bool = False
+    root: str = ""
+
+    @property
+    def below_root(self) -> str:
+        """The way from `root` to `source`; empty for the root itself."""
+        return self.source[len(self.root) :].lstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSpec:
+    """Who is told of which events. The secret is kept apart from the rest, and is not part of what is stored here."""
+
+    url: str
+    events: tuple[str, ...] = ()
+    secret: str = field(default="", repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOrigin:
+    """The version of a template that a session was made from, as it was called then; without project: one of all projects."""
+
+    id: str
+    name: str
+    project: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """A session request with nothing left open: what a session remembers of what it was asked."""
+
+    name: str
+    project: str
+    resource_group: str
+    type: SessionType
+    single_node: bool = True
+    cluster_size: int = 1
+    priority: int = DEFAULT_PRIORITY
+    kernel: KernelSpec = field(default_factory=KernelSpec)
+    roles: Mapping[str, KernelSpec] = field(default_factory=dict)
+    # Kernels by role, in the order of their ranks, as `role_counts` has them; empty: `main` and as many `sub` as there are others.
+    counts: tuple[tuple[str, int], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    grace_seconds: float = DEFAULT_GRACE_SECONDS
+    # Agents to run on: only those when strict, else those first.
+    agents: tuple[str, ...] = ()
+    agents_strict: bool = False
+    architecture: str = ""
+    # Endpoint it is a replica of, and where replicas go: SPREAD, PACK, or empty for wherever.
+    endpoint: str = ""
+    replica_placement: str = ""
+    time_limit_seconds: float | None = None
+    preemptible: bool = False
+    bootstrap_script: str = ""
+    # Seconds since 1970; not placed before then.
+    earliest_start_time: float | None = None
+    # Ids or names as asked for, ids once accepted.
+    depends_on: tuple[str, ...] = ()
+    retry: RetryPolicy | None = None
+    mounts: tuple[MountSpec, ...] = ()
+    webhooks: tuple[WebhookSpec, ...] = ()
+    # Of the main kernel, to be reached from outside.
+    service_ports: tuple[ServicePortSpec, ...] = ()
+    preopen_ports: tuple[PortRange, ...] = ()
+    template: TemplateOrigin | None = None
+    services: tuple[ServiceSpec, ...] = ()
+
+    def of_role(self, role: str) -> KernelSpec:
+        """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
+        base = self.kernel
+        if role != MAIN:
+            base = replace(base, command=())
+        return base.overridden_by(self.roles[role]) if role in self.roles else base
+
+    @property
+    def layout(self) -> tuple[tuple[str, int], ...]:
+        """Roles that have kernels with their numbers, in the order of ranks."""
+        counts = self.counts or ((MAIN, 1), (SUB, self.cluster_size - 1))
+        return tuple((role, count) for role, count in counts if count > 0)
+
+    def features(self) -> frozenset[Feature]:
+        """What it asks for that not every type of session has."""
+        asked = {
+            Feature.BOOTSTRAP: bool(self.bootstrap_script),
+            Feature.START_TIME: self.earliest_start_time is not None,
+            Feature.DEPENDENCIES: bool(self.depends_on),
+            Feature.RETRIES: self.retry is not None,
+            Feature.CLUSTERING: self.cluster_size > 1,
+            Feature.SERVICE_PORTS: bool(self.service_ports or self.preopen_ports or self.services),
+        }
+        return frozenset(feature for feature, wanted in asked.items() if wanted)
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored."""
+        # By hand: `asdict` copies everything deeply, and takes longer than all checks of a request.
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "kernel": _stored_kernel(self.kernel),
+            "roles": {role: _stored_kernel(kernel) for role, kernel in self.roles.items()},
+            "labels": dict(self.labels),
+            "webhooks": tuple({"url": webhook.url, "events": webhook.events} for webhook in self.webhooks),
+            "retry": None if self.retry is None else {name: getattr(self.retry, name) for name in _RETRY},
+            "mounts": tuple(asdict(mount) for mount in self.mounts),
+            "service_ports": tuple(asdict(port) for port in self.service_ports),
+            "preopen_ports": tuple(asdict(ports) for ports in self.preopen_ports),
+            "template": None if self.template is None else asdict(self.template),
+            "services": tuple(asdict(service) for service in self.services),
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> SessionSpec:
+        """The inverse of `to_json`. Raises UnreadableSpecError, whatever is stored."""
+        try:
+            spec = cls._from_json(stored)
+            _check_types(spec)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UnreadableSpecError(f"its request cannot be read: {type(error).__name__}: {error}") from error
+        return spec
+
+    @classmethod
+    def _from_json(cls, stored: Mapping[str, Any]) -> SessionSpec:
+        values = dict(stored)
+        values["type"] = SessionType(values["type"])
+        values["agents"] = tuple(values.get("agents", ()))
+        values["kernel"] = _kernel_spec(values["kernel"])
+        values["roles"] = {role: _kernel_spec(kernel) for role, kernel in values["roles"].items()}
+        # Sessions of earlier versions have none.
+        values["counts"] = tuple((role, count) for role, count in values.get("counts", ()))
+        values["depends_on"] = tuple(values.get("depends_on", ()))
+        # Sessions of earlier versions have none.
+        values["mounts"] = tuple(MountSpec(**mount) for mount in values.get("mounts", ()))
+        values["webhooks"] = tuple(
+            WebhookSpec(webhook["url"], tuple(webhook["events"])) for webhook in values.get("webhooks", ())
+        )
+        values["service_ports"] = tuple(map(stored_port, values.get("service_ports", ())))
+        values["preopen_ports"] = tuple(PortRange(**ports) for ports in values.get("preopen_ports", ()))
+        values["template"] = TemplateOrigin(**values["template"]) if values.get("template") else None
+        values["services"] = tuple(map(stored_service, values.get("services", ())))
+        values["retry"] = RetryPolicy(**values["retry"]) if values.get("retry") else None
+        return cls(**values)
+
+
+def _check_types(spec: SessionSpec) -> None:
+    """Raises TypeError unless what becomes messages to agents is of the types that these have."""
+    texts = [spec.name, spec.project, spec.resource_group, spec.bootstrap_script, spec.architecture]
+    for kernel in (spec.kernel, *spec.roles.values()):
+        texts += [kernel.image, kernel.shared_memory, *kernel.command]
+        for mapping in (kernel.environment, kernel.slots):
+            texts += [*mapping, *mapping.values()]
+    for mount in spec.mounts:
+        texts += [mount.source, mount.target, mount.root]
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} is no text")
+    for number in (spec.cluster_size, spec.priority, spec.grace_seconds):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise TypeError(f"{number!r} is no number")
+
+
+_PLAIN = tuple(
+    field.name
+    for field in fields(SessionSpec)
+    if field.name
+    not in (
+        "kernel",
+        "roles",
+        "labels",
+        "retry",
+        "mounts",
+        "webhooks",
+        "service_ports",
+        "preopen_ports",
+        "template",
+        "services",
+    )
+)
+_RETRY = tuple(field.name for field in fields(RetryPolicy))
+
+
+def _stored_kernel(kernel: KernelSpec) -> dict[str, Any]:
+    return {
+        "image": kernel.image,
+        "command": kernel.command,
+        "environment": dict(kernel.environment),
+        "slots": dict(kernel.slots),
+        "shared_memory": kernel.shared_memory,
+    }
+
+
+def _kernel_spec(stored: Mapping[str, Any]) -> KernelSpec:
+    return KernelSpec(
+        stored["image"],
+        tuple(stored["command"]),
+        # A view of it may leave them out.
+        stored.get("environment", {}),
+        stored["slots"],
+        # Sessions from before it was there have none.
+        stored.get("shared_memory", ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlan:
+    """One kernel to be: its place in the session and what it runs."""
+
+    id: uuid.UUID
+    role: str
+    index: int
+    local_rank: int
+    hostname: str
+
+
+def role_counts(roles: Sequence[tuple[str, int | None]]) -> tuple[tuple[str, int], ...]:
+    """How many kernels roles have, `main` first, from roles with their counts or None; empty when only `cluster_size` says it."""
+    if all(role in ROLES and count is None for role, count in roles):
+        return ()
+    counts = {MAIN: 1} | {role: 1 if count is None else count for role, count in roles}
+    return tuple(counts.items())
+
+
+def kernel_plans(session_id: uuid.UUID, layout: Sequence[tuple[str, int]]) -> list[KernelPlan]:
+    """`main1`, `sub1`, `sub2`, …, by roles and their numbers; the main kernel's id is the session's, the others' follow from it."""
+    plans: list[KernelPlan] = []
+    for role, count in layout:
+        for index in range(1, count + 1):
+            hostname = f"{role}{index}"
+            plans.append(KernelPlan(kernel_id(session_id, len(plans), hostname), role, index, len(plans), hostname))
+    return plans
+
+
+def kernel_id(session_id: uuid.UUID, local_rank: int, hostname: str) -> uuid.UUID:
+    """The main kernel's id is the session's, the others' follow from it."""
+    return uuid.uuid5(session_id, hostname) if local_rank else session_id
+
+
+def cluster_environment(session_id: uuid.UUID, spec: SessionSpec, plan: KernelPlan) -> dict[str, str]:
+    """The eight cluster variables and two ids that every kernel finds in its environment."""
+    hosts = [f"{role}{index}" for role, count in spec.layout for index in range(1, count + 1)]
+    return {
+        "BACKENDAI_CLUSTER_HOST": plan.hostname,
+        "BACKENDAI_CLUSTER_HOSTS": ",".join(hosts),
+        "BACKENDAI_CLUSTER_IDX": str(plan.index),
+        "BACKENDAI_CLUSTER_LOCAL_RANK": str(plan.local_rank),
+        "BACKENDAI_CLUSTER_MODE": "single-node" if spec.single_node else "multi-node",
+        "BACKENDAI_CLUSTER_REPLICAS": ",".join(f"{role}:{count}" for role, count in spec.layout),
+        "BACKENDAI_CLUSTER_ROLE": plan.role,
+        "BACKENDAI_CLUSTER_SIZE": str(spec.cluster_size),
+        "BACKENDAI_KERNEL_ID": str(plan.id),
+        "BACKENDAI_SESSION_ID": str(session_id),
+    }

@@ -1,0 +1,417 @@
+"""How one session moves: a pure machine over the session, its kernels and their newest attempts.
+
+It is fed what happened (`observe`, `terminate`, `roll_back`, `strand`), moves kernels and session along the tables of
+`retinue.manager.session.core.states`, and collects the moves and the changed goals of attempts. It knows no clock, no database and no agent: the
+caller loads the values, applies what is collected in one commit, and tells the agents.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+from retinue.manager.session.core import bootstrap
+from retinue.manager.session.core.images import MOVED, PERMANENT_REASONS, SeenImage
+from retinue.manager.session.core.spec import RetryPolicy
+from retinue.manager.session.core.states import (
+    ENDED_KERNEL_STATES,
+    ENDED_OBSERVATIONS,
+    ENDED_SESSION_STATES,
+    KERNEL_MOVES,
+    SESSION_MOVES,
+    STARTING_KERNEL_STATES,
+    STARTING_SESSION_STATES,
+    Goal,
+    KernelState,
+    Observed,
+    Result,
+    SessionState,
+    SessionType,
+)
+
+# A session whose placement failed this often ends instead of waiting for another.
+MAX_FAILED_STARTS = 5
+# A directory of a node cannot be given to a kernel: the next try would fail as well.
+MOUNT_REFUSED = "MOUNT_REFUSED"
+
+
+class IllegalMoveError(Exception):
+    """A move that the tables do not have: a bug of the caller."""
+
+
+@dataclass(slots=True)
+class KernelRecord:
+    """A kernel and its newest attempt. `observed` and `goal` belong to the attempt; without one (`epoch` 0) they mean nothing."""
+
+    id: uuid.UUID
+    role: str
+    hostname: str
+    state: KernelState
+    agent_id: str | None = None
+    epoch: int = 0
+    exit_code: int | None = None
+    reason: str = ""
+    goal: Goal = Goal.HELD
+    observed: Observed = Observed.UNKNOWN
+    attempt_ended: bool = True
+    # The reference asked for, and the image it was found to be: by any kernel of the session, in any try.
+    image: str = ""
+    found_image: SeenImage = field(default_factory=SeenImage)
+
+
+@dataclass(slots=True)
+class SessionRecord:
+    """A session with its kernels, ordered by local rank: `main1` first."""
+
+    id: uuid.UUID
+    type: SessionType
+    state: SessionState
+    kernels: list[KernelRecord]
+    result: Result = Result.UNDEFINED
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    failed_starts: int = 0
+    failed_agents: list[str] = field(default_factory=list)
+    # Whether its kernels run a script before their command.
+    bootstraps: bool = False
+    retry: RetryPolicy | None = None
+    retries: int = 0
+    # Seconds to wait before it is placed again; set by a retry.
+    pause: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What an agent says of an attempt."""
+
+    state: Observed
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    image: SeenImage = field(default_factory=SeenImage)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMoved:
+    """The session moved; values as they were after the move."""
+
+    from_state: SessionState
+    to_state: SessionState
+    result: Result
+    exit_code: int | None
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMoved:
+    """A kernel moved; values as they were after the move, agent and epoch those of the attempt it is about."""
+
+    kernel_id: uuid.UUID
+    hostname: str
+    from_state: KernelState
+    to_state: KernelState
+    agent_id: str | None
+    epoch: int
+    exit_code: int | None
+    reason: str
+    image: SeenImage
+
+
+_OBSERVED_KERNEL_STATE = {
+    Observed.PULLING: KernelState.PULLING,
+    Observed.CREATING: KernelState.CREATING,
+    Observed.HELD: KernelState.CREATING,
+    Observed.RUNNING: KernelState.RUNNING,
+}
+_OVER_KERNEL_STATES = (KernelState.TERMINATING, KernelState.TERMINATED)
+_KERNEL_PROGRESS = {state: rank for rank, state in enumerate(KernelState)}
+
+
+class SessionMachine:
+    """Moves one session. `moves` are the moves made, in order; `session` holds the values after them."""
+
+    def __init__(self, session: SessionRecord) -> None:
+        self.session = session
+        self.moves: list[SessionMoved | KernelMoved] = []
+
+    def observe(self, kernel_id: uuid.UUID, epoch: int, observation: Observation) -> None:
+        """Takes in an agent's word on an attempt; a word on an older attempt, or on an ended one, changes nothing."""
+        kernel = next((kernel for kernel in self.session.kernels if kernel.id == kernel_id), None)
+        if kernel is None or kernel.epoch != epoch or kernel.attempt_ended:
+            return
+        kernel.observed = observation.state
+        if observation.image:
+            self._find_image(kernel, observation.image)
+        if observation.state in ENDED_OBSERVATIONS:
+            self._attempt_ended(kernel, observation)
+        elif (state := _OBSERVED_KERNEL_STATE.get(observation.state)) is not None:
+            self._advance(kernel, state)
+        self._settle()
+
+    def terminate(self, reason: str, message: str = "") -> None:
+        """Ends the session on request; one that is over or ending stays as it is."""
+        session = self.session
+        if session.state in ENDED_SESSION_STATES or session.state is SessionState.TERMINATING:
+            return
+        if session.state in (SessionState.PENDING, SessionState.SCHEDULED):
+            # Nothing of it was prepared as far as we know; attempts under way are stopped on their own.
+            self._cancel(reason, message)
+        else:
+            self._stop(reason, message)
+
+    def give_up_waiting(self) -> None:
+        """Cancels a session that has waited for a place as long as its group lets sessions wait; one that has a place by now goes on."""
+        if self.session.state is SessionState.PENDING:
+            self._cancel("PENDING_TIMEOUT", "it waited for a place as long as its resource group allows")
+
+    def exceed_time_limit(self) -> None:
+        """Ends a running session whose time is over; a batch session has failed."""
+        self.end_by_policy("TIME_LIMIT_EXCEEDED", "it ran as long as its time limit allows")
+
+    def end_by_policy(self, reason: str, message: str) -> None:
+        """Ends a running session that may run no longer; a batch session has failed."""
+        session = self.session
+        if session.state is not SessionState.RUNNING:
+            return
+        if session.type is SessionType.BATCH:
+            session.result = Result.FAILURE
+        self._stop(reason, message)
+
+    def preempt(self, winner: str, *, requeue: bool) -> None:
+        """Makes a placed session give way to `winner`: ends it, or with `requeue` puts it back into the queue, to run again from its
+        beginning under a higher epoch. One with a kernel that is over already is ended: it could not run again as it was.
+        """
+        session = self.session
+        if session.state not in STARTING_SESSION_STATES and session.state is not SessionState.RUNNING:
+            return
+        message = f"made way for session {winner}, which has a higher priority"
+        if not requeue or any(kernel.state in ENDED_KERNEL_STATES for kernel in session.kernels):
+            self.terminate("PREEMPTED", message)
+            return
+        for kernel in session.kernels:
+            if not kernel.attempt_ended:
+                kernel.goal = Goal.STOPPED
+            kernel.exit_code = None
+            self._move_kernel(kernel, KernelState.PENDING, "PREEMPTED")
+        session.exit_code = None
+        self._move_session(SessionState.PENDING, "PREEMPTED", message)
+
+    def roll_back(self, reason: str, message: str = "", *, failed_agent: str | None = None) -> None:
+        """Takes a placed session back to PENDING as a whole, or ends it when that has happened too often."""
+        session = self.session
+        if session.state not in STARTING_SESSION_STATES:
+            return
+        session.failed_starts += 1
+        if failed_agent is not None and failed_agent not in session.failed_agents:
+            session.failed_agents.append(failed_agent)
+        let_go = any(k.goal is Goal.RUNNING or k.state not in STARTING_KERNEL_STATES for k in session.kernels)
+        if let_go and session.failed_starts < MAX_FAILED_STARTS and self._may_retry():
+            self._run_again(reason, message)
+            return
+        if let_go or session.failed_starts >= MAX_FAILED_STARTS:
+            # User code of some kernel may have run: another try would not be the first.
+            if session.type is SessionType.BATCH:
+                session.result = Result.FAILURE
+            self._stop(reason, message)
+            return
+        for kernel in session.kernels:
+            if not kernel.attempt_ended:
+                kernel.goal = Goal.STOPPED
+            self._move_kernel(kernel, KernelState.PENDING, reason)
+        self._move_session(SessionState.PENDING, reason, message)
+
+    def strand(self, kernel_id: uuid.UUID, epoch: int, agent_id: str, *, revoked: bool) -> None:
+        """Gives up an attempt whose agent is lost: by now the agent has stopped by itself what may be run again.
+
+        A session that is starting goes back to PENDING, a running one is run again if it may be, and ends if the agent was
+        revoked; else the attempt is kept for the agent's return, unless it is to be stopped.
+        """
+        session = self.session
+        reason, what = ("AGENT_REVOKED", "revoked") if revoked else ("AGENT_LOST", "lost")
+        self.roll_back(reason, f"agent {agent_id} was {what}", failed_agent=agent_id)
+        kernel = next((kernel for kernel in session.kernels if kernel.id == kernel_id), None)
+        if kernel is None or kernel.epoch != epoch:
+            return
+        if session.state is SessionState.RUNNING:
+            if self._may_retry():
+                kernel.goal = Goal.STOPPED
+                if agent_id not in session.failed_agents:
+                    session.failed_agents.append(agent_id)
+            elif not revoked and kernel.goal is not Goal.STOPPED:
+                return
+        self.observe(kernel_id, epoch, Observation(Observed.EXITED, None, reason, f"its agent was {what}"))
+
+    def _find_image(self, kernel: KernelRecord, image: SeenImage) -> None:
+        """Takes a reference for the image that an agent first found it to be; another one later on is not let go."""
+        if not kernel.found_image:
+            for other in self.session.kernels:
+                if other.image == kernel.image and not other.found_image:
+                    other.found_image = image
+        elif not kernel.found_image.is_same(image):
+            there = f"{image.shown} on agent {kernel.agent_id}, and {kernel.found_image.shown} elsewhere in the session"
+            self.roll_back(MOVED, f"image {kernel.image} is {there}")
+
+    def _may_retry(self) -> bool:
+        """Whether a try that was lost may be followed by another."""
+        session = self.session
+        return session.retry is not None and session.retries + 1 < session.retry.max_attempts
+
+    def _run_again(self, reason: str, message: str) -> None:
+        """Puts the session back into the queue as a whole, to be run from its beginning after a pause."""
+        session = self.session
+        assert session.retry is not None  # noqa: S101  # asked by `_may_retry`
+        session.retries += 1
+        session.failed_starts = 0
+        session.pause = session.retry.pause(session.retries)
+        for kernel in session.kernels:
+            if not kernel.attempt_ended:
+                kernel.goal = Goal.STOPPED
+            kernel.exit_code = None
+            self._move_kernel(kernel, KernelState.PENDING, reason)
+        session.exit_code = None
+        message = f"{message}; try {session.retries + 1} of {session.retry.max_attempts} follows"
+        self._move_session(SessionState.PENDING, reason, message)
+
+    def _attempt_ended(self, kernel: KernelRecord, observation: Observation) -> None:
+        session = self.session
+        kernel.attempt_ended = True
+        if observation.reason == "STOPPED" and kernel.goal is not Goal.STOPPED and session.retry is not None:
+            # Nobody here asked for that: its agent was cut off, and stopped what may be run elsewhere.
+            observation = Observation(observation.state, None, "FENCED", "its agent was cut off, and stopped it")
+        if kernel.state in ENDED_KERNEL_STATES or kernel.state is KernelState.PENDING:
+            return
+        if session.state in STARTING_SESSION_STATES and observation.exit_code is None:
+            if observation.reason in PERMANENT_REASONS | {MOUNT_REFUSED}:
+                session.failed_starts = MAX_FAILED_STARTS
+            self.roll_back(observation.reason or "START_FAILED", observation.message, failed_agent=kernel.agent_id)
+            return
+        kernel.exit_code = observation.exit_code
+        if kernel.state in STARTING_KERNEL_STATES:
+            # It was let go and is over already, or it ends with a session that is being stopped.
+            self._move_kernel(
+                kernel, KernelState.RUNNING if observation.exit_code is not None else KernelState.TERMINATING, ""
+            )
+        if session.state is not SessionState.TERMINATING and self._may_retry():
+            if kernel.state is not KernelState.TERMINATING:
+                self._move_kernel(kernel, KernelState.TERMINATING, observation.reason)
+        else:
+            self._move_kernel(kernel, KernelState.TERMINATED, observation.reason)
+        if kernel is session.kernels[0] and observation.exit_code is not None:
+            session.exit_code = observation.exit_code
+
+    def _advance(self, kernel: KernelRecord, state: KernelState) -> None:
+        if kernel.state in ENDED_KERNEL_STATES or kernel.state in (KernelState.PENDING, KernelState.TERMINATING):
+            return
+        if _KERNEL_PROGRESS[state] > _KERNEL_PROGRESS[kernel.state]:
+            self._move_kernel(kernel, state, "")
+
+    def _settle(self) -> None:
+        """Moves the session as far as its kernels allow."""
+        session = self.session
+        kernels = session.kernels
+        if session.state is SessionState.SCHEDULED and any(k.state is not KernelState.SCHEDULED for k in kernels):
+            self._move_session(SessionState.PREPARING, "", "")
+        if session.state is SessionState.PREPARING:
+            ready = (Observed.HELD, Observed.RUNNING, Observed.EXITED)
+            if all(kernel.observed in ready for kernel in kernels):
+                for kernel in kernels:
+                    if kernel.goal is Goal.HELD:
+                        kernel.goal = Goal.RUNNING
+            if all(kernel.state not in STARTING_KERNEL_STATES for kernel in kernels):
+                self._move_session(SessionState.RUNNING, "", "")
+        if session.state is SessionState.RUNNING:
+            self._settle_running()
+        if session.state is SessionState.TERMINATING and all(k.state in ENDED_KERNEL_STATES for k in kernels):
+            self._move_session(SessionState.TERMINATED, session.reason, session.message)
+
+    def _settle_running(self) -> None:
+        session = self.session
+        main = session.kernels[0]
+        over = [k for k in session.kernels if k.attempt_ended and k.state in _OVER_KERNEL_STATES]
+        failed = [k for k in over if k.exit_code != 0]
+        first = main if main in failed else next(iter(failed), None)
+        # Once main is over with success, it does not matter how the others end.
+        if first is not None and (first is main or main not in over) and self._may_retry():
+            lost = any(kernel.exit_code is None for kernel in failed)
+            if lost or (session.retry is not None and session.retry.on_failure):
+                reason = self._bootstrap_failed(first) or (first.reason if lost else "COMMAND_FAILED")
+                self._run_again(reason, f"{first.hostname} {_how_it_ended(first)}")
+                return
+        if main in over:
+            if session.type is SessionType.BATCH:
+                session.result = Result.SUCCESS if main.exit_code == 0 else Result.FAILURE
+            reason = main.reason if main.reason not in ("", "EXITED") else "COMMAND_ENDED"
+            self._stop(self._bootstrap_failed(main) or reason, f"{main.hostname} {_how_it_ended(main)}")
+        elif failed:
+            if session.type is SessionType.BATCH:
+                session.result = Result.FAILURE
+            reason = self._bootstrap_failed(failed[0]) or "KERNEL_FAILED"
+            self._stop(reason, f"{failed[0].hostname} {_how_it_ended(failed[0])}")
+
+    def _bootstrap_failed(self, kernel: KernelRecord) -> str:
+        failed = self.session.bootstraps and kernel.exit_code == bootstrap.FAILED_EXIT_CODE
+        return bootstrap.REASON if failed else ""
+
+    def _stop(self, reason: str, message: str) -> None:
+        self._move_session(SessionState.TERMINATING, reason, message)
+        for kernel in self.session.kernels:
+            if kernel.state in ENDED_KERNEL_STATES:
+                continue
+            if kernel.state is KernelState.PENDING:
+                self._move_kernel(kernel, KernelState.CANCELLED, reason)
+                continue
+            if kernel.attempt_ended:
+                # One that waited for what becomes of the session keeps its own reason.
+                why = kernel.reason if kernel.state is KernelState.TERMINATING else reason
+                if kernel.state is not KernelState.TERMINATING:
+                    self._move_kernel(kernel, KernelState.TERMINATING, why)
+                self._move_kernel(kernel, KernelState.TERMINATED, why)
+                continue
+            kernel.goal = Goal.STOPPED
+            if kernel.state is not KernelState.TERMINATING:
+                self._move_kernel(kernel, KernelState.TERMINATING, reason)
+        self._settle()
+
+    def _cancel(self, reason: str, message: str) -> None:
+        for kernel in self.session.kernels:
+            if not kernel.attempt_ended:
+                kernel.goal = Goal.STOPPED
+            self._move_kernel(kernel, KernelState.CANCELLED, reason)
+        self._move_session(SessionState.CANCELLED, reason, message)
+
+    def _move_session(self, to_state: SessionState, reason: str, message: str) -> None:
+        session = self.session
+        if to_state not in SESSION_MOVES[session.state]:
+            raise IllegalMoveError(f"session {session.id}: {session.state} to {to_state}")
+        from_state, session.state = session.state, to_state
+        session.reason, session.message = reason, message
+        self.moves.append(SessionMoved(from_state, to_state, session.result, session.exit_code, reason, message))
+
+    def _move_kernel(self, kernel: KernelRecord, to_state: KernelState, reason: str) -> None:
+        if to_state not in KERNEL_MOVES[kernel.state]:
+            raise IllegalMoveError(f"kernel {kernel.id}: {kernel.state} to {to_state}")
+        from_state, kernel.state = kernel.state, to_state
+        kernel.reason = reason
+        self.moves.append(
+            KernelMoved(
+                kernel.id,
+                kernel.hostname,
+                from_state,
+                to_state,
+                kernel.agent_id,
+                kernel.epoch,
+                kernel.exit_code,
+                reason,
+                kernel.found_image,
+            )
+        )
+        if to_state is KernelState.PENDING:
+            kernel.agent_id = None
+
+
+def _how_it_ended(kernel: KernelRecord) -> str:
+    if kernel.exit_code is None:
+        return f"ended without an exit code ({kernel.reason or 'unknown'})"
+    return f"exited with {kernel.exit_code}"

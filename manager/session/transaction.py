@@ -1,0 +1,279 @@
+"""Sessions taken out of the store, moved by their machines, and put back in the same commit with the journal and the shares."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from retinue.manager.session.core import images
+from retinue.manager.session.core.attempts import LayerReport
+from retinue.manager.session.core.images import SeenImage
+from retinue.manager.session.core.spec import RetryPolicy
+from retinue.manager.session.core.state_machine import (
+    KernelMoved,
+    KernelRecord,
+    SessionMachine,
+    SessionMoved,
+    SessionRecord,
+)
+from retinue.manager.session.core.states import Goal, KernelState, Observed, Result, SessionState, SessionType
+from retinue.manager.store import attempts, journal, sessions, shares
+from retinue.manager.store.database import Statement, Transaction
+
+_log = logging.getLogger(__name__)
+
+# Pauses before a rolled-back session is tried again, by the number of failed starts.
+_BACKOFF_SECONDS = (1.0, 5.0, 20.0, 60.0)
+
+
+class UnreadableSessionError(Exception):
+    """This version cannot read a session, and so does not move it."""
+
+    def __init__(self, session_id: uuid.UUID) -> None:
+        super().__init__(f"session {session_id} was written by another version of the manager, and cannot be read")
+        self.session_id = session_id
+
+
+@dataclass(slots=True)
+class WorkingSet:
+    """Locked sessions with a machine each. What the machines did is written by `put_back`.
+
+    Sessions that this version cannot read have none, and stay as they are.
+    """
+
+    rows: Mapping[uuid.UUID, Mapping[str, Any]]
+    machines: dict[uuid.UUID, SessionMachine]
+    # Bytes of output of ended attempts, to be fetched before their agents may forget them.
+    output_sizes: dict[tuple[uuid.UUID, int], int] = field(default_factory=dict)
+    forced: set[uuid.UUID] = field(default_factory=set)
+    addresses: dict[uuid.UUID, str] = field(default_factory=dict)
+    # Layers of images that are being fetched for attempts.
+    pulls: dict[tuple[uuid.UUID, int], tuple[LayerReport, ...]] = field(default_factory=dict)
+    images_before: dict[uuid.UUID, SeenImage] = field(default_factory=dict)
+    attempts_before: dict[tuple[uuid.UUID, int], tuple[Goal, Observed, bool]] = field(default_factory=dict)
+    # Why, by session.
+    unreadable: dict[uuid.UUID, str] = field(default_factory=dict)
+
+
+async def take_out(tx: Transaction, session_ids: Collection[uuid.UUID]) -> WorkingSet:
+    """Locks sessions and builds their machines; ids that do not exist are left out."""
+    rows, kernels = await sessions.take(tx, session_ids)
+    taken = WorkingSet(rows, {})
+    for session_id, row in rows.items():
+        try:
+            session = _session(row, kernels.get(session_id, ()))
+        except Exception as error:  # noqa: BLE001  # logged; whatever is stored, the other sessions move
+            taken.unreadable[session_id] = repr(error)
+            _log.error("session %s stays as it is: %r", session_id, error)
+            continue
+        taken.addresses.update({kernel["id"]: kernel["address"] for kernel in kernels.get(session_id, ())})
+        for record in session.kernels:
+            taken.attempts_before[record.id, record.epoch] = (record.goal, record.observed, record.attempt_ended)
+            taken.images_before[record.id] = record.found_image
+        taken.machines[session_id] = SessionMachine(session)
+    return taken
+
+
+def _session(row: Mapping[str, Any], kernels: Iterable[Mapping[str, Any]]) -> SessionRecord:
+    return SessionRecord(
+        id=row["id"],
+        type=SessionType(row["type"]),
+        state=SessionState(row["state"]),
+        kernels=[_kernel(row, kernel) for kernel in kernels],
+        result=Result(row["result"]),
+        exit_code=row["exit_code"],
+        reason=row["reason"],
+        message=row["message"],
+        failed_starts=row["failed_starts"],
+        failed_agents=list(row["failed_agents"]),
+        bootstraps=bool(row["spec"].get("bootstrap_script")),
+        retry=RetryPolicy(**retry) if (retry := row["spec"].get("retry")) else None,
+        retries=row["retries"],
+    )
+
+
+def _kernel(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> KernelRecord:
+    return KernelRecord(
+        id=kernel["id"],
+        role=kernel["role"],
+        hostname=kernel["hostname"],
+        state=KernelState(kernel["state"]),
+        agent_id=kernel["agent_id"],
+        epoch=kernel["epoch"],
+        exit_code=kernel["exit_code"],
+        reason=kernel["reason"],
+        goal=Goal(kernel["goal"] or Goal.HELD),
+        observed=Observed(kernel["observed"] or ""),
+        attempt_ended=kernel["attempt_ended"],
+        image=images.reference(row["spec"], kernel["role"]),
+        found_image=SeenImage(kernel["image_digest"], kernel["image_id"], tuple(kernel["service_ports"])),
+    )
+
+
+async def put_back(
+    tx: Transaction, taken: WorkingSet, *others: Statement, commit: bool = False
+) -> list[list[dict[str, Any]]]:
+    """Writes everything that changed: attempts (with the claims of those that ended, and the shares), kernels, sessions, journal.
+
+    `others` are executed with that, before the journal; returns what they find. With `commit`, ends the transaction.
+    """
+    session_rows, kernel_rows, attempt_rows, entries = [], [], [], list[journal.Entry]()
+    pulling: list[uuid.UUID] = []
+    # Groups and owners of what is released.
+    releasing: set[tuple[str, str]] = set()
+    for session_id, machine in taken.machines.items():
+        session, row = machine.session, taken.rows[session_id]
+        moved_kernels = {move.kernel_id for move in machine.moves if isinstance(move, KernelMoved)}
+        # One that was put back for another session's sake need not wait: its start did not fail.
+        failed = session.failed_starts > row["failed_starts"] and session.state is SessionState.PENDING
+        if machine.moves or session_id in taken.forced:
+            session_rows.append(
+                {
+                    "id": session_id,
+                    "state": session.state,
+                    "result": session.result,
+                    "exit_code": session.exit_code,
+                    "reason": session.reason,
+                    "message": session.message,
+                    "failed_starts": session.failed_starts,
+                    "retries": session.retries,
+                    "failed_agents": session.failed_agents,
+                    "delay": _BACKOFF_SECONDS[min(session.failed_starts, len(_BACKOFF_SECONDS)) - 1]
+                    if failed
+                    else session.pause,
+                    "force": session_id in taken.forced,
+                }
+            )
+        for kernel in session.kernels:
+            layers = taken.pulls.get((kernel.id, kernel.epoch), ()) if kernel.state is KernelState.PULLING else ()
+            if kernel.id in moved_kernels or layers or kernel.found_image is not taken.images_before[kernel.id]:
+                kernel_rows.append(
+                    {
+                        "id": kernel.id,
+                        "state": kernel.state,
+                        "agent_id": kernel.agent_id,
+                        "exit_code": kernel.exit_code,
+                        "reason": kernel.reason,
+                        "image_digest": kernel.found_image.digest,
+                        "image_id": kernel.found_image.id,
+                        "service_ports": kernel.found_image.service_ports,
+                        "pull": _progress(layers) if layers else None,
+                    }
+                )
+            now = (kernel.goal, kernel.observed, kernel.attempt_ended)
+            if now != taken.attempts_before[kernel.id, kernel.epoch]:
+                if kernel.attempt_ended:
+                    releasing.add((row["resource_group"], row["owner"]))
+                attempt_rows.append(
+                    {
+                        "kernel_id": kernel.id,
+                        "epoch": kernel.epoch,
+                        "goal": kernel.goal,
+                        "observed": kernel.observed,
+                        "ended": kernel.attempt_ended,
+                        "log_size": taken.output_sizes.get((kernel.id, kernel.epoch), 0) if kernel.attempt_ended else 0,
+                    }
+                )
+        entries.extend(_entry(session_id, row, move, taken.addresses, session.retries) for move in machine.moves)
+        if session_id in taken.forced and not machine.moves:
+            # Without an entry, the leader would not learn that its agents have less time for it.
+            entries.append(_forced(session_id, row, session))
+        if told := _pulls(session_id, row, session, taken.pulls):
+            entries.extend(told)
+            pulling.append(session_id)
+    statements = [
+        *(sessions.writing(session_rows, kernel_rows) if session_rows or kernel_rows else ()),
+        *((sessions.noting_pulls(pulling),) if pulling else ()),
+        *((attempts.writing(attempt_rows),) if attempt_rows else ()),
+    ]
+    if releasing:
+        *_, released, groups, held = await tx.together(*statements, *shares.reading(sorted(releasing)))
+        statements = [shares.writing([shares.Difference(**row) for row in released], groups, held)]
+    last = [journal.appending(entries)] if entries else []
+    if not (statements or others or last):
+        return []
+    answers = await tx.together(*statements, *others, *last, commit=commit)
+    if entries:
+        journal.appended(tx, entries, answers[-1])
+    return answers[len(statements) : len(statements) + len(others)]
+
+
+def _pulls(
+    session_id: uuid.UUID,
+    row: Mapping[str, Any],
+    session: SessionRecord,
+    pulls: Mapping[tuple[uuid.UUID, int], tuple[LayerReport, ...]],
+) -> list[journal.Entry]:
+    """How far images are fetched for a session: once per agent and image, whatever number of its kernels wait there."""
+    told: dict[tuple[str | None, str], journal.Entry] = {}
+    for kernel in session.kernels:
+        layers = pulls.get((kernel.id, kernel.epoch))
+        key = (kernel.agent_id, kernel.image)
+        if not layers or kernel.state is not KernelState.PULLING or key in told:
+            continue
+        payload = {
+            "kernel_id": str(kernel.id),
+            "hostname": kernel.hostname,
+            "agent": kernel.agent_id or "",
+            "epoch": kernel.epoch,
+            "image": kernel.image,
+            **_progress(layers),
+            "layers": [[layer.id, layer.bytes, layer.total, layer.done] for layer in layers],
+        }
+        told[key] = journal.Entry(session_id, row["owner"], row["project"], "IMAGE_PULL", payload)
+    return list(told.values())
+
+
+def _forced(session_id: uuid.UUID, row: Mapping[str, Any], session: SessionRecord) -> journal.Entry:
+    payload = {
+        "reason": session.reason,
+        "message": session.message,
+        "conditions": row["conditions"],
+        "forced": True,
+    }
+    return journal.Entry(session_id, row["owner"], row["project"], "NOTED", payload)
+
+
+def _progress(layers: Iterable[LayerReport]) -> dict[str, int]:
+    sized = [layer for layer in layers if layer.total > 0]
+    return {"bytes": sum(layer.bytes for layer in sized), "total": sum(layer.total for layer in sized)}
+
+
+def _entry(
+    session_id: uuid.UUID,
+    row: Mapping[str, Any],
+    move: SessionMoved | KernelMoved,
+    addresses: Mapping[uuid.UUID, str],
+    retries: int,
+) -> journal.Entry:
+    if isinstance(move, SessionMoved):
+        kind = "SESSION_MOVED"
+        payload: dict[str, Any] = {
+            "from": move.from_state,
+            "to": move.to_state,
+            "result": move.result,
+            "exit_code": move.exit_code,
+            "reason": move.reason,
+            "message": move.message,
+            "retries": retries,
+            "network": "" if move.to_state is SessionState.PENDING else row["network"],
+        }
+    else:
+        kind = "KERNEL_MOVED"
+        payload = {
+            "kernel_id": str(move.kernel_id),
+            "hostname": move.hostname,
+            "from": move.from_state,
+            "to": move.to_state,
+            "agent": move.agent_id or "",
+            "epoch": move.epoch,
+            "address": "" if move.to_state is KernelState.PENDING else addresses[move.kernel_id],
+            "exit_code": move.exit_code,
+            "reason": move.reason,
+            "image_digest": move.image.shown,
+            "service_ports": move.image.service_ports,
+        }
+    return journal.Entry(session_id=session_id, owner=row["owner"], project=row["project"], kind=kind, payload=payload)

@@ -1,0 +1,92 @@
+"""Parts of a leader, each run again by itself when it fails; only the end of the term ends them all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
+
+from retinue.manager.cancellation import cancellable
+from retinue.manager.session.core.attempts import ListenerBrokenError, TermOverError
+from retinue.manager.store.database import StoreUnavailable
+from retinue.manager.store.journal import ReaderTooSlow
+from retinue.manager.store.leadership import NotLeader
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+
+
+async def supervise(name: str, part: Callable[[], Coroutine[Any, Any, None]], *, pause: float = _PAUSE_SECONDS) -> None:
+    """Runs a part until cancelled, again after a pause whatever it failed with. What a part does is found again in the store.
+
+    The pause is that given when the database was away or the journal was ahead; after other failures it doubles up to a minute, until the
+    part has run for longer than that. Raises NotLeader when the part finds that another leads.
+    """
+    clock = asyncio.get_running_loop().time
+    current = pause
+    while True:
+        began = clock()
+        try:
+            await cancellable(part())
+        except Exception as error:  # logged; the other parts go on
+            if ends_term(error):
+                raise NotLeader(f"{name} finds that the term is over") from error
+            if clock() - began > _LONGEST_PAUSE_SECONDS or will_pass(error):
+                current = pause
+            if will_pass(error):
+                _log.warning("%s is run again in %.1f s: %r", name, current, error)
+            else:
+                _log.error("%s failed, and is run again in %.1f s", name, current, exc_info=error)
+        await asyncio.sleep(current)
+        current = min(2 * current, _LONGEST_PAUSE_SECONDS)
+
+
+class PartInterruptedError(Exception):
+    """A part has to be run again from the start, and what made that necessary is dealt with: there is nothing to wait for."""
+
+
+async def all_or_each(what: str, items: Sequence[T], step: Callable[[Sequence[T]], Awaitable[None]]) -> None:
+    """Takes a step for all items at once or, when that fails, for each by itself: those for which it fails alone are logged.
+
+    Raises what says that the term is over or that the database is away.
+    """
+    try:
+        await step(items)
+    except Exception as error:
+        if ends_term(error) or will_pass(error):
+            raise
+        if len(items) == 1:
+            _log.exception("%s is left out: %r", what, items[0])
+            return
+        for item in items:
+            await all_or_each(what, [item], step)
+
+
+@contextlib.contextmanager
+def for_links(what: str) -> Iterator[None]:
+    """Translates failures of the store for links to agents, which know ListenerBrokenError and TermOverError only."""
+    try:
+        yield
+    except NotLeader as error:
+        raise TermOverError(str(error)) from error
+    except StoreUnavailable as error:
+        raise ListenerBrokenError(f"the database did not take {what}: {error}") from error
+
+
+def ends_term(error: BaseException) -> bool:
+    """Returns whether a failure says that another leads."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(ends_term, error.exceptions))
+    return isinstance(error, NotLeader | TermOverError)
+
+
+def will_pass(error: BaseException) -> bool:
+    """Returns whether a failure says only that the database was away, that the journal was too far ahead, or that a part was interrupted."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(will_pass, error.exceptions))
+    return isinstance(error, StoreUnavailable | ReaderTooSlow | PartInterruptedError)

@@ -1,0 +1,148 @@
+"""Tells others what happened to sessions: goes through the journal, keeps what is to be told, and tells it until it is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from retinue.manager.store import leadership, webhooks
+from retinue.manager.store.database import Database
+from retinue.manager.webhooks.core import rules
+from retinue.manager.webhooks.core.rules import AddressPolicy
+from retinue.manager.webhooks.post import PostError, post
+from retinue.manager.webhooks.seal import unseal
+
+_log = logging.getLogger(__name__)
+
+_PORTION = 1000
+# Requests at a time, and of one owner: whose receivers are slow holds up nobody else.
+_AT_ONCE, _AT_ONCE_EACH = 64, 4
+_TICK_SECONDS = 1.0
+# What follows within this time is told of together: looking through the journal is in the way of the session that is on its way.
+_GATHER_SECONDS = 0.25
+_GONE = 410
+
+
+# Session, place among its webhooks, revision.
+_Key: TypeAlias = tuple[uuid.UUID, int, int]
+
+
+class Courier:
+    """Tells everything at least once, to each webhook in order; every request carries the same key each time."""
+
+    def __init__(self, database: Database, term: int, policy: AddressPolicy) -> None:
+        self._database = database
+        self._term = term
+        self._policy = policy
+        self._changed = asyncio.Event()
+        # What was gone through and held nothing to tell is not written each time.
+        self._seen = 0
+        # What is being told now.
+        self._telling: dict[_Key, asyncio.Task[None]] = {}
+
+    def wake(self) -> None:
+        """Something may have happened."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Tells until cancelled."""
+        try:
+            while True:
+                self._changed.clear()
+                await self.collect()
+                waiting = await self.begin()
+                await self.wait(_TICK_SECONDS if waiting else None)
+                if self._changed.is_set():
+                    await asyncio.sleep(_GATHER_SECONDS)
+        finally:
+            for task in self._telling.values():
+                task.cancel()
+            await asyncio.gather(*self._telling.values(), return_exceptions=True)
+
+    async def collect(self) -> None:
+        """Goes through the journal to its end."""
+        while True:
+            async with self._database.transaction() as tx:
+                await leadership.check(tx, self._term)
+                cursor, newest = await webhooks.read_cursor(tx)
+                after = max(cursor, self._seen)
+                upto = min(newest, after + _PORTION)
+                rows = await webhooks.read_events(tx, after, upto) if upto > after else []
+                deliveries = list(filter(None, map(_delivery, rows)))
+                if rows or upto - cursor > 10 * _PORTION:
+                    await webhooks.add(tx, upto, deliveries)
+            self._seen = upto
+            if upto == newest:
+                return
+
+    async def begin(self) -> bool:
+        """Begins to tell what is due; returns whether anything is left, now or for later."""
+        async with self._database.transaction() as tx:
+            due = await webhooks.read_due(tx, _AT_ONCE, _AT_ONCE_EACH)
+            left = bool(due) or await webhooks.anything_left(tx)
+        for row in due:
+            key = (row["session_id"], row["position"], row["revision"])
+            if key not in self._telling and len(self._telling) < _AT_ONCE:
+                self._telling[key] = asyncio.create_task(self._tell(row), name=f"webhook of {row['session_id']}")
+        return left
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether something is being told now."""
+        return bool(self._telling)
+
+    async def wait(self, seconds: float | None) -> None:
+        """Waits until something was told, may have happened, or so long. Raises what went wrong with the telling."""
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait({changed, *self._telling.values()}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+        for key, task in list(self._telling.items()):
+            if task.done():
+                del self._telling[key]
+                task.result()
+
+    async def _tell(self, row: Mapping[str, Any]) -> None:
+        key = f"{row['revision']}-{row['position']}"
+        try:
+            secret = unseal(bytes(row["secret"]))
+            headers = rules.headers_of(key, row["event"], row["body"], secret, int(time.time()))
+            status = await post(row["url"], headers, row["body"], self._policy)
+        except (PostError, ValueError) as error:
+            status, why = 0, str(error)
+        except Exception as error:  # noqa: BLE001  # tried again like any other failure; the other webhooks go on
+            _log.exception("webhook %s of session %s failed", key, row["session_id"])
+            status, why = 0, repr(error)
+        else:
+            why = f"it answered {status}"
+        retry = None
+        if not 200 <= status < 300 and status != _GONE:  # noqa: PLR2004  # success
+            retry = rules.pause(row["tries"] + 1)
+            what = "given up" if retry is None else f"tried again in {retry:.0f} s"
+            _log.info("webhook %s of session %s is %s: %s", key, row["session_id"], what, why)
+        async with self._database.transaction() as tx:
+            await leadership.check(tx, self._term)
+            await webhooks.settle(tx, row, retry)
+
+
+def _delivery(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns what is to be sent of an entry of the journal; None when that is nothing, or the entry cannot be read."""
+    try:
+        event = rules.wanted(tuple(row["events"]), rules.events_of(row["kind"], row["payload"]))
+        if not event:
+            return None
+        return {
+            "session_id": row["session_id"],
+            "position": row["position"],
+            "revision": row["revision"],
+            "event": event,
+            "body": rules.body_of(event, row),
+        }
+    except Exception as error:  # noqa: BLE001  # logged; what comes after it is sent
+        _log.error("entry %s of the journal is sent to no webhook: %r", row["revision"], error)
+        return None
