@@ -15,7 +15,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from retinue.manager.controllers.core.clock_steps import ClockLook, ClockStep, find_step
 from retinue.manager.dispatch.desired_state import Concerned
 from retinue.manager.session.core.state_machine import SessionMachine
-from retinue.manager.session.transaction import put_back, take_out
+from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import attempts, bounds, clock, leadership
 from retinue.manager.store.database import Database
 from retinue.manager.store.lease import boot_time
@@ -91,11 +91,11 @@ async def enforce(
 async def _move(database: Database, term: int, committed: Callable[[Concerned], None], due: Sequence[Due]) -> None:
     async with database.transaction() as tx:
         await leadership.check(tx, term)
-        taken = await take_out(tx, {session_id for session_id, _ in due})
+        taken = await load_for_update(tx, {session_id for session_id, _ in due})
         for session_id, move in due:
             if (machine := taken.machines.get(session_id)) is not None:
                 move(machine, taken.rows[session_id])
-        await put_back(tx, taken)
+        await save(tx, taken)
         concerned = await attempts.agents_concerned(tx, list(taken.machines))
     committed(concerned)
 

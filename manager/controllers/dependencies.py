@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from retinue.manager.dispatch.desired_state import Concerned
-from retinue.manager.session.transaction import put_back, take_out
+from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import dependencies, leadership
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.store.dependencies import Doomed
@@ -46,11 +46,11 @@ async def _cancel_portion(database: Database, term: int, doomed: Collection[Doom
 
 
 async def _cancel(tx: Transaction, doomed: Collection[Doomed]) -> None:
-    taken = await take_out(tx, [one.session_id for one in doomed])
+    taken = await load_for_update(tx, [one.session_id for one in doomed])
     for one in doomed:
         if (machine := taken.machines.get(one.session_id)) is not None:
             machine.terminate(REASON, why(one))
-    await put_back(tx, taken)
+    await save(tx, taken)
 
 
 def why(doomed: Doomed) -> str:

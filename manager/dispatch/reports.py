@@ -28,7 +28,7 @@ from retinue.manager.session.core.attempts import (
 from retinue.manager.session.core.images import SeenImage
 from retinue.manager.session.core.state_machine import Observation
 from retinue.manager.session.core.states import Observed
-from retinue.manager.session.transaction import WorkingSet, put_back, take_out
+from retinue.manager.session.transaction import WorkingSet, load_for_update, save
 from retinue.manager.store import agent_conditions, attempts, conditions, leadership, nodes, shares
 from retinue.manager.store.database import Database, StoreUnavailable, Transaction
 from retinue.manager.supervision import for_links
@@ -211,9 +211,9 @@ class Reports:
         try:
             async with self._database.transaction() as tx:
                 await leadership.check(tx, self._term)
-                taken = await take_out(tx, {progress.session_id for progress in due})
+                taken = await load_for_update(tx, {progress.session_id for progress in due})
                 taken.pulls = {progress.key: progress.layers for progress in due}
-                await put_back(tx, taken)
+                await save(tx, taken)
         except leadership.NotLeader:
             raise
         except Exception as error:  # noqa: BLE001  # logged; whatever else is reported is committed
@@ -276,7 +276,7 @@ class Reports:
             leadership.checked(leading, self._term)
             own = {(row["agent_id"], (row["kernel_id"], row["epoch"])): row for row in found}
             of_session = {who: row["session_id"] for who, row in own.items() if row["live"] and who in statuses}
-            taken = await take_out(tx, set(of_session.values()))
+            taken = await load_for_update(tx, set(of_session.values()))
             for who, session_id in of_session.items():
                 _observe(taken, session_id, statuses[who])
                 self._bound_progress(taken, session_id, who[1])
@@ -286,9 +286,7 @@ class Reports:
                 if session_ids
                 for statement in attempts.dropping_sites(agent_id, session_ids)
             ]
-            *_, rows = await put_back(
-                tx, taken, *dropping, attempts.finding_concerned(list(taken.machines)), commit=True
-            )
+            *_, rows = await save(tx, taken, *dropping, attempts.finding_concerned(list(taken.machines)), commit=True)
         concerned = attempts.concerned(rows)
         # An agent with nothing more to do for a session has to be told so too.
         for (agent_id, _), session_id in of_session.items():

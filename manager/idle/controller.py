@@ -18,7 +18,7 @@ from retinue.manager.idle.core.utilization import Reading, stored_reading
 from retinue.manager.idle.measurements import Measurements
 from retinue.manager.session.core.attempts import AttemptUsage
 from retinue.manager.session.core.states import SessionType
-from retinue.manager.session.transaction import put_back, take_out
+from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import attempts, conditions, leadership
 from retinue.manager.store import idle as idle_store
 from retinue.manager.store.database import Database
@@ -220,7 +220,7 @@ class IdleKeeper:
         """Ends a session, unless it was used or extended since it was looked at."""
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
-            taken = await take_out(tx, [session_id])
+            taken = await load_for_update(tx, [session_id])
             rows = await idle_store.read_running(tx, _TYPES, session_ids=[session_id])
             if not rows or session_id not in taken.machines:
                 return
@@ -231,7 +231,7 @@ class IdleKeeper:
                 return
             _log.info("session %s is ended: %s", session_id, check.measured)
             taken.machines[session_id].end_by_policy(idle.REASONS[check.checker], check.measured)
-            await put_back(tx, taken)
+            await save(tx, taken)
             concerned = await attempts.agents_concerned(tx, [session_id])
         self._committed(concerned)
 

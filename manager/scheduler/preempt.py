@@ -11,7 +11,7 @@ from retinue.manager.scheduling.scheduling_pass import Decisions
 from retinue.manager.scheduling.strategies import REQUEUE, Settings
 from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS
 from retinue.manager.session.core.states import STARTING_SESSION_STATES, SessionState
-from retinue.manager.session.transaction import put_back, take_out
+from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import attempts, leadership, placements
 from retinue.manager.store.database import Database
 
@@ -26,7 +26,7 @@ async def preempt(  # noqa: PLR0917  # all that a pass knows
     victims = {winner: [uuid.UUID(running.ids[victim]) for victim in each.victims] for winner, each in winners.items()}
     async with database.transaction() as tx:
         await leadership.check(tx, term)
-        taken = await take_out(tx, {*winners, *(victim for each in victims.values() for victim in each)})
+        taken = await load_for_update(tx, {*winners, *(victim for each in victims.values() for victim in each)})
         promises = []
         for winner, preemption in winners.items():
             if winner not in taken.machines or taken.machines[winner].session.state is not SessionState.PENDING:
@@ -46,5 +46,5 @@ async def preempt(  # noqa: PLR0917  # all that a pass knows
             agents = [snapshot.agents.ids[row] for row in preemption.agents.tolist()]
             promises.append({"id": winner, "agents": agents, "seconds": grace + settings.preemption_hold_seconds})
         await placements.promise(tx, promises)
-        await put_back(tx, taken)
+        await save(tx, taken)
         return await attempts.agents_concerned(tx, [victim for each in victims.values() for victim in each])

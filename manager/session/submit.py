@@ -14,7 +14,7 @@ from retinue.manager.session.core.image_registries import images_of
 from retinue.manager.session.core.spec import MountSpec, SessionSpec, WebhookSpec, kernel_id, kernel_plans
 from retinue.manager.session.core.spec_views import basic
 from retinue.manager.session.core.state_machine import SessionMoved
-from retinue.manager.session.transaction import UnreadableSessionError, put_back, take_out
+from retinue.manager.session.transaction import UnreadableSessionError, load_for_update, save
 from retinue.manager.store import dependencies, journal, sessions, webhooks
 from retinue.manager.store.database import Statement, Transaction
 from retinue.manager.webhooks.seal import seal
@@ -220,7 +220,7 @@ def _created(draft: Draft) -> journal.Entry:
 
 async def terminate(tx: Transaction, session_id: uuid.UUID, *, by: str, force: bool) -> bool:
     """Ends a session on request; returns whether anything changed. Raises UnreadableSessionError."""
-    taken = await take_out(tx, [session_id])
+    taken = await load_for_update(tx, [session_id])
     if session_id in taken.unreadable:
         raise UnreadableSessionError(session_id)
     machine = taken.machines.get(session_id)
@@ -232,7 +232,7 @@ async def terminate(tx: Transaction, session_id: uuid.UUID, *, by: str, force: b
         # Also shortens the grace of one that is ending already.
         taken.forced.add(session_id)
         changed = True
-    await put_back(tx, taken)
+    await save(tx, taken)
     return changed
 
 

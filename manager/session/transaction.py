@@ -13,11 +13,11 @@ from retinue.manager.session.core.attempts import LayerReport
 from retinue.manager.session.core.images import SeenImage
 from retinue.manager.session.core.spec import RetryPolicy
 from retinue.manager.session.core.state_machine import (
+    Kernel,
     KernelMoved,
-    KernelRecord,
+    Session,
     SessionMachine,
     SessionMoved,
-    SessionRecord,
 )
 from retinue.manager.session.core.states import Goal, KernelState, Observed, Result, SessionState, SessionType
 from retinue.manager.store import attempts, journal, sessions, shares
@@ -39,7 +39,7 @@ class UnreadableSessionError(Exception):
 
 @dataclass(slots=True)
 class WorkingSet:
-    """Locked sessions with a machine each. What the machines did is written by `put_back`.
+    """Locked sessions with a machine each. What the machines did is written by `save`.
 
     Sessions that this version cannot read have none, and stay as they are.
     """
@@ -58,7 +58,7 @@ class WorkingSet:
     unreadable: dict[uuid.UUID, str] = field(default_factory=dict)
 
 
-async def take_out(tx: Transaction, session_ids: Collection[uuid.UUID]) -> WorkingSet:
+async def load_for_update(tx: Transaction, session_ids: Collection[uuid.UUID]) -> WorkingSet:
     """Locks sessions and builds their machines; ids that do not exist are left out."""
     rows, kernels = await sessions.take(tx, session_ids)
     taken = WorkingSet(rows, {})
@@ -77,8 +77,8 @@ async def take_out(tx: Transaction, session_ids: Collection[uuid.UUID]) -> Worki
     return taken
 
 
-def _session(row: Mapping[str, Any], kernels: Iterable[Mapping[str, Any]]) -> SessionRecord:
-    return SessionRecord(
+def _session(row: Mapping[str, Any], kernels: Iterable[Mapping[str, Any]]) -> Session:
+    return Session(
         id=row["id"],
         type=SessionType(row["type"]),
         state=SessionState(row["state"]),
@@ -95,8 +95,8 @@ def _session(row: Mapping[str, Any], kernels: Iterable[Mapping[str, Any]]) -> Se
     )
 
 
-def _kernel(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> KernelRecord:
-    return KernelRecord(
+def _kernel(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> Kernel:
+    return Kernel(
         id=kernel["id"],
         role=kernel["role"],
         hostname=kernel["hostname"],
@@ -113,7 +113,7 @@ def _kernel(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> KernelRecord:
     )
 
 
-async def put_back(
+async def save(
     tx: Transaction, taken: WorkingSet, *others: Statement, commit: bool = False
 ) -> list[list[dict[str, Any]]]:
     """Writes everything that changed: attempts (with the claims of those that ended, and the shares), kernels, sessions, journal.
@@ -204,7 +204,7 @@ async def put_back(
 def _pulls(
     session_id: uuid.UUID,
     row: Mapping[str, Any],
-    session: SessionRecord,
+    session: Session,
     pulls: Mapping[tuple[uuid.UUID, int], tuple[LayerReport, ...]],
 ) -> list[journal.Entry]:
     """How far images are fetched for a session: once per agent and image, whatever number of its kernels wait there."""
@@ -227,7 +227,7 @@ def _pulls(
     return list(told.values())
 
 
-def _forced(session_id: uuid.UUID, row: Mapping[str, Any], session: SessionRecord) -> journal.Entry:
+def _forced(session_id: uuid.UUID, row: Mapping[str, Any], session: Session) -> journal.Entry:
     payload = {
         "reason": session.reason,
         "message": session.message,

@@ -40,7 +40,7 @@ class IllegalMoveError(Exception):
 
 
 @dataclass(slots=True)
-class KernelRecord:
+class Kernel:
     """A kernel and its newest attempt. `observed` and `goal` belong to the attempt; without one (`epoch` 0) they mean nothing."""
 
     id: uuid.UUID
@@ -60,13 +60,13 @@ class KernelRecord:
 
 
 @dataclass(slots=True)
-class SessionRecord:
+class Session:
     """A session with its kernels, ordered by local rank: `main1` first."""
 
     id: uuid.UUID
     type: SessionType
     state: SessionState
-    kernels: list[KernelRecord]
+    kernels: list[Kernel]
     result: Result = Result.UNDEFINED
     exit_code: int | None = None
     reason: str = ""
@@ -132,7 +132,7 @@ _KERNEL_PROGRESS = {state: rank for rank, state in enumerate(KernelState)}
 class SessionMachine:
     """Moves one session. `moves` are the moves made, in order; `session` holds the values after them."""
 
-    def __init__(self, session: SessionRecord) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.moves: list[SessionMoved | KernelMoved] = []
 
@@ -243,7 +243,7 @@ class SessionMachine:
                 return
         self.observe(kernel_id, epoch, Observation(Observed.EXITED, None, reason, f"its agent was {what}"))
 
-    def _find_image(self, kernel: KernelRecord, image: SeenImage) -> None:
+    def _find_image(self, kernel: Kernel, image: SeenImage) -> None:
         """Takes a reference for the image that an agent first found it to be; another one later on is not let go."""
         if not kernel.found_image:
             for other in self.session.kernels:
@@ -274,7 +274,7 @@ class SessionMachine:
         message = f"{message}; try {session.retries + 1} of {session.retry.max_attempts} follows"
         self._move_session(SessionState.PENDING, reason, message)
 
-    def _attempt_ended(self, kernel: KernelRecord, observation: Observation) -> None:
+    def _attempt_ended(self, kernel: Kernel, observation: Observation) -> None:
         session = self.session
         kernel.attempt_ended = True
         if observation.reason == "STOPPED" and kernel.goal is not Goal.STOPPED and session.retry is not None:
@@ -301,7 +301,7 @@ class SessionMachine:
         if kernel is session.kernels[0] and observation.exit_code is not None:
             session.exit_code = observation.exit_code
 
-    def _advance(self, kernel: KernelRecord, state: KernelState) -> None:
+    def _advance(self, kernel: Kernel, state: KernelState) -> None:
         if kernel.state in ENDED_KERNEL_STATES or kernel.state in (KernelState.PENDING, KernelState.TERMINATING):
             return
         if _KERNEL_PROGRESS[state] > _KERNEL_PROGRESS[kernel.state]:
@@ -350,7 +350,7 @@ class SessionMachine:
             reason = self._bootstrap_failed(failed[0]) or "KERNEL_FAILED"
             self._stop(reason, f"{failed[0].hostname} {_how_it_ended(failed[0])}")
 
-    def _bootstrap_failed(self, kernel: KernelRecord) -> str:
+    def _bootstrap_failed(self, kernel: Kernel) -> str:
         failed = self.session.bootstraps and kernel.exit_code == bootstrap.FAILED_EXIT_CODE
         return bootstrap.REASON if failed else ""
 
@@ -389,7 +389,7 @@ class SessionMachine:
         session.reason, session.message = reason, message
         self.moves.append(SessionMoved(from_state, to_state, session.result, session.exit_code, reason, message))
 
-    def _move_kernel(self, kernel: KernelRecord, to_state: KernelState, reason: str) -> None:
+    def _move_kernel(self, kernel: Kernel, to_state: KernelState, reason: str) -> None:
         if to_state not in KERNEL_MOVES[kernel.state]:
             raise IllegalMoveError(f"kernel {kernel.id}: {kernel.state} to {to_state}")
         from_state, kernel.state = kernel.state, to_state
@@ -411,7 +411,7 @@ class SessionMachine:
             kernel.agent_id = None
 
 
-def _how_it_ended(kernel: KernelRecord) -> str:
+def _how_it_ended(kernel: Kernel) -> str:
     if kernel.exit_code is None:
         return f"ended without an exit code ({kernel.reason or 'unknown'})"
     return f"exited with {kernel.exit_code}"

@@ -22,7 +22,7 @@ from retinue.manager.session.core.admission import admit
 from retinue.manager.session.core.attempts import ListenerBrokenError
 from retinue.manager.session.core.spec import KernelSpec, RetryPolicy, SessionSpec
 from retinue.manager.session.core.states import Goal, SessionState, SessionType
-from retinue.manager.session.transaction import put_back, take_out
+from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import agents, bounds, conditions, ledger, nodes
 from retinue.manager.store.database import Database
 from retinue.manager.store.recordset import fetched
@@ -78,10 +78,10 @@ class World:
 
     async def roll_back(self, session_ids: list[uuid.UUID]) -> None:
         async with self.database.transaction() as tx:
-            taken = await take_out(tx, session_ids)
+            taken = await load_for_update(tx, session_ids)
             for machine in taken.machines.values():
                 machine.roll_back("TEST")
-            await put_back(tx, taken)
+            await save(tx, taken)
 
     async def terminate(self, session_ids: list[uuid.UUID], *, force: bool = False) -> None:
         for session_id in session_ids:

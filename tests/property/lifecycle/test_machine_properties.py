@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from retinue.manager.session.core.spec import RetryPolicy, kernel_plans
 from retinue.manager.session.core.state_machine import (
+    Kernel,
     KernelMoved,
-    KernelRecord,
     Observation,
+    Session,
     SessionMachine,
     SessionMoved,
-    SessionRecord,
 )
 from retinue.manager.session.core.states import (
     ENDED_SESSION_STATES,
@@ -56,12 +56,10 @@ retries = st.one_of(st.none(), st.builds(RetryPolicy, st.integers(1, 3), st.bool
 
 def gang(size: int, session_type: SessionType, retry: RetryPolicy | None = None) -> SessionMachine:
     kernels = [
-        KernelRecord(
-            plan.id, plan.role, plan.hostname, KernelState.SCHEDULED, agent_id="n", epoch=1, attempt_ended=False
-        )
+        Kernel(plan.id, plan.role, plan.hostname, KernelState.SCHEDULED, agent_id="n", epoch=1, attempt_ended=False)
         for plan in kernel_plans(uuid.UUID(int=7), [("main", 1), ("sub", size - 1)])
     ]
-    return SessionMachine(SessionRecord(uuid.UUID(int=7), session_type, SessionState.SCHEDULED, kernels, retry=retry))
+    return SessionMachine(Session(uuid.UUID(int=7), session_type, SessionState.SCHEDULED, kernels, retry=retry))
 
 
 def apply(machine: SessionMachine, step: tuple[object, ...]) -> None:

@@ -10,10 +10,10 @@ from retinue.manager.session.core.images import PERMANENT_REASONS, SeenImage
 from retinue.manager.session.core.spec import RetryPolicy, kernel_plans
 from retinue.manager.session.core.state_machine import (
     MAX_FAILED_STARTS,
-    KernelRecord,
+    Kernel,
     Observation,
+    Session,
     SessionMachine,
-    SessionRecord,
 )
 from retinue.manager.session.core.states import Goal, KernelState, Observed, Result, SessionState, SessionType
 
@@ -21,7 +21,7 @@ from retinue.manager.session.core.states import Goal, KernelState, Observed, Res
 def placed(size: int = 3, session_type: SessionType = SessionType.BATCH) -> SessionMachine:
     session_id = uuid.UUID(int=1)
     kernels = [
-        KernelRecord(
+        Kernel(
             plan.id,
             plan.role,
             plan.hostname,
@@ -32,7 +32,7 @@ def placed(size: int = 3, session_type: SessionType = SessionType.BATCH) -> Sess
         )
         for plan in kernel_plans(session_id, [("main", 1), ("sub", size - 1)])
     ]
-    return SessionMachine(SessionRecord(session_id, session_type, SessionState.SCHEDULED, kernels))
+    return SessionMachine(Session(session_id, session_type, SessionState.SCHEDULED, kernels))
 
 
 def tell(machine: SessionMachine, rank: int, state: Observed, exit_code: int | None = None, reason: str = "") -> None:
