@@ -22,7 +22,7 @@ _AGENT_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def _slots(_context: click.Context, _parameter: click.Parameter, value: str) -> dict[str, int]:
-    from retinue.agent.resources.core.amounts import parse_slots  # noqa: PLC0415 - kept out of `--help`
+    from retinue.rpc.core.amounts import parse_slots  # noqa: PLC0415 - kept out of `--help`
 
     try:
         return parse_slots(value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.attempts import MEMORY, ImageFacts
 from retinue.agent.docker.core.image_labels import LabelError, core_environment, read_labels, shortfalls
 from retinue.agent.docker.images import ImageError
-from retinue.agent.resources.core.amounts import format_amount
+from retinue.rpc.core.amounts import format_amount
 
 if TYPE_CHECKING:
     from retinue.agent.attempts import AttemptSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.generator import api, commands, errors, scheduling, states, streams
+from docs.generator import amounts, api, commands, errors, scheduling, states, streams
 from docs.generator.protos import Contract
 from docs.generator.wrapping import wrap
 
@@ -17,6 +17,7 @@ def pages(root: Path = ROOT) -> dict[Path, str]:
     """Every generated page: its path below the repository's root, and its text."""
     contract = Contract.read(root / "protos")
     made = {
+        "amounts.md": amounts.page(),
         "states.md": states.page(),
         "scheduling.md": scheduling.page(),
         "streams.md": streams.page(contract),

@@ -16,6 +16,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.manager.session.core.attempts import AttemptKey
+from retinue.rpc.core.amounts import AmountError, check_slot
 
 # A slot's amount in the smallest unit: 16 PiB of memory, a million of anything else.
 MAX_MEMORY, MAX_OTHER = 2**54, 10**9
@@ -33,7 +34,6 @@ _YEARS = range(2000, 3000)
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _SESSION = re.compile(_UUID)
 _ATTEMPT = re.compile(rf"({_UUID})\.([1-9][0-9]{{0,9}})")
-_SLOT = re.compile(r"[a-z][a-z0-9.-]{0,62}")
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 
 
@@ -96,8 +96,10 @@ def amounts(values: Mapping[str, int]) -> dict[str, int]:
     if len(values) > MAX_SLOTS:
         raise Odd("TOO_MANY", f"{len(values)} slots, {MAX_SLOTS} are allowed")
     for slot, amount in values.items():
-        if not _SLOT.fullmatch(slot):
-            raise Odd("BAD_CAPACITY", f"no slot is called {quoted(slot)}")
+        try:
+            check_slot(slot)
+        except AmountError as error:
+            raise Odd("BAD_CAPACITY", f"{quoted(slot)}: {error}") from None
         if not 0 <= amount <= (MAX_MEMORY if slot == "mem" else MAX_OTHER):
             raise Odd("BAD_CAPACITY", f"no node has {amount} of {slot}")
     return dict(values)

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from retinue.manager.scheduling.amounts import parse_amount
 from retinue.manager.session.core.attempts import Desired, DesiredAttempt, DesiredMount, DesiredNetwork, NetworkMember
 from retinue.manager.session.core.bootstrap import with_bootstrap
 from retinue.manager.session.core.ipam import check_underlay, place
@@ -15,6 +14,7 @@ from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS, KernelPlan, SessionSpec, cluster_environment
 from retinue.manager.store import attempts, orphans
 from retinue.manager.store.database import Database
+from retinue.rpc.core.amounts import parse_amount
 
 _log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retinue.manager.scheduling.amounts import format_amount
 from retinue.manager.scheduling.columns import UNLIMITED, Explanation, Quotas, Tier
 from retinue.manager.scheduling.kinds import Kind
+from retinue.rpc.core.amounts import format_amount
 
 QUOTA = "QUOTA"
 

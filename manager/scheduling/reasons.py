@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from retinue.manager.scheduling.amounts import format_amount
 from retinue.manager.scheduling.columns import AgentWishes, Explanation, Integers, Lack, Mask, Shortfall, Tier
 from retinue.manager.scheduling.free import count_room
 from retinue.manager.scheduling.kinds import KERNEL, Kind, Needs, Shape
 from retinue.manager.scheduling.view import View
+from retinue.rpc.core.amounts import format_amount
 
 ARCHITECTURE_MISSING = "ARCHITECTURE_MISSING"
 FEATURE_MISSING = "FEATURE_MISSING"

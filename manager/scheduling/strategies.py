@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from retinue.manager.scheduling.amounts import AmountError, check_slot
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.custom import (
     AGENT_ENTRY_POINTS,
@@ -21,6 +20,7 @@ from retinue.manager.scheduling.custom import (
     installed,
     load,
 )
+from retinue.rpc.core.amounts import AmountError, check_slot
 
 FIFO, LIFO, DRF, FAIR_SHARE = "fifo", "lifo", "drf", "fair-share"
 CONCENTRATED, DISPERSED, ROUND_ROBIN = "concentrated", "dispersed", "round-robin"

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retinue.manager.scheduling.amounts import DEVICE_SUFFIX, MEMORY, THOUSANDTHS, format_amount
 from retinue.manager.scheduling.columns import Integers, Mask
 from retinue.manager.scheduling.kinds import Kind
 from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.view import View
+from retinue.rpc.core.amounts import DEVICE_SUFFIX, MEMORY, THOUSANDTHS, format_amount
 
 _MEBIBYTE = 1 << 20
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from retinue.manager.scheduling.amounts import parse_amount
 from retinue.manager.session.core.dependency_graph import dependents
 from retinue.manager.session.core.image_registries import images_of
 from retinue.manager.session.core.spec import MountSpec, SessionSpec, WebhookSpec, kernel_id, kernel_plans
@@ -18,6 +17,7 @@ from retinue.manager.session.transaction import UnreadableSessionError, load_for
 from retinue.manager.store import dependencies, journal, sessions, webhooks
 from retinue.manager.store.database import Statement, Transaction
 from retinue.manager.webhooks.seal import seal
+from retinue.rpc.core.amounts import parse_amount
 
 QUEUED = "QUEUED"
 _PORTION = 500

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from retinue.manager.scheduling.amounts import format_amount
 from retinue.manager.scheduling.columns import Policy, Verdict
 from retinue.manager.scheduling.strategies import MAX_KERNELS_PER_AGENT, PREEMPTION, PREEMPTION_ORDER
+from retinue.rpc.core.amounts import format_amount
 from tests.vectors.exceptions import case_exception
 from tests.vectors.placement_vectors import assert_agent, policy_of, scene_with
 from tests.vectors.records import Record, names_of, overlaid, read_all

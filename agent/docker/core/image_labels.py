@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import CPU, MEMORY, ServicePort
-from retinue.agent.resources.core.amounts import parse_amount, parse_slots
+from retinue.rpc.core.amounts import parse_amount, parse_slots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,6 @@ MOST_PORTS = 64
 MAX_LABEL = 4096
 """Characters of a label that is read."""
 MAX_SLOTS, MAX_VARIABLES = 64, 64
-MAX_AMOUNT = 2**53
 """In the smallest unit: no node has more of anything."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62})")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -70,14 +69,12 @@ def read_labels(labels: Mapping[str, str]) -> Labels:
     if len(names) > MAX_VARIABLES:
         raise LabelError(f"its label for variables names more than {MAX_VARIABLES}")
     try:
-        amount = parse_amount(MEMORY, shared.lower()) if shared else 0
+        amount = parse_amount(MEMORY, shared, zero=True) if shared else 0
         read = Labels(_least(labels), amount, parse_service_ports(ports), names)
     except ValueError as error:
         raise LabelError(f"its labels cannot be read: {error}") from error
     if len(read.least) > MAX_SLOTS:
         raise LabelError(f"its labels name more than {MAX_SLOTS} slots")
-    if max(read.shared_memory, *read.least.values(), 0) > MAX_AMOUNT:
-        raise LabelError("its labels ask for more than any node has")
     return read
 
 
@@ -97,7 +94,7 @@ def _least(labels: Mapping[str, str]) -> dict[str, int]:
     theirs = {
         name.removeprefix(THEIR_MINIMUM): value for name, value in labels.items() if name.startswith(THEIR_MINIMUM)
     }
-    amounts = {slot: parse_amount(slot, value.strip().lower()) for slot, value in theirs.items()}
+    amounts = {slot: parse_amount(slot, value.strip(), zero=True) for slot, value in theirs.items()}
     return {slot: amount for slot, amount in amounts.items() if amount > 0}
 
 

@@ -11,7 +11,6 @@ from google.protobuf.duration_pb2 import Duration
 
 from retinue.manager.api.sessions.idle_convert import policy_message
 from retinue.manager.idle.core.policy import stored_policy
-from retinue.manager.scheduling.amounts import format_amount
 from retinue.manager.server.etags import etag
 from retinue.manager.server.times import timestamp
 from retinue.manager.session.core.ipam import check_underlay
@@ -19,6 +18,7 @@ from retinue.manager.store.agents import Load
 from retinue.manager.store.ledger import Mismatch
 from retinue.manager.store.tables import Agent, DrfShare, ResourceGroup
 from retinue.manager.v1 import fleet_service_pb2 as pb
+from retinue.rpc.core.amounts import format_amount
 
 _log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from retinue.manager.scheduling.amounts import format_amount, parse_amount
 from retinue.manager.v1 import fleet_service_pb2 as pb
+from retinue.rpc.core.amounts import format_amount, parse_amount
 
 # Whether it takes sessions, and how large it is.
 _AGENT_FIELDS = frozenset({"id", "resource_group", "state", "drained", "architecture", "capacity", "backends"})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from retinue.manager.scheduling.amounts import AmountError, check_slot, format_amount, parse_amount
 from retinue.manager.server.etags import etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.admission import MAX_PRIORITY, MAX_SLOTS
 from retinue.manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Use
 from retinue.manager.store.tables import Quota
 from retinue.manager.v1 import account_service_pb2 as pb
+from retinue.rpc.core.amounts import AmountError, format_amount, parse_amount
 
 MAX_COUNT = 1_000_000_000
 KINDS = {
@@ -57,9 +57,8 @@ def _slots(message: pb.Quota, violations: Violations) -> dict[str, int]:
     slots = {}
     for slot, amount in sorted(message.slots.items()):
         try:
-            check_slot(slot)
             # None at all is a limit too.
-            slots[slot] = 0 if amount == "0" else parse_amount(slot, amount)
+            slots[slot] = parse_amount(slot, amount, zero=True)
         except AmountError as error:
             violations.add(f"quota.slots[{slot[:64]!r}]", str(error))
     return slots

@@ -13,7 +13,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.manager.api.sessions.unreadable import missing_kernels, readable_part
 from retinue.manager.scheduler.preview import Preview
-from retinue.manager.scheduling.amounts import format_amount
 from retinue.manager.server.etags import etag
 from retinue.manager.session.core.apps import ServiceSpec
 from retinue.manager.session.core.service_ports import TCP, PortRange, ServicePortSpec
@@ -34,6 +33,7 @@ from retinue.manager.session.core.states import SessionType
 from retinue.manager.store.journal import Head
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
+from retinue.rpc.core.amounts import format_amount
 from retinue.types.v1 import port_pb2
 
 

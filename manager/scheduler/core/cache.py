@@ -16,9 +16,9 @@ from retinue.manager.scheduler.core.account_table import AccountTable
 from retinue.manager.scheduler.core.agent_table import AgentTable
 from retinue.manager.scheduler.core.growable import Slots
 from retinue.manager.scheduler.core.pending_table import QueueTable, Row
-from retinue.manager.scheduling.amounts import MAX_AMOUNT
 from retinue.manager.scheduling.columns import Integers
 from retinue.manager.session.core.quota_subjects import Account, Subject, subjects_of
+from retinue.rpc.core.amounts import MAX_AMOUNT
 
 
 class MirrorError(Exception):

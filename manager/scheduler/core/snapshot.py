@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from retinue.manager.scheduler.core.cache import Limit, Mirror
 from retinue.manager.scheduler.core.pending_table import Row
-from retinue.manager.scheduling.amounts import format_amount
 from retinue.manager.scheduling.columns import (
     UNLIMITED,
     Agents,
@@ -31,6 +30,7 @@ from retinue.manager.scheduling.columns import (
 from retinue.manager.scheduling.fair_share import normalised_usage
 from retinue.manager.scheduling.quotas import QUOTA
 from retinue.manager.session.core.quota_subjects import Subject, subjects_of, words
+from retinue.rpc.core.amounts import format_amount
 
 # What a kernel may need of an agent, in words, and the names of the agents' backends that give it.
 FEATURES = ("a backend for native processes", "a backend for images")

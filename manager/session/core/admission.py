@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from retinue.manager.scheduling.amounts import MEMORY, AmountError, format_amount, parse_amount
 from retinue.manager.session.core.apps import MAX_ALLOWED, MAX_SERVICES, ServiceSpec
 from retinue.manager.session.core.mounts import check_mounts
 from retinue.manager.session.core.service_ports import PORT_NAME, check_ports
 from retinue.manager.session.core.spec import DEFAULT_SLOTS, MAIN, KernelSpec, RetryPolicy, SessionSpec, WebhookSpec
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.webhooks.core.rules import wrong_url
+from retinue.rpc.core.amounts import MEMORY, AmountError, format_amount, parse_amount
 
 MAX_CLUSTER_SIZE = 1024
 MAX_ROLES = 32

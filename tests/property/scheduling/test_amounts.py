@@ -7,7 +7,7 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retinue.manager.scheduling.amounts import MAX_AMOUNT, AmountError, format_amount, parse_amount
+from retinue.rpc.core.amounts import MAX_AMOUNT, AmountError, format_amount, parse_amount
 
 bounded = settings(derandomize=True, deadline=None, max_examples=300, database=None)
 slots = st.sampled_from(["cpu", "mem", "cuda.shares", "tpu"])

@@ -7,7 +7,7 @@ import pytest
 from retinue.agent.api.convert import attempt_status
 from retinue.agent.attempts import ObservedAttempt, Phase
 from retinue.agent.docker.core.image_labels import LabelError, read_labels
-from retinue.agent.resources.core.amounts import parse_amount
+from retinue.rpc.core.amounts import parse_amount
 
 HOSTILE = ["a\0b", "\x1b[2J", "\udcff", "\u202eabc", "line\nline", "x" * 100_000]
 

@@ -26,13 +26,13 @@ from retinue.agent.process.bubblewrap import (
     hidden_paths,
     inner_arguments,
 )
-from retinue.agent.resources.core.amounts import parse_slots
 from retinue.agent.resources.discovery import Node, capacity, discover, parallel_starts
 from retinue.agent.runtime.attempt_records import Loaded, Record, Records, decode, encode, ended
 from retinue.agent.runtime.attempt_store import Book
 from retinue.agent.runtime.bwrap_status import Status, parse_status
 from retinue.agent.runtime.exit_reason import verdict
 from retinue.agent.state import checked
+from retinue.rpc.core.amounts import parse_slots
 
 RECORD = Record("k.1", "s", "k", "boot", networked=True, monitor=Process(5, 77), init=Process(6, 78))
 RUNNING = replace(RECORD, phase=Phase.RUNNING, start_time=1.0)
@@ -271,6 +271,7 @@ def test_hidden_paths_leave_out_what_is_masked_anyhow(tmp_path: Path) -> None:
         ("cpu=4,mem=8g", {"cpu": 4000, "mem": 8 << 30}),
         ("cpu=0.5, mem=1.5k,cuda.device=2", {"cpu": 500, "mem": 1536, "cuda.device": 2000}),
         ("mem=100", {"mem": 100}),
+        ("mem=4GiB,cuda.device=0", {"mem": 4 << 30, "cuda.device": 0}),
     ],
 )
 def test_slots(text: str, slots: dict[str, int]) -> None:
@@ -278,7 +279,12 @@ def test_slots(text: str, slots: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["cpu", "cpu=", "cpu=-1", "cpu=4g", "cpu=1,cpu=2", "=1", "mem=1e9", "CPU=1", "cpu=1.2345"]
+    "text",
+    [
+        *("cpu", "cpu=", "cpu=-1", "cpu=4g", "cpu=1,cpu=2", "=1", "mem=1e9", "CPU=1", "cpu=1.2345"),
+        # No session could ask for these.
+        *("cuda_shares=1", "cuda.device=0.5", "mem=0.5", "cpu=9007199254740993"),
+    ],
 )
 def test_bad_slots(text: str) -> None:
     with pytest.raises(ValueError, match=r"slot|suffix"):

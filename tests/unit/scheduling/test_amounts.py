@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.manager.scheduling.amounts import MAX_AMOUNT, AmountError, format_amount, parse_amount
+from retinue.rpc.core.amounts import MAX_AMOUNT, AmountError, format_amount, parse_amount
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Amounts of slots as exact integers: `mem` in bytes, every other slot in thousandths.
+"""Parses and formats amounts of slots: exact integers, of bytes for `mem` and of thousandths for all other slots.
 
-Text is what people write (`"2"`, `"0.5"`, `"4g"`); integers are what is stored, summed and compared, so no sum of claims is ever
-off by a rounding.
+Requests, quotas, image labels and the capacity of agents are written as text (`"2"`, `"0.5"`, `"4g"`). Integers are stored, summed and
+compared, so that no sum of claims is off by a rounding. docs/reference/amounts.md is the grammar for users.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_TEXT = 40
 
 
 class AmountError(ValueError):
-    """A slot's name or amount that cannot be accepted; the text says why."""
+    """The name or amount of a slot is not valid; the text says why."""
 
 
 def check_slot(slot: str) -> None:
@@ -35,8 +35,8 @@ def check_slot(slot: str) -> None:
         )
 
 
-def parse_amount(slot: str, text: str) -> int:
-    """The amount that `text` says: bytes for `mem`, else thousandths; above 0 and at most 2**53. Raises AmountError.
+def parse_amount(slot: str, text: str, *, zero: bool = False) -> int:
+    """Returns bytes for `mem`, else thousandths: above 0, or with `zero` from 0, and at most 2**53. Raises AmountError.
 
     `mem` takes the suffixes k, m, g, t, p (powers of 1,024) with an optional `b` or `ib`, in any case. Other slots take up to three
     decimal places; slots named `….device` are whole.
@@ -47,15 +47,29 @@ def parse_amount(slot: str, text: str) -> int:
     if len(text) > _MAX_TEXT:
         raise AmountError(f"amount is longer than {_MAX_TEXT} characters")
     amount = _parse_memory(text) if slot == MEMORY else _parse_thousandths(slot, text)
-    if amount == 0:
+    if amount == 0 and not zero:
         raise AmountError("amount must be above 0; leave the slot out to ask for none")
     if amount > MAX_AMOUNT:
         raise AmountError(f"amount is larger than {format_amount(slot, MAX_AMOUNT - MAX_AMOUNT % _unit(slot))}")
     return amount
 
 
+def parse_slots(text: str) -> dict[str, int]:
+    """Parses `cpu=4,mem=8g` into amounts from 0, by slot. Raises AmountError."""
+    slots: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        slot, _, amount = part.partition("=")
+        if slot in slots:
+            raise AmountError(f"{part!r}: slot {slot} is given twice")
+        try:
+            slots[slot] = parse_amount(slot, amount, zero=True)
+        except AmountError as error:
+            raise AmountError(f"{part!r} is not an amount of a slot: {error}") from error
+    return slots
+
+
 def format_amount(slot: str, amount: int) -> str:
-    """The canonical text of an amount, which `parse_amount` reads back to the same number; 0 and negative amounts (a lack, a
+    """Returns the canonical text, which `parse_amount` reads back to the same number; 0 and negative amounts (a lack, a
     difference) have a text too. `mem` takes the largest suffix that leaves a whole number.
     """
     if amount < 0:
@@ -91,7 +105,7 @@ def _parse_memory(text: str) -> int:
 def _parse_thousandths(slot: str, text: str) -> int:
     match = _DECIMAL.fullmatch(text)
     if match is None or not text.isascii():
-        raise AmountError("amount must be a positive decimal number, such as 2 or 0.5")
+        raise AmountError("amount must be a positive decimal number without a suffix, such as 2 or 0.5")
     whole, fraction = match[1], (match[2] or "").rstrip("0")
     if len(fraction) > _PLACES:
         raise AmountError(f"amount must have at most {_PLACES} decimal places")

@@ -1,0 +1,1 @@
+"""Code that manager, agent and client share. Imports none of them."""
