@@ -25,7 +25,7 @@ from retinue.manager.controllers.leader import Leader
 from retinue.manager.dispatch.protected_addresses import ControlPlane, control_plane_hosts
 from retinue.manager.gateway.serving import Gateway
 from retinue.manager.identity.authority import Authority
-from retinue.manager.idle.activity import Interactions
+from retinue.manager.idle.activity import ActivityRecorder
 from retinue.manager.installation import (
     alone,
     claim,
@@ -87,10 +87,10 @@ class Leading:
             await self._control_plane.wait_answered(_NAMES_SECONDS)
             await leadership.campaign(self._database, f"{socket.gethostname()}:{os.getpid()}", self._term)
 
-    def retarget(self) -> None:
+    def refresh_agents(self) -> None:
         """Agents may have come or moved. A leader elsewhere finds out by itself, within a second."""
         if self._leader is not None:
-            self._leader.retarget()
+            self._leader.refresh_agents()
 
     async def _term(self, lease: leadership.Lease) -> None:
         settings = self._settings
@@ -157,7 +157,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
     dialer = Dialer(client_credentials(authority))
     secrets = SessionSecrets(authority.derive_key("sessions"))
     leading = Leading(database, tail, dialer, settings, secrets)
-    interactions = Interactions(database)
+    interactions = ActivityRecorder(database)
     authenticator = Authenticator(database, monotonic=time.monotonic, clock=_now)
     gateway = None if settings.gateway is None else await asyncio.to_thread(Gateway, settings.gateway, authority)
     async with asyncio.TaskGroup() as group:
@@ -177,7 +177,7 @@ async def _run(  # noqa: PLR0917  # what serve has made
                     authenticator=authenticator,
                     dialer=dialer,
                     interactions=interactions,
-                    moved=leading.retarget,
+                    moved=leading.refresh_agents,
                     listen=settings.listen,
                     agent_listen=settings.agent_listen,
                     advertise=settings.advertise,

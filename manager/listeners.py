@@ -15,7 +15,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from retinue.manager.agent_rpc.dialer import WINDOW_BYTES, Dialer
-from retinue.manager.agent_rpc.relay import Forwarder, Hearer
+from retinue.manager.agent_rpc.relay import ActivityListener, Forwarder
 from retinue.manager.api.admin.accounts import AccountServicer
 from retinue.manager.api.admin.enrollment import EnrollmentServicer
 from retinue.manager.api.admin.fleet import FleetServicer
@@ -108,7 +108,7 @@ async def serving(
     authority: Authority,
     authenticator: Authenticator,
     dialer: Dialer,
-    interactions: Hearer | None = None,
+    interactions: ActivityListener | None = None,
     moved: Callable[[], None],
     listen: str,
     agent_listen: str,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.agent_rpc.relay import Place
+from retinue.manager.agent_rpc.relay import AttemptLocation
 from retinue.manager.dispatch.desired_state import attempt_id
 from retinue.manager.session.core.apps import ServiceSpec, stored_service
 from retinue.manager.session.core.service_ports import Reachable, reachable
@@ -32,7 +32,7 @@ class KernelNotRunningError(Exception):
         self.state = state
 
 
-async def running_place(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> Place:
+async def running_place(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> AttemptLocation:
     """Where a kernel runs. Raises KernelUnknownError, KernelNotRunningError."""
     row = await attempts.read_newest(tx, session_id, hostname)
     if row is None:
@@ -46,7 +46,7 @@ class MainKernel:
     can be started in it.
     """
 
-    place: Place
+    place: AttemptLocation
     address: str
     reachable: Reachable
     services: tuple[ServiceSpec, ...] = ()
@@ -61,8 +61,8 @@ async def running_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernel:
     )
 
 
-def place(row: Row, hostname: str = MAIN_HOSTNAME) -> Place:
+def place(row: Row, hostname: str = MAIN_HOSTNAME) -> AttemptLocation:
     """Where the kernel of a row of `attempts.read_newest` runs. Raises KernelNotRunningError."""
     if row["state"] != KernelState.RUNNING or row["agent_id"] is None:
         raise KernelNotRunningError(hostname, row["state"])
-    return Place(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
+    return AttemptLocation(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))

@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, Forwarder, Place
+from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, AttemptLocation, Forwarder
 
 # No output is as long as that.
 _MAX_OFFSET = 2**53
@@ -50,7 +50,7 @@ class Span:
 
 
 async def stream_output(
-    forwarder: Forwarder, place: Place, span: Span, *, follow: bool
+    forwarder: Forwarder, place: AttemptLocation, span: Span, *, follow: bool
 ) -> AsyncIterator[tuple[int, bytes]]:
     """Pieces of an attempt's output as (offset, data), in order, to its end now or, with `follow`, to the attempt's end. Offsets that make no
     sense end it: there is no output that they would belong to.

@@ -48,7 +48,7 @@ class AgentRefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AttemptLocation:
     """Where an attempt is."""
 
     agent_id: str
@@ -56,7 +56,7 @@ class Place:
     attempt_id: str
 
 
-class Hearer(Protocol):
+class ActivityListener(Protocol):
     """Is told that somebody exchanges something with an attempt."""
 
     def heard(self, attempt_id: str) -> None:
@@ -68,26 +68,26 @@ class Hearer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forwarder:
-    """Opens streams to agents. `hearer` is told of all that is passed on; without one it is nobody's use of the session."""
+    """Opens streams to agents. `activity` is told of all that is passed on; without one it is nobody's use of the session."""
 
     dialer: Dialer
-    hearer: Hearer | None = None
+    activity: ActivityListener | None = None
 
     @property
-    def unheard(self) -> Forwarder:
+    def without_activity(self) -> Forwarder:
         """The same for looking at a session, which is no use of it."""
         return Forwarder(self.dialer)
 
-    def hold(self, place: Place) -> AbstractContextManager[None]:
+    def hold(self, place: AttemptLocation) -> AbstractContextManager[None]:
         """Something goes on in an attempt for as long as the block lasts, also when nothing is passed on."""
-        return contextlib.nullcontext() if self.hearer is None else self.hearer.hold(place.attempt_id)
+        return contextlib.nullcontext() if self.activity is None else self.activity.hold(place.attempt_id)
 
-    def _hear(self, place: Place) -> None:
-        if self.hearer is not None:
-            self.hearer.heard(place.attempt_id)
+    def _hear(self, place: AttemptLocation) -> None:
+        if self.activity is not None:
+            self.activity.heard(place.attempt_id)
 
     async def stream(
-        self, place: Place, method: Method, request: Any, purpose: Purpose = Purpose.OTHER
+        self, place: AttemptLocation, method: Method, request: Any, purpose: Purpose = Purpose.OTHER
     ) -> AsyncGenerator[Any, None]:
         """The responses to one request. Raises AgentUnavailableError, AgentRefusedError.
 
@@ -103,7 +103,7 @@ class Forwarder:
                 finally:
                     call.cancel()
 
-    async def call(self, place: Place, method: Method, request: Any) -> Any:
+    async def call(self, place: AttemptLocation, method: Method, request: Any) -> Any:
         """The response to one request. Raises AgentUnavailableError, AgentRefusedError."""
         with _told(place.agent_id):
             async with self._stub(place, Purpose.OTHER) as stub:
@@ -112,7 +112,7 @@ class Forwarder:
 
     async def exchange(
         self,
-        place: Place,
+        place: AttemptLocation,
         method: Method,
         requests: AsyncIterator[Any],
         purpose: Purpose = Purpose.OTHER,
@@ -154,7 +154,7 @@ class Forwarder:
                     await asyncio.gather(writing, return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def _stub(self, place: Place, purpose: Purpose) -> AsyncIterator[pb_grpc.AgentServiceAsyncStub]:
+    async def _stub(self, place: AttemptLocation, purpose: Purpose) -> AsyncIterator[pb_grpc.AgentServiceAsyncStub]:
         async with self.dialer.stream(place.agent_id, place.address, purpose) as channel:
             stub: pb_grpc.AgentServiceAsyncStub = pb_grpc.AgentServiceStub(channel)
             # What it carries is passed on as it is: to read it, only to write it again, costs more than all the rest.

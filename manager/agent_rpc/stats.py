@@ -12,7 +12,7 @@ import grpc.aio
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import Dialer
-from retinue.manager.agent_rpc.relay import Place
+from retinue.manager.agent_rpc.relay import AttemptLocation
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class StatsReader:
         self.strays: Counter[str] = Counter()
         """By agent, how often it reported on an attempt that it was not asked for."""
 
-    async def read(self, places: Iterable[Place], seconds: float) -> dict[str, pb.AttemptStats]:
+    async def read(self, places: Iterable[AttemptLocation], seconds: float) -> dict[str, pb.AttemptStats]:
         """What these attempts use, by id; those of agents that do not answer within so many seconds are left out."""
         by_agent: dict[tuple[str, str], list[str]] = {}
         for place in places:

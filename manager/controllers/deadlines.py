@@ -13,7 +13,7 @@ from typing import TypeAlias
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.controllers.core.clock_steps import ClockLook, ClockStep, find_step
-from retinue.manager.dispatch.desired_state import Concerned
+from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.session.core.state_machine import SessionMachine
 from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import attempts, bounds, clock, leadership
@@ -51,7 +51,7 @@ class DatabaseClock:
 async def enforce(
     database: Database,
     term: int,
-    committed: Callable[[Concerned], None],
+    committed: Callable[[Affected], None],
     database_clock: DatabaseClock | None = None,
 ) -> None:
     """Moves every session that has waited or run too long; repeated every second by the leader, with one and the same clock."""
@@ -84,11 +84,11 @@ async def enforce(
         async with database.transaction() as tx:
             await leadership.check(tx, term)
             await bounds.give_up_output(tx, agent_id)
-            await attempts.let_go_of_networks(tx, agent_id)
+            await attempts.release_networks(tx, agent_id)
         committed({agent_id: None})
 
 
-async def _move(database: Database, term: int, committed: Callable[[Concerned], None], due: Sequence[Due]) -> None:
+async def _move(database: Database, term: int, committed: Callable[[Affected], None], due: Sequence[Due]) -> None:
     async with database.transaction() as tx:
         await leadership.check(tx, term)
         taken = await load_for_update(tx, {session_id for session_id, _ in due})
@@ -96,8 +96,8 @@ async def _move(database: Database, term: int, committed: Callable[[Concerned], 
             if (machine := taken.machines.get(session_id)) is not None:
                 move(machine, taken.rows[session_id])
         await save(tx, taken)
-        concerned = await attempts.agents_concerned(tx, list(taken.machines))
-    committed(concerned)
+        affected = await attempts.find_affected_agents(tx, list(taken.machines))
+    committed(affected)
 
 
 def _give_up_waiting(machine: SessionMachine, _row: Row) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 
-from retinue.manager.dispatch.desired_state import Concerned
+from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import dependencies, leadership
 from retinue.manager.store.database import Database, Transaction
@@ -17,7 +17,7 @@ _PORTION = 500
 REASON = "DEPENDENCY_FAILED"
 
 
-async def settle(database: Database, term: int, committed: Callable[[Concerned], None]) -> int:
+async def settle(database: Database, term: int, committed: Callable[[Affected], None]) -> int:
     """Takes in the ends of sessions that others depend on; done with each end, and every second in case one was missed. Returns how many
     dependencies were settled and sessions cancelled.
 

@@ -15,12 +15,12 @@ from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.controllers import deadlines, dependencies
 from retinue.manager.controllers.log_collector import OutputCollector
 from retinue.manager.dispatch.core.liveness import Timers
-from retinue.manager.dispatch.desired_state import Concerned, read_desired
+from retinue.manager.dispatch.desired_state import Affected, read_desired
 from retinue.manager.dispatch.orphans import Orphans
 from retinue.manager.dispatch.out_of_bounds import OutOfBounds
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.dispatch.supervisor import Supervisor, Target
-from retinue.manager.idle.controller import IdleKeeper
+from retinue.manager.idle.controller import IdleController
 from retinue.manager.scheduler.loop import Scheduler
 from retinue.manager.session.core.attempts import Desired, ListenerBrokenError
 from retinue.manager.session.core.secrets import SessionSecrets
@@ -30,7 +30,7 @@ from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.journal_tail import JournalTail
 from retinue.manager.supervision import for_links, supervise
 from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
-from retinue.manager.webhooks.dispatcher import Courier
+from retinue.manager.webhooks.dispatcher import WebhookDispatcher
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ class Leader:
         self._scheduler = Scheduler(database, term, self._placed)
         self._ended = asyncio.Event()
         self._database_clock = deadlines.DatabaseClock()
-        self._courier = Courier(database, term, webhook_addresses)
-        self._idle = IdleKeeper(
+        self._webhooks = WebhookDispatcher(database, term, webhook_addresses)
+        self._idle = IdleController(
             database, term, self._committed, self._watch_usage, out_of_bounds=self._out_of_bounds.note
         )
         self._supervisor = Supervisor(
@@ -118,7 +118,7 @@ class Leader:
             "deadlines": self._enforce,
             "idle": self._idle.run,
             "dependencies": self._settle,
-            "webhooks": self._courier.run,
+            "webhooks": self._webhooks.run,
             "journal": self._follow,
             "heard": self._record_heard,
             "house": self._keep_house,
@@ -130,20 +130,20 @@ class Leader:
     def _watch_usage(self, intervals: Mapping[str, float]) -> None:
         self._supervisor.watch_usage(intervals)
 
-    def retarget(self) -> None:
+    def refresh_agents(self) -> None:
         """Agents may have come, moved or gone."""
-        self._supervisor.retarget()
+        self._supervisor.refresh_agents()
 
-    def _committed(self, concerned: Concerned) -> None:
+    def _committed(self, affected: Affected) -> None:
         """A commit of this leader concerns these agents; whatever else it may have set free is looked for too."""
-        self._supervisor.wake(concerned)
+        self._supervisor.wake(affected)
         self._scheduler.wake()
         self._outputs.wake()
         self._tail.tell()
 
-    def _placed(self, concerned: Concerned) -> None:
+    def _placed(self, affected: Affected) -> None:
         """A commit of the scheduler concerns these agents: it sets nothing free and ends nothing."""
-        self._supervisor.wake(concerned)
+        self._supervisor.wake(affected)
         self._tail.tell()
 
     def _check_sending(self) -> None:
@@ -151,7 +151,7 @@ class Leader:
             self._check_lease()
 
     async def _schedule(self) -> None:
-        await self._orphans.wait_until_heard(self._unheard_seconds)
+        await self._orphans.wait_until_reported(self._unheard_seconds)
         await self._scheduler.run()
 
     async def _enforce(self) -> None:
@@ -202,11 +202,11 @@ class Leader:
         # What came before, and was not followed, may concern anything.
         self._supervisor.wake_all()
         self._scheduler.wake()
-        self._courier.wake()
+        self._webhooks.wake()
         self._ended.set()
         async for batch in self._tail.follow(revision):
             if any(event.kind in ("CREATED", "SESSION_MOVED") for event in batch):
-                self._courier.wake()
+                self._webhooks.wake()
             ended = {
                 event.session_id
                 for event in batch
@@ -218,8 +218,8 @@ class Leader:
                 self._scheduler.wake()
             if ended:
                 async with self._database.transaction() as tx:
-                    concerned = await attempts.agents_concerned(tx, ended)
-                self._supervisor.wake(concerned)
+                    affected = await attempts.find_affected_agents(tx, ended)
+                self._supervisor.wake(affected)
                 self._scheduler.wake()
             if any(event.kind == "SESSION_MOVED" and event.payload["to"] in ENDED_SESSION_STATES for event in batch):
                 self._ended.set()

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError, Span, stream_output
-from retinue.manager.agent_rpc.relay import AgentUnavailableError, Forwarder, Place
-from retinue.manager.dispatch.desired_state import Concerned, attempt_id
+from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
+from retinue.manager.dispatch.desired_state import Affected, attempt_id
 from retinue.manager.store import leadership, outputs
 from retinue.manager.store.database import Database, StoreUnavailable
 
@@ -29,7 +29,7 @@ class OutputCollector:
     """Fetches the tail of every ended attempt's output, so that its agent may forget it. Agents are independent of each other."""
 
     def __init__(
-        self, database: Database, term: int, forwarder: Forwarder, committed: Callable[[Concerned], None]
+        self, database: Database, term: int, forwarder: Forwarder, committed: Callable[[Affected], None]
     ) -> None:
         self._database = database
         self._term = term
@@ -92,7 +92,7 @@ class OutputCollector:
         data = bytearray()
         try:
             async with asyncio.timeout(_FETCH_SECONDS):
-                place = Place(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
+                place = AttemptLocation(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
                 pieces = stream_output(self._forwarder, place, Span(start), follow=False)
                 async for offset, piece in pieces:
                     if offset != start + len(data):
@@ -136,7 +136,7 @@ async def read_output(
         current = source["epoch"]
         finished = not source["on_agent"]
         if source["on_agent"]:
-            place = Place(source["agent_id"], source["address"], attempt_id(kernel_id, current))
+            place = AttemptLocation(source["agent_id"], source["address"], attempt_id(kernel_id, current))
             try:
                 async for start, data in stream_output(forwarder, place, span, follow=follow):
                     yield current, start, data

@@ -26,8 +26,8 @@ from retinue.manager.session.core.attempts import (
     NodeCondition,
     NodeFacts,
     NodeReport,
+    SentState,
     TermOverError,
-    Told,
 )
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class NonsenseError(Exception):
 class Listener(Protocol):
     """Takes in what agents say; each call returns once it is committed. Raises ListenerBrokenError when it is not, and TermOverError."""
 
-    async def welcomed(self, facts: NodeFacts) -> None:
+    async def connected(self, facts: NodeFacts) -> None:
         """A stream opened: the node's facts and all it observes."""
 
     async def reported(self, report: NodeReport) -> None:
@@ -207,7 +207,7 @@ class AgentLink:
 
     async def _converse(self, call: GuardedStream, facts: NodeFacts) -> None:
         self._welcomed = self._clock()
-        await self._listener.welcomed(facts)
+        await self._listener.connected(facts)
         # Not before: one whose welcome is refused, as a copy's is, is not heard however often it is dialled.
         self.heard = self._clock()
         self._wanted.clear()
@@ -221,7 +221,7 @@ class AgentLink:
             # The network of an attempt whose session its agent does not know may be any of them.
             networks = frozenset()
         await call.write(convert.snapshot(desired, protected, removed, networks))
-        told = Told(desired, protected)
+        told = SentState(desired, protected)
         # One writer at a time: acks come from the reader, changes and heartbeats from the teller.
         writing = asyncio.Lock()
         reader = asyncio.create_task(self._listen(call, writing), name=f"listen {self.agent_id}")
@@ -259,7 +259,7 @@ class AgentLink:
                     async with writing:
                         await call.write(convert.heartbeat(number))
 
-    async def _tell(self, call: GuardedStream, writing: asyncio.Lock, told: Told) -> None:
+    async def _tell(self, call: GuardedStream, writing: asyncio.Lock, told: SentState) -> None:
         interval = 0.0
         while True:
             if interval != (interval := self._usage_interval()):

@@ -19,7 +19,7 @@ from retinue.rpc.core.amounts import parse_amount
 _log = logging.getLogger(__name__)
 
 # Agents that a commit concerns, each with the sessions it is about; None means that it may be any.
-Concerned: TypeAlias = Mapping[str, Collection[uuid.UUID] | None]
+Affected: TypeAlias = Mapping[str, Collection[uuid.UUID] | None]
 
 
 def attempt_id(kernel_id: object, epoch: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from retinue.manager.dispatch.core.agent_conditions import ORPHANS, with_found
-from retinue.manager.dispatch.desired_state import Concerned, attempt_id
+from retinue.manager.dispatch.desired_state import Affected, attempt_id
 from retinue.manager.session.core.attempts import AttemptReport, NodeCondition, NodeReport
 from retinue.manager.session.core.states import Observed
 from retinue.manager.store import agent_conditions, leadership, orphans
@@ -24,14 +24,14 @@ from retinue.manager.supervision import for_links
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-_UNHEARD_LOOK_SECONDS = 0.2
+_UNREPORTED_LOOK_SECONDS = 0.2
 _ENDED = frozenset({Observed.EXITED.value, Observed.FAILED.value})
 
 
 class Orphans:
     """The orphans of all agents, as one leader sees them. `committed` is told which agents have something new to do."""
 
-    def __init__(self, database: Database, term: int, committed: Callable[[Concerned], None]) -> None:
+    def __init__(self, database: Database, term: int, committed: Callable[[Affected], None]) -> None:
         self._database = database
         self._term = term
         self._committed = committed
@@ -92,7 +92,7 @@ class Orphans:
                 self._committed({agent: None for agent, *_ in ending})
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def wait_until_heard(self, seconds: float) -> None:
+    async def wait_until_reported(self, seconds: float) -> None:
         """Returns once every agent has said what it runs since the database was restored, or after so long.
 
         A session that waits in the backup may run already: it must not be placed a second time.
@@ -100,16 +100,16 @@ class Orphans:
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             async with self._database.transaction() as tx:
-                unheard = await orphans.read_unheard(tx)
-            if not unheard:
+                unreported = await orphans.read_unreported(tx)
+            if not unreported:
                 return
             if asyncio.get_running_loop().time() >= deadline:
-                names = ", ".join(unheard)
+                names = ", ".join(unreported)
                 _log.warning(
                     "the database was restored, and agents have not said what they run: %s; placing now", names
                 )
                 return
-            await asyncio.sleep(_UNHEARD_LOOK_SECONDS)
+            await asyncio.sleep(_UNREPORTED_LOOK_SECONDS)
 
 
 async def _note(tx: Transaction, agent_id: str, number: int) -> None:

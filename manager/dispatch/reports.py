@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from retinue.manager.dispatch.agent_message import Rejected
 from retinue.manager.dispatch.core.agent_conditions import QUARANTINED, stored, with_found
 from retinue.manager.dispatch.core.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
-from retinue.manager.dispatch.desired_state import Concerned
+from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.dispatch.orphans import Orphans
 from retinue.manager.session.core.attempts import (
     AttemptKey,
@@ -73,7 +73,7 @@ class Reports:
         self,
         database: Database,
         term: int,
-        committed: Callable[[Concerned], None],
+        committed: Callable[[Affected], None],
         orphans: Orphans | None = None,
         *,
         out_of_bounds: Callable[[str, int], None] = lambda _agent, _attempts: None,
@@ -92,7 +92,7 @@ class Reports:
         self._out_of_bounds = out_of_bounds
         self._queue: asyncio.Queue[Pending] = asyncio.Queue()
 
-    async def welcomed(self, facts: NodeFacts) -> None:
+    async def connected(self, facts: NodeFacts) -> None:
         """A stream opened. An attempt that the agent had told of before and knows nothing of now is over: it is never started again."""
         with for_links("its welcome"):
             try:
@@ -169,7 +169,7 @@ class Reports:
                 await leadership.check(tx, self._term)
                 await _record_quarantine(tx, agent_id, condition)
 
-    async def became(self, agent_id: str, state: str, silence: float | None) -> None:
+    async def liveness_changed(self, agent_id: str, state: str, silence: float | None) -> None:
         """An agent's liveness changed; `silence` is the seconds since it was heard, None when it was not in this term."""
         with for_links("its silence"):
             async with self._database.transaction() as tx:
@@ -286,14 +286,16 @@ class Reports:
                 if session_ids
                 for statement in attempts.dropping_sites(agent_id, session_ids)
             ]
-            *_, rows = await save(tx, taken, *dropping, attempts.finding_concerned(list(taken.machines)), commit=True)
-        concerned = attempts.concerned(rows)
+            *_, rows = await save(
+                tx, taken, *dropping, attempts.finding_affected_agents(list(taken.machines)), commit=True
+            )
+        affected = attempts.affected_agents(rows)
         # An agent with nothing more to do for a session has to be told so too.
         for (agent_id, _), session_id in of_session.items():
-            concerned.setdefault(agent_id, set()).add(session_id)
+            affected.setdefault(agent_id, set()).add(session_id)
         for agent_id, session_ids in removed.items():
-            concerned.setdefault(agent_id, set()).update(session_ids)
-        self._committed(concerned)
+            affected.setdefault(agent_id, set()).update(session_ids)
+        self._committed(affected)
         # An attempt that no agent has is one that was purged, or never was: nothing is said about another agent.
         known = {key for _, key in own}
         strays = Counter(agent_id for agent_id, key in statuses.keys() - own.keys() if key in known)

@@ -38,7 +38,7 @@ class Target:
 class LivenessListener(Listener, Protocol):
     """Takes in what agents say, and their silence. Raises ListenerBrokenError and TermOverError."""
 
-    async def became(self, agent_id: str, state: str, silence: float | None) -> None:
+    async def liveness_changed(self, agent_id: str, state: str, silence: float | None) -> None:
         """An agent's liveness changed; `silence` is the seconds since it was heard, None when it was not in this term."""
 
 
@@ -93,9 +93,9 @@ class Supervisor:
     def _usage_interval(self, agent_id: str) -> float:
         return self._usage_intervals.get(agent_id, 0.0)
 
-    def wake(self, concerned: Mapping[str, Collection[uuid.UUID] | None]) -> None:
+    def wake(self, affected: Mapping[str, Collection[uuid.UUID] | None]) -> None:
         """What is wanted of these agents may have changed, for these sessions; None means for any."""
-        for agent_id, session_ids in concerned.items():
+        for agent_id, session_ids in affected.items():
             if (entry := self._links.get(agent_id)) is not None:
                 entry[0].wake(session_ids)
 
@@ -109,7 +109,7 @@ class Supervisor:
         now = self._clock()
         return {agent_id: now - link.heard for agent_id, (link, _) in self._links.items() if link.heard is not None}
 
-    def retarget(self) -> None:
+    def refresh_agents(self) -> None:
         """Agents may have come, moved or gone."""
         self._changed.set()
 
@@ -122,8 +122,8 @@ class Supervisor:
                 while True:
                     self._changed.clear()
                     # Links go on while the database is away, or what is wrong with one agent keeps others from being judged.
-                    await self._tried("links are not looked after", self._aim(group))
-                    await self._judge(started)
+                    await self._tried("links are not looked after", self._sync_links(group))
+                    await self._check_liveness(started)
                     try:
                         async with asyncio.timeout(min(1.0, self._timers.suspect_after / 4)):
                             await self._changed.wait()
@@ -141,7 +141,7 @@ class Supervisor:
             known = isinstance(error, ListenerBrokenError)
             _log.log(logging.WARNING if known else logging.ERROR, "%s: %r", what, error, exc_info=not known)
 
-    async def _aim(self, group: asyncio.TaskGroup) -> None:
+    async def _sync_links(self, group: asyncio.TaskGroup) -> None:
         targets = await self._targets()
         places = [place for target in targets.values() for place in (target.address, target.underlay_address)]
         self._protected = self._control_plane() | node_addresses(places)
@@ -177,7 +177,7 @@ class Supervisor:
                 )
                 self._links[agent_id] = (link, group.create_task(link.run(), name=f"link {agent_id}"))
 
-    async def _judge(self, started: float) -> None:
+    async def _check_liveness(self, started: float) -> None:
         now = self._clock()
         for agent_id, state in list(self._states.items()):
             link = self._links[agent_id][0] if agent_id in self._links else None
@@ -194,6 +194,6 @@ class Supervisor:
                 await self._tried(f"agent {agent_id} is not recorded as {found}", step)
 
     async def _become(self, agent_id: str, state: str, silence: float | None) -> None:
-        await self._listener.became(agent_id, state, silence)
+        await self._listener.liveness_changed(agent_id, state, silence)
         # From then on only: what was not recorded is tried again with the next round.
         self._states[agent_id] = state

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from retinue.manager.access import kernel_locator
-from retinue.manager.agent_rpc.relay import Place
+from retinue.manager.agent_rpc.relay import AttemptLocation
 from retinue.manager.gateway.core.rules import Target
 from retinue.manager.identity.tokens import hash_secret
 from retinue.manager.store import port_access
@@ -37,7 +37,7 @@ class Access:
     user: str
     target: Target
     over: bool
-    place: Place | None
+    place: AttemptLocation | None
     address: str
 
 

@@ -32,7 +32,7 @@ def pace(*timeouts: float | None) -> float:
     return min([LONGEST_PACE, *(timeout / PACE_PARTS for timeout in timeouts if timeout is not None)])
 
 
-class Interactions:
+class ActivityRecorder:
     """What one replica hears; belongs on one event loop."""
 
     def __init__(self, database: Database, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 
-from retinue.manager.dispatch.desired_state import Concerned
+from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.idle.core import policy as idle
 from retinue.manager.idle.core.policy import Checker, IdlePolicy, Seen, Verdict, stored_policy
 from retinue.manager.idle.core.utilization import Reading, stored_reading
@@ -88,14 +88,14 @@ def seen_in(row: Row, reading: Reading | None = None) -> Seen:
     )
 
 
-class IdleKeeper:
+class IdleController:
     """Looks at all running sessions that a policy concerns, again and again."""
 
     def __init__(
         self,
         database: Database,
         term: int,
-        committed: Callable[[Concerned], None],
+        committed: Callable[[Affected], None],
         watch_usage: Callable[[Mapping[str, float]], None],
         monotonic: Callable[[], float] = time.monotonic,
         *,
@@ -232,8 +232,8 @@ class IdleKeeper:
             _log.info("session %s is ended: %s", session_id, check.measured)
             taken.machines[session_id].end_by_policy(idle.REASONS[check.checker], check.measured)
             await save(tx, taken)
-            concerned = await attempts.agents_concerned(tx, [session_id])
-        self._committed(concerned)
+            affected = await attempts.find_affected_agents(tx, [session_id])
+        self._committed(affected)
 
 
 def warning_of(checker: Checker) -> str:

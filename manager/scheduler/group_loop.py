@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from retinue.manager.dispatch.desired_state import Concerned
+from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.scheduler.cache_sync import Keeper
 from retinue.manager.scheduler.core.cache import Holdings, Limit
 from retinue.manager.scheduler.core.pending_table import Row
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 # Seconds that a group rests after a pass that failed.
 _SHORTEST_REST, _LONGEST_REST = 1.0, 60.0
 
-Committed: TypeAlias = Callable[[Concerned], None]
+Committed: TypeAlias = Callable[[Affected], None]
 
 
 class GroupPasses:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from retinue.manager.dispatch.desired_state import Concerned
+from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.scheduler.core.snapshot import Snapshot
 from retinue.manager.scheduling.columns import Running
 from retinue.manager.scheduling.scheduling_pass import Decisions
@@ -20,7 +20,7 @@ _PLACED = STARTING_SESSION_STATES | {SessionState.RUNNING}
 
 async def preempt(  # noqa: PLR0917  # all that a pass knows
     database: Database, term: int, settings: Settings, snapshot: Snapshot, running: Running, decisions: Decisions
-) -> Concerned:
+) -> Affected:
     """Ends or requeues the victims of a pass and promises their room. A winner that no longer waits wins nothing."""
     winners = {snapshot.ids[each.winner]: each for each in decisions.preemptions}
     victims = {winner: [uuid.UUID(running.ids[victim]) for victim in each.victims] for winner, each in winners.items()}
@@ -47,4 +47,4 @@ async def preempt(  # noqa: PLR0917  # all that a pass knows
             promises.append({"id": winner, "agents": agents, "seconds": grace + settings.preemption_hold_seconds})
         await placements.promise(tx, promises)
         await save(tx, taken)
-        return await attempts.agents_concerned(tx, [victim for each in victims.values() for victim in each])
+        return await attempts.find_affected_agents(tx, [victim for each in victims.values() for victim in each])

@@ -161,14 +161,14 @@ def writing(rows: Iterable[Mapping[str, Any]]) -> Statement:
     )
 
 
-async def agents_concerned(tx: Transaction, session_ids: Collection[uuid.UUID]) -> dict[str, set[uuid.UUID]]:
+async def find_affected_agents(tx: Transaction, session_ids: Collection[uuid.UUID]) -> dict[str, set[uuid.UUID]]:
     """Agents that have, or should have, anything of these sessions, and of which."""
-    (rows,) = await tx.together(finding_concerned(session_ids))
-    return concerned(rows)
+    (rows,) = await tx.together(finding_affected_agents(session_ids))
+    return affected_agents(rows)
 
 
-def finding_concerned(session_ids: Collection[uuid.UUID]) -> Statement:
-    """`agents_concerned` as a statement among others, for `concerned`."""
+def finding_affected_agents(session_ids: Collection[uuid.UUID]) -> Statement:
+    """`find_affected_agents` as a statement among others, for `affected_agents`."""
     return Statement(
         """
             SELECT agent_id, session_id FROM attempt WHERE session_id = ANY(:ids) AND (end_time IS NULL OR log_pending)
@@ -178,8 +178,8 @@ def finding_concerned(session_ids: Collection[uuid.UUID]) -> Statement:
     )
 
 
-def concerned(rows: Iterable[Row]) -> dict[str, set[uuid.UUID]]:
-    """Sessions by agent, as `finding_concerned` has found them."""
+def affected_agents(rows: Iterable[Row]) -> dict[str, set[uuid.UUID]]:
+    """Sessions by agent, as `finding_affected_agents` has found them."""
     found: dict[str, set[uuid.UUID]] = {}
     for row in rows:
         found.setdefault(row["agent_id"], set()).add(row["session_id"])
@@ -210,7 +210,7 @@ async def read_sites(tx: AsyncSession, agent_id: str) -> set[uuid.UUID]:
     return set(rows.scalars())
 
 
-async def let_go_of_networks(tx: AsyncSession, agent_id: str) -> None:
+async def release_networks(tx: AsyncSession, agent_id: str) -> None:
     """Takes networks that only lost agents still have from their sessions, so that those can be placed anew; number and subnet stay
     taken until the agent is back and confirms, or is removed.
     """

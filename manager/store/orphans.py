@@ -134,7 +134,7 @@ async def read_ending(tx: AsyncSession, agent_id: str | None = None) -> list[tup
     return [(agent, kernel, epoch) for agent, kernel, epoch in rows]
 
 
-async def read_unheard(tx: AsyncSession) -> list[str]:
+async def read_unreported(tx: AsyncSession) -> list[str]:
     """Agents that have not said yet what they run in this incarnation, and are not known to be gone."""
     rows = await tx.execute(
         text("""

@@ -31,7 +31,7 @@ _GONE = 410
 _Key: TypeAlias = tuple[uuid.UUID, int, int]
 
 
-class Courier:
+class WebhookDispatcher:
     """Tells everything at least once, to each webhook in order; every request carries the same key each time."""
 
     def __init__(self, database: Database, term: int, policy: AddressPolicy) -> None:

@@ -71,7 +71,9 @@ async def get_app(database: Database, forwarder: Forwarder, request: pb.GetAppRe
     """How it is."""
     kernel, _, location = await _find(database, request.session, request.app)
     asked = agent_pb.GetAppRequest(location=location)
-    answer: agent_pb.GetAppResponse = await forwarder.unheard.call(kernel.place, lambda stub: stub.GetApp, asked)
+    answer: agent_pb.GetAppResponse = await forwarder.without_activity.call(
+        kernel.place, lambda stub: stub.GetApp, asked
+    )
     return answer.status
 
 

@@ -10,7 +10,7 @@ from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
 from retinue.manager.access.access_log import Way
 from retinue.manager.agent_rpc.dialer import Purpose
-from retinue.manager.agent_rpc.relay import Forwarder, Place
+from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
 from retinue.manager.api.visibility import find_session, note_entrance
 from retinue.manager.server import errors
 from retinue.manager.server.first_request import first_request
@@ -79,7 +79,7 @@ async def serve_list(
             yield pb.ListFilesResponse(entries=response.entries)
 
 
-async def _place(database: Database, session: str, hostname: str, way: Way | None = None) -> Place:
+async def _place(database: Database, session: str, hostname: str, way: Way | None = None) -> AttemptLocation:
     hostname = hostname or "main1"
     async with database.transaction() as tx:
         session_id = await find_session(tx, session, owner_only=True)

@@ -36,7 +36,7 @@ class KernelServicer(kernel_service_pb2_grpc.KernelServiceServicer):
         self, request: pb.StreamLogsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.StreamLogsResponse]:
         """See the proto."""
-        async with aclosing(serve_logs(self._database, self._forwarder.unheard, request)) as responses:
+        async with aclosing(serve_logs(self._database, self._forwarder.without_activity, request)) as responses:
             async for response in responses:
                 yield response
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
-from retinue.manager.agent_rpc.relay import Forwarder, Place
+from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
 from retinue.manager.agent_rpc.stats import StatsReader
 from retinue.manager.api.visibility import find_session, sight
 from retinue.manager.dispatch.desired_state import attempt_id
@@ -42,7 +42,8 @@ async def serve_stats(
         while True:
             rows, over = await _running(database, session_id, request.hostname)
             places = [
-                Place(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"])) for row in rows
+                AttemptLocation(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
+                for row in rows
             ]
             found = await reader.read(places, ANSWER_SECONDS)
             kernels = [_message(row, found.get(place.attempt_id)) for row, place in zip(rows, places, strict=True)]

@@ -121,7 +121,7 @@ def difference(before: Desired, after: Desired) -> Difference:
     )
 
 
-class Told:
+class SentState:
     """What an agent was told, by session, so that a change of some sessions costs no look at the others."""
 
     def __init__(self, desired: Desired, protected: frozenset[str] = frozenset()) -> None:

@@ -59,7 +59,7 @@ class Node:
             network_session_ids=frozenset(map(uuid.UUID, self.networks)),
             conditions=self.conditions,
         )
-        await self.reports.welcomed(facts)
+        await self.reports.connected(facts)
 
     async def change_conditions(self, *conditions: NodeCondition) -> None:
         """Something is wrong with the node from now on, or nothing."""

@@ -136,7 +136,7 @@ async def test_whatever_is_parsed_is_committed(database: Database, seed: int, ca
                 match parse("rogue", fuzz.corrupt(sound[number % 2])):
                     case NodeFacts() as facts:
                         # Another instance would be a copy, which is refused whatever it sends.
-                        await reports.welcomed(replace(facts, instance="i"))
+                        await reports.connected(replace(facts, instance="i"))
                     case NodeReport() as report:
                         await reports.reported(report)
                     case Conditions(found):

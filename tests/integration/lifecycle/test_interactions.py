@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import event, text
 
-from retinue.manager.idle.activity import Interactions
-from retinue.manager.idle.controller import IdleKeeper
+from retinue.manager.idle.activity import ActivityRecorder
+from retinue.manager.idle.controller import IdleController
 from retinue.manager.session import submit
 from retinue.manager.session.core.spec import KernelSpec, SessionSpec
 from retinue.manager.session.core.states import SessionType
@@ -68,7 +68,7 @@ def counted(database: Database) -> Callable[[], int]:
 async def test_one_write_in_a_while_and_the_newest_in_the_end(database: Database) -> None:
     main, sub = await make(database, interaction=40.0)
     clock = Clock()
-    interactions = Interactions(database, clock)
+    interactions = ActivityRecorder(database, clock)
     writes = counted(database)
     for _ in range(950):
         interactions.heard(main)
@@ -96,7 +96,7 @@ async def test_one_write_in_a_while_and_the_newest_in_the_end(database: Database
 async def test_time_never_goes_back_and_what_goes_on_counts(database: Database) -> None:
     main, sub = await make(database, interaction=4.0)
     clock, late_clock = Clock(), Clock()
-    one, other = Interactions(database, clock), Interactions(database, late_clock)
+    one, other = ActivityRecorder(database, clock), ActivityRecorder(database, late_clock)
     other.heard(sub)
     late_clock.now += 500
     one.heard(main)
@@ -118,7 +118,7 @@ async def test_time_never_goes_back_and_what_goes_on_counts(database: Database) 
 async def test_what_is_left_is_written_when_it_ends(database: Database) -> None:
     main, _ = await make(database)
     clock = Clock()
-    interactions = Interactions(database, clock)
+    interactions = ActivityRecorder(database, clock)
     running = asyncio.create_task(interactions.run())
     interactions.heard(main)
     async with asyncio.timeout(10):
@@ -139,7 +139,7 @@ async def test_what_is_left_is_written_when_it_ends(database: Database) -> None:
 async def test_a_new_timeout_ends_nothing_that_may_have_been_used_just_now(database: Database) -> None:
     main, _ = await make(database)
     session_id = uuid.UUID(main.partition(".")[0])
-    keeper = IdleKeeper(database, TERM, lambda _: None, lambda _: None)
+    keeper = IdleController(database, TERM, lambda _: None, lambda _: None)
 
     async def state_after_a_look(used_seconds_ago: float) -> str:
         async with database.transaction() as tx:

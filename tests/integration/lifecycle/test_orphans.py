@@ -113,14 +113,14 @@ async def _runs(database: Database, name: str) -> bool:
 async def test_agents_are_waited_for_after_a_restore_only(database: Database) -> None:
     await enrol(database, ["one", "two"])
     async with database.transaction() as tx:
-        assert await orphans.read_unheard(tx) == []
+        assert await orphans.read_unreported(tx) == []
         before = (await cluster.read(tx)).incarnation
         assert await cluster.begin_incarnation(tx) != before
-        assert await orphans.read_unheard(tx) == ["one", "two"]
+        assert await orphans.read_unreported(tx) == ["one", "two"]
     keeper = Orphans(database, TERM, lambda _affected: None)
     await keeper.superfluous("one", [])
     async with database.transaction() as tx:
-        assert await orphans.read_unheard(tx) == ["two"]
-    await keeper.wait_until_heard(0.0)
+        assert await orphans.read_unreported(tx) == ["two"]
+    await keeper.wait_until_reported(0.0)
     await keeper.superfluous("two", [])
-    await keeper.wait_until_heard(3600.0)
+    await keeper.wait_until_reported(3600.0)

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.agent_rpc.output import Span
-from retinue.manager.agent_rpc.relay import AgentUnavailableError, Forwarder, Place
+from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.manager.controllers import log_collector
 from retinue.manager.controllers.log_collector import OutputCollector
 from retinue.manager.store.database import Database
@@ -39,7 +39,7 @@ async def test_an_agent_that_does_not_answer_holds_up_no_other(
     asked: set[str] = set()
 
     async def stream_output(
-        _forwarder: Forwarder, place: Place, span: Span, *, follow: bool
+        _forwarder: Forwarder, place: AttemptLocation, span: Span, *, follow: bool
     ) -> AsyncIterator[tuple[int, bytes]]:
         assert not follow
         asked.add(place.agent_id)

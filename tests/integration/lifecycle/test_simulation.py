@@ -103,7 +103,7 @@ class World:
             if len(here) > 1:
                 node = self.random.choice(here)
                 self.lost.add(node.name)
-                await self.reports.became(node.name, "LOST", 60.0)
+                await self.reports.liveness_changed(node.name, "LOST", 60.0)
                 await deadlines.enforce(self.database, TERM, lambda _: None)
         elif self.lost:
             name = self.random.choice(sorted(self.lost))

@@ -160,7 +160,7 @@ async def test_every_stranded_combination_is_acted_on(database: Database) -> Non
     assert left.keys() == before.keys() - stranded
     # No agent is heard: silence makes the others lost too.
     for name in judged:
-        await world.reports.became(name, LOST, None)
+        await world.reports.liveness_changed(name, LOST, None)
     await world.enforce()
     left = await world.live()
     assert {row["name"] for row in left.values()} == {
@@ -194,7 +194,7 @@ async def test_a_revoked_node_comes_back_only_once_what_it_ran_is_given_up(datab
     with pytest.raises(agents.AgentIdInUse, match="not given up yet"):
         async with database.transaction() as tx:
             await agents.enrol(tx, hashed, name)
-    await world.reports.became(name, LOST, None)
+    await world.reports.liveness_changed(name, LOST, None)
     async with database.transaction() as tx:
         await agents.enrol(tx, hashed, name)
 

@@ -14,7 +14,7 @@ from retinue.manager.api.sessions.convert import session_message
 from retinue.manager.controllers import deadlines
 from retinue.manager.dispatch.desired_state import read_desired
 from retinue.manager.session import submit as commands
-from retinue.manager.session.core.attempts import Told
+from retinue.manager.session.core.attempts import SentState
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.session.core.state_machine import SessionMachine
@@ -122,7 +122,7 @@ async def test_what_an_agent_was_told_of_it_stays(database: Database) -> None:
     async with leading(database, agent):
         await until(partial(running, database, "one"))
         before = await read_desired(database, "n1", SessionSecrets(bytes(32)))
-        told = Told(before)
+        told = SentState(before)
         await damage(database, "one", f"spec = {SPECS['future member']}")
         now = await read_desired(database, "n1", SessionSecrets(bytes(32)))
         assert len(now.unreadable) == 1

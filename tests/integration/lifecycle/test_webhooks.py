@@ -11,12 +11,12 @@ from typing import Any
 
 from sqlalchemy import text
 
-from retinue.manager.idle.controller import IdleKeeper
+from retinue.manager.idle.controller import IdleController
 from retinue.manager.session import submit as commands
 from retinue.manager.session.core.spec import WebhookSpec
 from retinue.manager.store.database import Database
 from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
-from retinue.manager.webhooks.dispatcher import Courier
+from retinue.manager.webhooks.dispatcher import WebhookDispatcher
 from tests.integration.lifecycle.conftest import TERM
 from tests.integration.lifecycle.test_quotas import submit
 
@@ -58,15 +58,15 @@ async def receiver() -> AsyncIterator[Receiver]:
         await server.wait_closed()
 
 
-async def told(database: Database, courier: Courier) -> bool:
+async def told(database: Database, dispatcher: WebhookDispatcher) -> bool:
     """One round, with what is to be tried later tried now; returns whether anything is left."""
     async with database.transaction() as tx:
         await tx.execute(text("UPDATE webhook_delivery SET next_try_time = now()"))
-    await courier.collect()
-    left = await courier.begin()
-    while courier.is_telling:
-        await courier.wait(None)
-        left = await courier.begin()
+    await dispatcher.collect()
+    left = await dispatcher.begin()
+    while dispatcher.is_telling:
+        await dispatcher.wait(None)
+        left = await dispatcher.begin()
     return left
 
 
@@ -84,12 +84,12 @@ async def test_told_in_order_and_again_until_taken_over_restarts(database: Datab
         async with database.transaction() as tx:
             await commands.terminate(tx, session_id, by="ann", force=False)
         server.answers = [b"500 Not Now", b"302 Found"]
-        assert await told(database, Courier(database, TERM, LOCAL))
+        assert await told(database, WebhookDispatcher(database, TERM, LOCAL))
         assert server.events == ["CREATED"], "what comes later waits for what came before"
         # Another leader goes on where the one before stopped.
-        courier = Courier(database, TERM, LOCAL)
-        assert await told(database, courier)
-        assert not await told(database, courier)
+        dispatcher = WebhookDispatcher(database, TERM, LOCAL)
+        assert await told(database, dispatcher)
+        assert not await told(database, dispatcher)
         assert server.events == ["CREATED", "CREATED", "CREATED", "CANCELLED"]
         keys = [headers["Idempotency-Key"] for headers, _ in server.requests]
         assert len(set(keys[:3])) == 1
@@ -99,7 +99,7 @@ async def test_told_in_order_and_again_until_taken_over_restarts(database: Datab
         assert server.requests[3][1]["session"]["id"] == str(session_id)
         # Nothing is left behind, and nothing is told twice.
         assert (await count(database, "webhook"), await count(database, "webhook_delivery")) == (0, 0)
-        assert not await told(database, Courier(database, TERM, LOCAL))
+        assert not await told(database, WebhookDispatcher(database, TERM, LOCAL))
         assert len(server.requests) == 4
 
 
@@ -111,10 +111,13 @@ async def test_warnings_of_the_idle_policy_are_told(database: Database) -> None:
             await tx.execute(text("UPDATE session SET state = 'RUNNING', type = 'INTERACTIVE'"))
             await tx.execute(text("""UPDATE resource_group SET idle_policy = '{"interaction": 60, "warning": 40}'"""))
             await tx.execute(text("UPDATE session SET start_time = now() - interval '30 s'"))
-        keeper, courier = IdleKeeper(database, TERM, lambda _: None, lambda _: None), Courier(database, TERM, LOCAL)
+        keeper, dispatcher = (
+            IdleController(database, TERM, lambda _: None, lambda _: None),
+            WebhookDispatcher(database, TERM, LOCAL),
+        )
         for _ in range(2):
             await keeper.look()
-            assert not await told(database, courier)
+            assert not await told(database, dispatcher)
         ((headers, body),) = server.requests
         assert headers["Retinue-Event"] == "IDLE_WARNING"
         assert (body["session"]["id"], body["session"]["reason"]) == (str(session_id), "INTERACTION_WARNING")
@@ -126,7 +129,7 @@ async def test_inner_addresses_get_nothing(database: Database) -> None:
         for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
             webhook = WebhookSpec(f"http://{host}:{server.port}/", ("CREATED",))
             await submit(database, "ann", f"to-{len(host)}", webhooks=(webhook,))
-        assert await told(database, Courier(database, TERM, PUBLIC_ONLY))
+        assert await told(database, WebhookDispatcher(database, TERM, PUBLIC_ONLY))
         assert server.requests == []
         async with database.transaction() as tx:
             assert set((await tx.execute(text("SELECT tries FROM webhook_delivery"))).scalars()) == {1}
@@ -138,9 +141,9 @@ async def test_a_webhook_that_never_takes_anything_is_given_up(database: Databas
         await submit(
             database, "ann", "refused", webhooks=(WebhookSpec(f"http://127.0.0.1:{server.port}/", ("CREATED",)),)
         )
-        courier = Courier(database, TERM, LOCAL)
+        dispatcher = WebhookDispatcher(database, TERM, LOCAL)
         for _ in range(30):
-            await told(database, courier)
+            await told(database, dispatcher)
         assert len(server.requests) == 24
         assert await count(database, "webhook_delivery") == 0
 
@@ -157,15 +160,15 @@ async def test_slow_receivers_hold_up_only_their_owner(database: Database) -> No
         never = WebhookSpec(f"http://127.0.0.1:{slow.sockets[0].getsockname()[1]}/", ("CREATED",))
         for number in range(70):
             await submit(database, "ann", f"slow-{number}", webhooks=(never,))
-        courier = Courier(database, TERM, LOCAL)
-        running = asyncio.create_task(courier.run())
+        dispatcher = WebhookDispatcher(database, TERM, LOCAL)
+        running = asyncio.create_task(dispatcher.run())
         try:
             # Less than the time that a receiver has.
             async with asyncio.timeout(9):
                 for number in range(3):
                     quick = WebhookSpec(f"http://127.0.0.1:{server.port}/", ("CREATED",))
                     await submit(database, "bob", f"quick-{number}", webhooks=(quick,))
-                    courier.wake()
+                    dispatcher.wake()
                     while len(server.requests) <= number:
                         await asyncio.sleep(0.01)
         finally:
@@ -187,8 +190,8 @@ async def test_an_entry_and_a_secret_that_cannot_be_read_cost_themselves_only(da
                 text("UPDATE journal SET payload = '7' WHERE session_id = :id AND kind = 'SESSION_MOVED'"), of_first
             )
             await tx.execute(text("UPDATE webhook SET secret = 'x' WHERE session_id = :id"), {"id": ids[1]})
-        courier = Courier(database, TERM, LOCAL)
+        dispatcher = WebhookDispatcher(database, TERM, LOCAL)
         for _ in range(2):
-            assert await told(database, courier)
+            assert await told(database, dispatcher)
         sent = [(body["session"]["id"], body["event"]) for _, body in server.requests]
         assert sorted(sent) == sorted([(str(ids[0]), "CREATED"), (str(ids[2]), "CREATED"), (str(ids[2]), "CANCELLED")])

@@ -68,7 +68,7 @@ class World:
             if target.state != LOST or (target.address and not target.revoked)
         }
 
-    async def became(self, agent_id: str, state: str, silence: float | None) -> None:
+    async def liveness_changed(self, agent_id: str, state: str, silence: float | None) -> None:
         target = self.targets[agent_id]
         self.targets[agent_id] = Target(target.address, state, target.underlay_address, target.revoked)
 

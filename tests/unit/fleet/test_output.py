@@ -10,9 +10,9 @@ import pytest
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError, Span, stream_output
-from retinue.manager.agent_rpc.relay import AgentRefusedError, Forwarder, Place
+from retinue.manager.agent_rpc.relay import AgentRefusedError, AttemptLocation, Forwarder
 
-PLACE = Place("n1", "h:1", "k.1")
+PLACE = AttemptLocation("n1", "h:1", "k.1")
 
 
 class Sent(Forwarder):

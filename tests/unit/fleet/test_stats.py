@@ -14,7 +14,7 @@ import pytest
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.agent_rpc.dialer import Dialer
-from retinue.manager.agent_rpc.relay import Place
+from retinue.manager.agent_rpc.relay import AttemptLocation
 from retinue.manager.agent_rpc.stats import StatsReader
 from retinue.types.v1.usage_pb2 import ResourceUsage
 
@@ -91,7 +91,7 @@ def memory(found: dict[str, pb.AttemptStats]) -> dict[str, int]:
 async def test_counters_of_others_change_nothing_and_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     honest, rogue = Agent(own=1), Agent(own=666, others=2, unknown=667)
     async with serving(honest, rogue) as (first, second), reading(Plain()) as reader:
-        places = [Place("honest", first, OWN), Place("rogue", second, OTHERS)]
+        places = [AttemptLocation("honest", first, OWN), AttemptLocation("rogue", second, OTHERS)]
         with caplog.at_level(logging.ERROR):
             # In either order: which answer is looked at last does not matter.
             for order in (places, places[::-1], places):
@@ -107,7 +107,7 @@ async def test_counters_of_others_change_nothing_and_are_counted(caplog: pytest.
 async def test_an_agent_without_the_attempt_says_nothing_of_it() -> None:
     rogue = Agent(own=666)
     async with serving(rogue) as (address,), reading(Plain()) as reader:
-        assert await reader.read([Place("rogue", address, OTHERS)], 20) == {}
+        assert await reader.read([AttemptLocation("rogue", address, OTHERS)], 20) == {}
         assert reader.strays == {"rogue": 1}
 
 
@@ -116,7 +116,7 @@ async def test_an_agent_that_does_not_answer_costs_others_nothing() -> None:
     broken.ends = grpc.StatusCode.UNAVAILABLE
     dialer = Plain()
     async with serving(honest, broken) as (first, second), reading(dialer) as reader:
-        places = [Place("honest", first, OWN), Place("broken", second, OTHERS)]
+        places = [AttemptLocation("honest", first, OWN), AttemptLocation("broken", second, OTHERS)]
         assert memory(await reader.read(places, 20)) == {OWN: 1}
         # Connections are kept, and closed when nothing is asked of an agent any more.
         assert memory(await reader.read(places[:1], 20)) == {OWN: 1}
@@ -130,4 +130,4 @@ async def test_an_answer_is_waited_for_so_long_only() -> None:
     silent = Agent(own=1)
     silent.silent = True
     async with serving(silent) as (address,), reading(Plain()) as reader, asyncio.timeout(30):
-        assert await reader.read([Place("silent", address, OWN)], 0.1) == {}
+        assert await reader.read([AttemptLocation("silent", address, OWN)], 0.1) == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from retinue.manager.session.core.attempts import Desired, DesiredAttempt, DesiredNetwork, Told, difference
+from retinue.manager.session.core.attempts import Desired, DesiredAttempt, DesiredNetwork, SentState, difference
 
 SESSIONS = [f"s{number}" for number in range(5)]
 
@@ -43,7 +43,7 @@ def test_some_sessions_at_a_time_and_all_at_once_agree() -> None:
     choice = random.Random(7)
     for _ in range(200):
         before = some(choice)
-        told = Told(before)
+        told = SentState(before)
         for _ in range(6):
             sessions = set(choice.sample(SESSIONS, choice.randint(0, 5)))
             part = of(some(choice), sessions)
