@@ -41,6 +41,7 @@ from retinue.agent.host.processes import send_signal
 from retinue.agent.inside.exec_session import BUFFER, DockerStream, NotRunningError, Wire
 from retinue.agent.kernel.build import PUMP, BuildError, built_path
 from retinue.agent.process.sandboxes import KernelError
+from retinue.agent.reasons import AttemptReason, ConditionReason
 from retinue.agent.resources.core.allocation import AllocationError
 from retinue.agent.resources.core.holdings import Holdings
 from retinue.agent.runtime.attempt_records import COPIES, Record, Records, ended, identified
@@ -80,8 +81,8 @@ TAIL = 2_000
 ATTACHED_TIMEOUT, ATTACHED_POLL = 10.0, 0.2
 """Seconds that what a user attached may take to end, and between two looks."""
 KILLED = 137
-START_FAILED = "START_FAILED"
-NO_DEVICE = "DEVICE_MISSING"
+START_FAILED = AttemptReason.START_FAILED
+NO_DEVICE = AttemptReason.DEVICE_MISSING
 UNFORESEEN = "it could not be started; the agent's log says more"
 OUT_OF_MEMORY_DELAY = 0.1
 """Seconds between the news of an end and that of its cause, which travel apart inside the engine."""
@@ -121,7 +122,7 @@ class DockerBackend:
         self._prepared = asyncio.Event()
         # Attempts whose record is lost, and of which the engine has to be asked.
         self._lost: dict[str, Record | None] = {}
-        self._killed = Killed(self._conditions, "DOCKER")
+        self._killed = Killed(self._conditions, ConditionReason.DOCKER)
         self._watches = Watches(self._ended)
         self._tasks = Tasks()
         self._pool = ThreadPoolExecutor(options.starts + SPARE_THREADS, "docker")
@@ -239,7 +240,9 @@ class DockerBackend:
         if spec.id in self._book and self._book.record(spec.id).phase is not Phase.WAITING:
             return
         if self._book.was_removed(spec.id):
-            await self.decline(spec, Phase.FAILED, "ALREADY_REMOVED", "the attempt was here before, and was removed")
+            await self.decline(
+                spec, Phase.FAILED, AttemptReason.ALREADY_REMOVED, "the attempt was here before, and was removed"
+            )
             return
         if not self.available:
             # Without an engine, not even a record is made.
@@ -367,7 +370,7 @@ class DockerBackend:
             record = self._book.record(attempt_id)
             if record.phase in {Phase.WAITING, Phase.PULLING}:
                 message = "it was stopped before it was created"
-                await self._book.note(ended(record, Phase.EXITED, "STOPPED", message, time.time()))
+                await self._book.note(ended(record, Phase.EXITED, AttemptReason.STOPPED, message, time.time()))
                 self._holdings.release(attempt_id)
                 if (fetch := self._fetches.get(attempt_id)) is not None:
                     fetch.cancel()

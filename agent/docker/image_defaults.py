@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.attempts import MEMORY, ImageFacts
 from retinue.agent.docker.core.image_labels import LabelError, core_environment, read_labels, shortfalls
 from retinue.agent.docker.images import ImageError
+from retinue.agent.reasons import AttemptReason
 from retinue.rpc.core.amounts import format_amount
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 8
 """Slots that a message names."""
-INVALID, NEEDS_MORE = "IMAGE_INVALID", "IMAGE_NEEDS_MORE"
+INVALID, NEEDS_MORE = AttemptReason.IMAGE_INVALID, AttemptReason.IMAGE_NEEDS_MORE
 
 
 def fitted(spec: AttemptSpec, image: Image) -> tuple[AttemptSpec, ImageFacts]:

@@ -26,6 +26,7 @@ from retinue.agent.docker.registries import (
     read_credentials,
 )
 from retinue.agent.docker.registry_addresses import RegistryAddresses, RegistryRefusedError, UnresolvedError
+from retinue.agent.reasons import AttemptReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,7 +42,7 @@ PULL_TIMEOUT = 3600.0
 """Seconds until the fetching of an image is given up, all tries together."""
 PAUSES = (1.0, 3.0, 9.0)
 """Seconds before another try after trouble that may pass."""
-DIFFERS = "IMAGE_DIFFERS"
+DIFFERS = AttemptReason.IMAGE_DIFFERS
 FRESH = 60.0
 """Seconds for which a registry that takes credentials is believed to have let this node have an image."""
 _MOST_LOGGED = 500

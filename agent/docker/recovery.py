@@ -9,6 +9,7 @@ from retinue.agent.attempts import Phase
 from retinue.agent.docker.containers import waits_at_gate
 from retinue.agent.host.cgroups import memory_group
 from retinue.agent.host.processes import alive, identify
+from retinue.agent.reasons import AttemptReason
 from retinue.agent.runtime.attempt_records import Record
 from retinue.agent.runtime.rebuild import Found, rebuilt
 
@@ -53,7 +54,7 @@ def from_engine(  # noqa: PLR0917 - all that is known of it
         return replace(record, phase=Phase.RUNNING, start_time=state.end_time)
     if copy is not None:
         return copy
-    return replace(record, reason="RECORD_LOST", message="the agent's record of the attempt was lost")
+    return replace(record, reason=AttemptReason.RECORD_LOST, message="the agent's record of the attempt was lost")
 
 
 def _found(place: Path, init: Process) -> Found:

@@ -11,13 +11,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from retinue.agent.reasons import AttemptReason
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 DEFAULT_REGISTRY = "docker.io"
 _ALIASES = {"index.docker.io": DEFAULT_REGISTRY, "registry-1.docker.io": DEFAULT_REGISTRY}
-NOT_FOUND, DENIED, FAILED = "IMAGE_NOT_FOUND", "IMAGE_DENIED", "IMAGE_PULL_FAILED"
+NOT_FOUND, DENIED, FAILED = AttemptReason.IMAGE_NOT_FOUND, AttemptReason.IMAGE_DENIED, AttemptReason.IMAGE_PULL_FAILED
 # In the words of engines and registries: codes do not tell these apart.
 _DENIED = ("denied", "unauthorized", "no basic auth credentials", "authentication required", "incorrect username")
 _NOT_FOUND = (

@@ -22,6 +22,7 @@ from retinue.agent.kernel.core.accounts import SHELL, with_group, with_user
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, host_names, ssh_files
 from retinue.agent.kernel.places import FILES, HOME, PROGRAMS, SHELL_PROGRAM
 from retinue.agent.kernel.ssh_programs import find_programs
+from retinue.agent.reasons import AttemptReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +41,7 @@ KEY_SPACE = {"mode": "0755", "size": "1m", "nr_inodes": "16"}
 
 LARGEST_FILE = 1 << 20
 """Bytes of a file of an image that is read."""
-MOUNT_REFUSED = "MOUNT_REFUSED"
+MOUNT_REFUSED = AttemptReason.MOUNT_REFUSED
 """Reason of attempts that failed for a mount."""
 
 

@@ -22,6 +22,7 @@ from retinue.agent.inside.exec_session import NotRunningError
 from retinue.agent.kernel.build import ATTACH, PUMP, BuildError, build, built_path
 from retinue.agent.process.entry import enter
 from retinue.agent.process.sandboxes import KernelError, Kernels, ProcessOptions
+from retinue.agent.reasons import AttemptReason, ConditionReason
 from retinue.agent.resources.core.holdings import CUDA, Holdings
 from retinue.agent.runtime.attempt_records import Record, Records, ended, identified
 from retinue.agent.runtime.attempt_store import Book
@@ -92,7 +93,7 @@ class ProcessBackend:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         # Exit codes of children that monitored a kernel: the same as they wrote, should the file be lost.
         self._codes: dict[str, int] = {}
-        self._killed = Killed(self._conditions, "PROCESS")
+        self._killed = Killed(self._conditions, ConditionReason.PROCESS)
         self._watches = Watches(self._ended)
         self._tasks = Tasks()
 
@@ -163,14 +164,20 @@ class ProcessBackend:
         if spec.id in self._book:
             return
         if self._book.was_removed(spec.id):
-            await self.decline(spec, Phase.FAILED, "ALREADY_REMOVED", "the attempt was here before, and was removed")
+            await self.decline(
+                spec, Phase.FAILED, AttemptReason.ALREADY_REMOVED, "the attempt was here before, and was removed"
+            )
             return
         if spec.image:
-            await self.decline(spec, Phase.FAILED, "IMAGE_UNSUPPORTED", "kernels of kind `process` have no image")
+            await self.decline(
+                spec, Phase.FAILED, AttemptReason.IMAGE_UNSUPPORTED, "kernels of kind `process` have no image"
+            )
             return
         if spec.slots.get(CUDA):
             # A sandbox over the host's root has none of its devices.
-            await self.decline(spec, Phase.FAILED, "DEVICE_MISSING", "kernels of kind `process` have no GPUs")
+            await self.decline(
+                spec, Phase.FAILED, AttemptReason.DEVICE_MISSING, "kernels of kind `process` have no GPUs"
+            )
             return
         async with self._book.lock(spec.id):
             if spec.id in self._book:
@@ -326,7 +333,9 @@ class ProcessBackend:
             # Nothing of it runs. It must not be started again, and no more can be said of it.
             log.error("the record of attempt %s was lost, and nothing of it runs", attempt_id)
             record = Record(attempt_id, "", attempt_id.rpartition(".")[0], self._options.boot_id)
-            record = replace(record, reason="RECORD_LOST", message="the agent's record of the attempt was lost")
+            record = replace(
+                record, reason=AttemptReason.RECORD_LOST, message="the agent's record of the attempt was lost"
+            )
         await self._book.restore(record)
 
     def _watch(self, record: Record) -> None:

@@ -30,6 +30,7 @@ from retinue.agent.kernel.places import HOME
 from retinue.agent.process import bubblewrap
 from retinue.agent.process.entry import Confinement
 from retinue.agent.process.seccomp import FilterError, build_filter
+from retinue.agent.reasons import AttemptReason
 from retinue.agent.runtime.bwrap_status import Status, parse_status
 from retinue.agent.runtime.disk_use import Area, devices_of
 from retinue.agent.runtime.rebuild import Found, find_kernel, waits_at_barrier
@@ -170,7 +171,7 @@ class Kernels:
             work.mkdir(mode=0o700)
         except FileExistsError as error:
             # It goes with the attempt's record: without one, the attempt was started before.
-            raise KernelError("its record was lost after it was started", "RECORD_LOST") from error
+            raise KernelError("its record was lost after it was started", AttemptReason.RECORD_LOST) from error
         uid = self._users.assign(work, spec.mounts)
         os.mkfifo(place / GATE, 0o600)
         places = self._cgroups.places(spec.id)

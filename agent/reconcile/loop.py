@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic
 
 from retinue.agent.attempts import Phase
 from retinue.agent.conditions import Conditions, ConditionType
+from retinue.agent.reasons import AttemptReason, ConditionReason
 from retinue.agent.reconcile.core.plan import (
     Attach,
     Create,
@@ -266,10 +267,10 @@ class Reconciler(Generic[Network]):
         running = {key: attempt for key, attempt in observed.attempts.items() if not attempt.phase.ended}
         rebuilt = sorted(key for key, attempt in running.items() if attempt.rebuilt)
         message = f"running with a record that was lost and rebuilt: {', '.join(rebuilt)}"
-        self.conditions.update(ConditionType.STATE_DAMAGED, message if rebuilt else "", "RECORDS_REBUILT")
+        self.conditions.update(ConditionType.STATE_DAMAGED, message if rebuilt else "", ConditionReason.RECORDS_REBUILT)
         unknown = sorted(running.keys() - self._attempts.keys() - self._removed) if self._complete else []
         message = f"running although the manager does not know them, and left alone: {', '.join(unknown)}"
-        self.conditions.update(ConditionType.OTHER, message if unknown else "", "UNKNOWN_KERNELS")
+        self.conditions.update(ConditionType.OTHER, message if unknown else "", ConditionReason.UNKNOWN_KERNELS)
 
     def _is_joined(self, session_id: str) -> bool:
         """Whether an attempt of the session is being created: it may not be among what is observed yet."""
@@ -337,7 +338,7 @@ class Reconciler(Generic[Network]):
             case Decline(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
                     message = "it was to be stopped before it was created"
-                    await self._backend.decline(wanted.spec, Phase.EXITED, "STOPPED", message)
+                    await self._backend.decline(wanted.spec, Phase.EXITED, AttemptReason.STOPPED, message)
             case Attach(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
                     await self._attach(wanted.spec, self._backend.namespace_path(attempt_id))

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Protocol
 from retinue.agent.errors import BackendError
 from retinue.agent.host.processes import PROC
 from retinue.agent.host.unlinked import unlinked
+from retinue.agent.reasons import AttemptReason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 log = logging.getLogger(__name__)
 
-DISK_EXCEEDED = "DISK_EXCEEDED"
+DISK_EXCEEDED = AttemptReason.DISK_EXCEEDED
 """Reason of attempts that were ended for it."""
 INTERVAL, STEP = 5.0, 0.25
 """Seconds between two rounds, and between two looks at the free space."""

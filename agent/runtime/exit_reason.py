@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
+from retinue.agent.reasons import AttemptReason
 from retinue.agent.runtime.disk_use import DISK_EXCEEDED
 
 if TYPE_CHECKING:
@@ -24,13 +25,13 @@ def verdict(
     `fenced` says that a warden has killed it.
     """
     if rebooted and exit_code is None:
-        return Phase.EXITED, "NODE_REBOOTED", "the node was restarted"
+        return Phase.EXITED, AttemptReason.NODE_REBOOTED, "the node was restarted"
     if record.phase is Phase.STOPPING or (fenced and exit_code in {None, KILLED}):
-        return Phase.EXITED, "STOPPED", "it was stopped"
+        return Phase.EXITED, AttemptReason.STOPPED, "it was stopped"
     if record.start_time is None:
         interrupted = "the agent ended while it was being created"
         default = interrupted if record.phase is Phase.CREATING else "it ended before it was let go"
-        return Phase.FAILED, record.reason or "START_FAILED", record.message or default
+        return Phase.FAILED, record.reason or AttemptReason.START_FAILED, record.message or default
     return Phase.EXITED, *_end_of_run(record, exit_code, out_of_memory)
 
 
@@ -39,7 +40,7 @@ def _end_of_run(record: Record, exit_code: int | None, out_of_memory: bool) -> t
     if record.reason == DISK_EXCEEDED and exit_code in {None, KILLED}:
         return record.reason, record.message
     if out_of_memory and exit_code != 0:
-        return "OOM_KILLED", "its memory was used up"
+        return AttemptReason.OOM_KILLED, "its memory was used up"
     if exit_code is None:
-        return "KILLED", "it was ended from outside, and its exit code is not known"
-    return "EXITED", f"its command exited with {exit_code}"
+        return AttemptReason.KILLED, "it was ended from outside, and its exit code is not known"
+    return AttemptReason.EXITED, f"its command exited with {exit_code}"

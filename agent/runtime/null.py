@@ -15,6 +15,7 @@ from retinue.agent.attempts import ObservedAttempt, Phase
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.inside.exec_session import NotRunningError
 from retinue.agent.inside.log_file import Output
+from retinue.agent.reasons import AttemptReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,7 +92,9 @@ class NullBackend:
         if attempt_id in self._idle:
             self._set(replace(attempt, phase=Phase.RUNNING, start_time=now))
         else:
-            ended = replace(attempt, phase=Phase.EXITED, exit_code=0, reason="EXITED", start_time=now, end_time=now)
+            ended = replace(
+                attempt, phase=Phase.EXITED, exit_code=0, reason=AttemptReason.EXITED, start_time=now, end_time=now
+            )
             self._set(ended)
 
     async def stop(self, attempt_id: str, grace: float) -> None:
@@ -102,7 +105,9 @@ class NullBackend:
         """Ends it."""
         attempt = self._attempt(attempt_id)
         if not attempt.phase.ended:
-            self._set(replace(attempt, phase=Phase.EXITED, exit_code=143, reason="STOPPED", end_time=time.time()))
+            self._set(
+                replace(attempt, phase=Phase.EXITED, exit_code=143, reason=AttemptReason.STOPPED, end_time=time.time())
+            )
 
     async def remove(self, attempt_id: str) -> None:
         """Forgets all but that it was."""

@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from retinue.agent.conditions import Conditions, ConditionType
+from retinue.agent.reasons import ConditionReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ INTERVAL = 5.0
 """Seconds between two looks."""
 HUNG_AFTER = 10.0
 """Seconds that a look may take."""
-HUNG = "UNRESPONSIVE"
+HUNG = ConditionReason.UNRESPONSIVE
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _UNWRITABLE = _FULL | {errno.EROFS, errno.EIO}
 _OBSTRUCTED = {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR}

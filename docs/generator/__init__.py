@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.generator import amounts, api, commands, errors, scheduling, states, streams
+from docs.generator import amounts, api, commands, errors, reasons, scheduling, states, streams
 from docs.generator.protos import Contract
 from docs.generator.wrapping import wrap
 
@@ -22,6 +22,7 @@ def pages(root: Path = ROOT) -> dict[Path, str]:
         "scheduling.md": scheduling.page(),
         "streams.md": streams.page(contract),
         "errors.md": errors.page(contract),
+        "reasons.md": reasons.page(contract),
         "commands.md": commands.page(),
         **{f"api/{name}": text for name, text in api.pages(contract).items()},
     }

@@ -14,6 +14,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.controllers.core.clock_steps import ClockLook, ClockStep, find_step
 from retinue.manager.dispatch.desired_state import Affected
+from retinue.manager.reasons import SessionReason
 from retinue.manager.session.core.state_machine import SessionMachine
 from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import attempts, bounds, clock, leadership
@@ -105,7 +106,7 @@ def _give_up_waiting(machine: SessionMachine, _row: Row) -> None:
 
 
 def _roll_back(machine: SessionMachine, _row: Row) -> None:
-    machine.roll_back("START_TIMEOUT", "not every kernel was ready in time")
+    machine.roll_back(SessionReason.START_TIMEOUT, "not every kernel was ready in time")
 
 
 def _expire(machine: SessionMachine, row: Row) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from retinue.manager.dispatch.desired_state import Affected
+from retinue.manager.reasons import SessionReason
 from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import dependencies, leadership
 from retinue.manager.store.database import Database, Transaction
@@ -14,7 +15,7 @@ from retinue.manager.supervision import all_or_each
 
 # Sessions cancelled in one commit.
 _PORTION = 500
-REASON = "DEPENDENCY_FAILED"
+REASON = SessionReason.DEPENDENCY_FAILED
 
 
 async def settle(database: Database, term: int, committed: Callable[[Affected], None]) -> int:

@@ -18,6 +18,7 @@ from retinue.manager.agent_rpc.dialer import Dialer
 from retinue.manager.dispatch import agent_message, convert
 from retinue.manager.dispatch.agent_message import Conditions, Heartbeat, Rejected, Usage
 from retinue.manager.dispatch.guarded import GuardedStream
+from retinue.manager.reasons import AgentConditionReason
 from retinue.manager.session.core.attempts import (
     AttemptReport,
     AttemptUsage,
@@ -189,7 +190,7 @@ class AgentLink:
                 return
             facts = self._parsed(first)
             if not isinstance(facts, NodeFacts):
-                raise NonsenseError(Rejected("NO_WELCOME", "it did not begin with a welcome"))
+                raise NonsenseError(Rejected(AgentConditionReason.NO_WELCOME, "it did not begin with a welcome"))
             if _NULL in facts.backends and not self._null_kernels:
                 _log.error(
                     "agent %s runs nothing (null kernels): only a manager in development mode takes it", self.agent_id
@@ -245,7 +246,9 @@ class AgentLink:
             self.heard = self._clock()
             match parsed:
                 case NodeFacts():
-                    raise NonsenseError(Rejected("SECOND_WELCOME", "it sent another welcome in the same stream"))
+                    raise NonsenseError(
+                        Rejected(AgentConditionReason.SECOND_WELCOME, "it sent another welcome in the same stream")
+                    )
                 case NodeReport():
                     await self._listener.reported(parsed)
                     async with writing:

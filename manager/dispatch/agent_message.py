@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import agent_values as values
 from retinue.manager.dispatch.agent_values import Odd
+from retinue.manager.reasons import AgentConditionReason, AttemptReason
 from retinue.manager.session.core.attempts import (
     AttemptKey,
     AttemptReport,
@@ -34,6 +35,7 @@ _STATES = {number: name.removeprefix("ATTEMPT_STATE_") for name, number in pb.At
 _CONDITIONS = {
     number: name.removeprefix("NODE_CONDITION_TYPE_") for name, number in pb.NodeConditionType.items() if number
 }
+_OTHER_TYPE = _CONDITIONS[pb.NODE_CONDITION_TYPE_OTHER]
 _DIGEST = re.compile(r"[a-z0-9]{1,32}:[0-9a-f]{32,128}")
 
 
@@ -100,7 +102,7 @@ def _step(agent_id: str, message: pb.SyncResponse) -> Message:
 
 def _facts(agent_id: str, message: pb.Welcome) -> NodeFacts:
     if message.agent_id != agent_id:
-        raise Odd("WRONG_AGENT", f"it says that it is agent {values.quoted(message.agent_id)}")
+        raise Odd(AgentConditionReason.WRONG_AGENT, f"it says that it is agent {values.quoted(message.agent_id)}")
     values.bounded(message.backends, _MAX_BACKENDS, "kinds of kernels")
     return NodeFacts(
         agent_id=agent_id,
@@ -120,7 +122,7 @@ def _facts(agent_id: str, message: pb.Welcome) -> NodeFacts:
 
 def _report(agent_id: str, message: pb.Report) -> NodeReport:
     if message.sequence < 1:
-        raise Odd("BAD_SEQUENCE", f"a report has the number {message.sequence}")
+        raise Odd(AgentConditionReason.BAD_SEQUENCE, f"a report has the number {message.sequence}")
     return NodeReport(
         agent_id=agent_id,
         attempts=_statuses(message.attempts),
@@ -144,13 +146,14 @@ def _status(status: pb.AttemptStatus) -> AttemptReport | None:
     key = values.attempt_key(status.attempt_id)
     if key is None:
         return None
+    reason, message = _known(AttemptReason, status.reason, status.message)
     return AttemptReport(
         key=key,
         session_id=values.session_id(status.session_id) if status.session_id else None,
         state=_STATES.get(status.state, ""),
         exit_code=status.exit_code if status.HasField("exit_code") else None,
-        reason=values.text(status.reason, 64),
-        message=values.text(status.message, 1024),
+        reason=reason,
+        message=message,
         log_size=values.byte_count(status.log_size),
         image=_image(status.image) if status.HasField("image") else None,
         layers=tuple(
@@ -196,12 +199,22 @@ def _usages(message: pb.Usage) -> tuple[AttemptUsage, ...]:
 
 def _conditions(message: pb.NodeConditions) -> tuple[NodeCondition, ...]:
     values.bounded(message.conditions, MAX_CONDITIONS, "conditions")
-    return tuple(
-        NodeCondition(
-            type=_CONDITIONS.get(condition.type, "OTHER"),
-            reason=values.text(condition.reason, 64),
-            message=values.text(condition.message, 1024),
-            since=values.moment(condition.since_time) if condition.HasField("since_time") else None,
-        )
-        for condition in message.conditions
+    return tuple(map(_condition, message.conditions))
+
+
+def _condition(condition: pb.NodeCondition) -> NodeCondition:
+    reason, message = _known(AgentConditionReason, condition.reason, condition.message)
+    return NodeCondition(
+        type=_CONDITIONS.get(condition.type, _OTHER_TYPE),
+        reason=reason,
+        message=message,
+        since=values.moment(condition.since_time) if condition.HasField("since_time") else None,
     )
+
+
+def _known(reasons: type[AttemptReason | AgentConditionReason], reason: str, message: str) -> tuple[str, str]:
+    """Returns a reason of the closed set, or none, and the message; OTHER for an unknown one, with which the message begins."""
+    reason = values.text(reason, 64)
+    if reason and reason not in reasons.__members__:
+        return reasons.OTHER, values.text(f"{reason}: {message}", 1024)
+    return reason, values.text(message, 1024)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from retinue.manager.reasons import AgentConditionReason
 from retinue.manager.session.core.attempts import AttemptKey
 from retinue.rpc.core.amounts import AmountError, check_slot
 
@@ -55,7 +56,7 @@ def text(value: str, longest: int) -> str:
 def word(value: str, what: str) -> str:
     """Returns a word of at most 32 letters, digits, `_`, `.` and `-`, or nothing."""
     if value and not _WORD.fullmatch(value):
-        raise Odd("BAD_WORD", f"{what} is no word: {quoted(value)}")
+        raise Odd(AgentConditionReason.BAD_WORD, f"{what} is no word: {quoted(value)}")
     return value
 
 
@@ -81,27 +82,27 @@ def session_ids(values: Sequence[str], most: int) -> frozenset[uuid.UUID]:
 def session_id(value: str) -> uuid.UUID:
     """Returns the id of a session."""
     if not _SESSION.fullmatch(value):
-        raise Odd("BAD_ID", f"no session is called {quoted(value)}")
+        raise Odd(AgentConditionReason.BAD_ID, f"no session is called {quoted(value)}")
     return uuid.UUID(value)
 
 
 def bounded(values: Sequence[object], most: int, what: str) -> None:
     """Raises Odd when there are more values than `most`."""
     if len(values) > most:
-        raise Odd("TOO_MANY", f"{len(values)} {what}, {most} are allowed")
+        raise Odd(AgentConditionReason.TOO_MANY, f"{len(values)} {what}, {most} are allowed")
 
 
 def amounts(values: Mapping[str, int]) -> dict[str, int]:
     """Returns what a node has, by slot in the smallest unit."""
     if len(values) > MAX_SLOTS:
-        raise Odd("TOO_MANY", f"{len(values)} slots, {MAX_SLOTS} are allowed")
+        raise Odd(AgentConditionReason.TOO_MANY, f"{len(values)} slots, {MAX_SLOTS} are allowed")
     for slot, amount in values.items():
         try:
             check_slot(slot)
         except AmountError as error:
-            raise Odd("BAD_CAPACITY", f"{quoted(slot)}: {error}") from None
+            raise Odd(AgentConditionReason.BAD_CAPACITY, f"{quoted(slot)}: {error}") from None
         if not 0 <= amount <= (MAX_MEMORY if slot == "mem" else MAX_OTHER):
-            raise Odd("BAD_CAPACITY", f"no node has {amount} of {slot}")
+            raise Odd(AgentConditionReason.BAD_CAPACITY, f"no node has {amount} of {slot}")
     return dict(values)
 
 
@@ -112,17 +113,17 @@ def underlay(value: str) -> str:
     try:
         address = ipaddress.ip_address(value)
     except ValueError:
-        raise Odd("BAD_ADDRESS", f"the underlay address is no address: {quoted(value)}") from None
+        raise Odd(AgentConditionReason.BAD_ADDRESS, f"the underlay address is no address: {quoted(value)}") from None
     broadcast = address.version == 4 and address.packed == b"\xff" * 4  # noqa: PLR2004  # IPv4
     if address.is_unspecified or address.is_multicast or broadcast or "%" in value:
-        raise Odd("BAD_ADDRESS", f"no node has the underlay address {address}")
+        raise Odd(AgentConditionReason.BAD_ADDRESS, f"no node has the underlay address {address}")
     return str(address)
 
 
 def mtu(value: int) -> int:
     """Returns the MTU of a link; 0 is not known."""
     if not 0 <= value <= MAX_MTU:
-        raise Odd("BAD_ADDRESS", f"no link has an MTU of {value}")
+        raise Odd(AgentConditionReason.BAD_ADDRESS, f"no link has an MTU of {value}")
     return value
 
 
@@ -135,7 +136,7 @@ def seconds(value: Duration) -> float:
     """Returns a length of time that is not negative."""
     length = value.seconds + value.nanos / 1e9
     if not (math.isfinite(length) and 0 <= length <= _MAX_SECONDS):
-        raise Odd("BAD_TIME", f"a clock says {length} s")
+        raise Odd(AgentConditionReason.BAD_TIME, f"a clock says {length} s")
     return length
 
 

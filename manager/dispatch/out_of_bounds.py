@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 
 from retinue.manager.dispatch.core.agent_conditions import OUT_OF_BOUNDS, with_found
+from retinue.manager.reasons import AgentConditionReason
 from retinue.manager.session.core.attempts import NodeCondition
 from retinue.manager.store import agent_conditions, agents, cluster, leadership
 from retinue.manager.store.database import Database
@@ -47,7 +48,7 @@ class OutOfBounds:
     async def _drain(self, agent_id: str) -> None:
         message = f"reported {self._totals[agent_id]} times on attempts of other agents"
         _log.error("agent %s %s", agent_id, message)
-        condition = NodeCondition(OUT_OF_BOUNDS, "FOREIGN_ATTEMPTS", message)
+        condition = NodeCondition(OUT_OF_BOUNDS, AgentConditionReason.FOREIGN_ATTEMPTS, message)
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
             # Of a restored database, another agent may have been given what this one runs since before.

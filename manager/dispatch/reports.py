@@ -17,6 +17,7 @@ from retinue.manager.dispatch.core.agent_conditions import QUARANTINED, stored, 
 from retinue.manager.dispatch.core.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
 from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.dispatch.orphans import Orphans
+from retinue.manager.reasons import AttemptReason
 from retinue.manager.session.core.attempts import (
     AttemptKey,
     AttemptReport,
@@ -131,7 +132,7 @@ class Reports:
         await self._set_agent_lost(facts.agent_id, lost=False)
         known = {report.key for report in facts.attempts}
         forgotten = [
-            AttemptReport(key, Observed.EXITED, None, "RECORD_LOST", "the agent has no record of it", 0)
+            AttemptReport(key, Observed.EXITED, None, AttemptReason.RECORD_LOST, "the agent has no record of it", 0)
             for row in live
             if row["observed"] and (key := (row["kernel_id"], row["epoch"])) not in known
         ]

@@ -205,8 +205,8 @@ class IdleController:
             kept = {name: at for name, at in row["warned"].items() if Checker(name) not in verdict.take_back}
             warned[row["id"]] = {**kept, **{check.checker: now for check in verdict.warn}}
             texts[row["id"]] = {
-                **{warning_of(checker): "" for checker in verdict.take_back},
-                **{warning_of(check.checker): idle.warning_text(check, now) for check in verdict.warn},
+                **{idle.WARNINGS[checker]: "" for checker in verdict.take_back},
+                **{idle.WARNINGS[check.checker]: idle.warning_text(check, now) for check in verdict.warn},
             }
         if not warned:
             return
@@ -234,8 +234,3 @@ class IdleController:
             await save(tx, taken)
             affected = await attempts.find_affected_agents(tx, [session_id])
         self._committed(affected)
-
-
-def warning_of(checker: Checker) -> str:
-    """The condition of a session that a checker has warned."""
-    return f"{checker}_WARNING"

@@ -12,23 +12,24 @@ from dataclasses import replace
 
 import numpy as np
 
+from retinue.manager.reasons import SessionReason
 from retinue.manager.scheduling.columns import AgentWishes, Explanation, Integers, Lack, Mask, Shortfall, Tier
 from retinue.manager.scheduling.free import count_room
 from retinue.manager.scheduling.kinds import KERNEL, Kind, Needs, Shape
 from retinue.manager.scheduling.view import View
 from retinue.rpc.core.amounts import format_amount
 
-ARCHITECTURE_MISSING = "ARCHITECTURE_MISSING"
-FEATURE_MISSING = "FEATURE_MISSING"
-EXCEEDS_LARGEST_AGENT = "EXCEEDS_LARGEST_AGENT"
-EXCEEDS_CHOSEN_AGENTS = "EXCEEDS_CHOSEN_AGENTS"
-EXCEEDS_GROUP = "EXCEEDS_GROUP"
-BEHIND_HEAD = "BEHIND_HEAD"
-INSUFFICIENT_CAPACITY = "INSUFFICIENT_CAPACITY"
-STRATEGY_DECLINED = "STRATEGY_DECLINED"
-RESERVED = "RESERVED"
-PREEMPTING = "PREEMPTING"
-NO_AGENT_AVAILABLE = "NO_AGENT_AVAILABLE"
+ARCHITECTURE_MISSING = SessionReason.ARCHITECTURE_MISSING
+FEATURE_MISSING = SessionReason.FEATURE_MISSING
+EXCEEDS_LARGEST_AGENT = SessionReason.EXCEEDS_LARGEST_AGENT
+EXCEEDS_CHOSEN_AGENTS = SessionReason.EXCEEDS_CHOSEN_AGENTS
+EXCEEDS_GROUP = SessionReason.EXCEEDS_GROUP
+BEHIND_HEAD = SessionReason.BEHIND_HEAD
+INSUFFICIENT_CAPACITY = SessionReason.INSUFFICIENT_CAPACITY
+STRATEGY_DECLINED = SessionReason.STRATEGY_DECLINED
+RESERVED = SessionReason.RESERVED
+PREEMPTING = SessionReason.PREEMPTING
+NO_AGENT_AVAILABLE = SessionReason.NO_AGENT_AVAILABLE
 # Name of the lane that counts kernels.
 KERNELS = "kernels"
 # A gang of a thousand equal kernels needs no thousand equal lines.

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from retinue.manager.reasons import SessionReason
 from retinue.manager.session.core.dependency_graph import dependents
 from retinue.manager.session.core.image_registries import images_of
 from retinue.manager.session.core.spec import MountSpec, SessionSpec, WebhookSpec, kernel_id, kernel_plans
@@ -19,7 +20,7 @@ from retinue.manager.store.database import Statement, Transaction
 from retinue.manager.webhooks.seal import seal
 from retinue.rpc.core.amounts import parse_amount
 
-QUEUED = "QUEUED"
+QUEUED = SessionReason.QUEUED
 _PORTION = 500
 # So few may hold the journal for as long as they are being made.
 _FEW = 20
@@ -226,7 +227,7 @@ async def terminate(tx: Transaction, session_id: uuid.UUID, *, by: str, force: b
     machine = taken.machines.get(session_id)
     if machine is None:
         return False
-    machine.terminate("TERMINATED_BY_USER", f"terminated by {by}")
+    machine.terminate(SessionReason.TERMINATED_BY_USER, f"terminated by {by}")
     changed = any(isinstance(move, SessionMoved) for move in machine.moves)
     if force and machine.session.state == "TERMINATING" and not taken.rows[session_id]["force"]:
         # Also shortens the grace of one that is ending already.

@@ -9,11 +9,12 @@ from typing import Any
 
 from sqlalchemy import text
 
+from retinue.manager.reasons import ConditionType
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.database import Transaction
 from retinue.manager.store.recordset import Row, fetched
 
-AGENT_LOST = "AGENT_LOST"
+AGENT_LOST = ConditionType.AGENT_LOST
 
 
 async def set_agent_lost(tx: Transaction, agent_id: str, *, lost: bool) -> None:

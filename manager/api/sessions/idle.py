@@ -8,9 +8,8 @@ import uuid
 
 from retinue.manager.api.sessions.idle_convert import check_messages
 from retinue.manager.api.visibility import find_session
-from retinue.manager.idle.controller import Policies, seen_in, warning_of
+from retinue.manager.idle.controller import Policies, seen_in
 from retinue.manager.idle.core import policy as idle
-from retinue.manager.idle.core.policy import Checker
 from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
@@ -62,5 +61,5 @@ async def extend_session(tx: Transaction, request: pb.ExtendSessionRequest) -> u
         raise errors.ExtensionRefused(str(error), f"session/{session_id}", error.most) from error
     _log.info("%s keeps session %s for %s s", current_principal().name, session_id, duration)
     await idle_store.extend(tx, session_id, until)
-    await conditions.set_texts(tx, {session_id: {warning_of(checker): "" for checker in Checker}})
+    await conditions.set_texts(tx, {session_id: dict.fromkeys(idle.WARNINGS.values(), "")})
     return session_id

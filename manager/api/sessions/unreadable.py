@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from retinue.manager.reasons import ConditionType
 from retinue.manager.server.etags import etag
 from retinue.manager.server.times import timestamp
 from retinue.manager.v1 import session_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
-UNREADABLE = "UNREADABLE"
+UNREADABLE = ConditionType.UNREADABLE
 _SPEC_TEXTS = ("name", "project", "resource_group", "architecture", "endpoint")
 _TIMES = ("create_time", "schedule_time", "start_time", "end_time")
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from retinue.manager.idle.core.utilization import Reading
+from retinue.manager.reasons import ConditionType, SessionReason
 from retinue.manager.session.core.states import SessionType
 
 
@@ -35,9 +36,15 @@ class Status(StrEnum):
 
 # Why a session ended, by checker.
 REASONS: Mapping[Checker, str] = {
-    Checker.INTERACTION: "IDLE_TIMEOUT",
-    Checker.UTILIZATION: "IDLE_UTILIZATION",
-    Checker.LIFETIME: "IDLE_LIFETIME",
+    Checker.INTERACTION: SessionReason.IDLE_TIMEOUT,
+    Checker.UTILIZATION: SessionReason.IDLE_UTILIZATION,
+    Checker.LIFETIME: SessionReason.IDLE_LIFETIME,
+}
+# The condition of a session that a checker has warned.
+WARNINGS: Mapping[Checker, ConditionType] = {
+    Checker.INTERACTION: ConditionType.INTERACTION_WARNING,
+    Checker.UTILIZATION: ConditionType.UTILIZATION_WARNING,
+    Checker.LIFETIME: ConditionType.LIFETIME_WARNING,
 }
 # The types of session that a checker looks at.
 LOOKS_AT: Mapping[Checker, frozenset[SessionType]] = {

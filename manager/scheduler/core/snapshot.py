@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from retinue.manager.reasons import SessionReason
 from retinue.manager.scheduler.core.cache import Limit, Mirror
 from retinue.manager.scheduler.core.pending_table import Row
 from retinue.manager.scheduling.columns import (
@@ -237,16 +238,18 @@ def held_back(row: Row, now: float, position: Mapping[str, int]) -> Explanation 
     if (policy := _held_by_policy(row, now)) is not None:
         return policy
     if row["clearing"]:
-        return Explanation(Tier.SYSTEM, "CLEARING", "what an earlier start left on its agents is being cleared away")
+        return Explanation(
+            Tier.SYSTEM, SessionReason.CLEARING, "what an earlier start left on its agents is being cleared away"
+        )
     if row["next_try"] > now:
         again = row["retries"] and not row["failed_starts"]
-        code, what = ("RETRY_BACKOFF", "try") if again else ("START_BACKOFF", "start")
+        code, what = (SessionReason.RETRY_BACKOFF, "try") if again else (SessionReason.START_BACKOFF, "start")
         why = f"its last {what} failed ({row['last_failure']}); it waits before the next try"
         return Explanation(Tier.SYSTEM, code, why)
     if row["agents_strict"] and not any(agent in position for agent in row["agents"]):
         named = ", ".join(row["agents"])
         return Explanation(
-            Tier.SYSTEM, "NO_AGENT_AVAILABLE", f"none of the agents that it must run on is here: {named}"
+            Tier.SYSTEM, SessionReason.NO_AGENT_AVAILABLE, f"none of the agents that it must run on is here: {named}"
         )
     return None
 
@@ -269,9 +272,11 @@ def _held_by_policy(row: Row, now: float) -> Explanation | None:
     if row["open_dependencies"]:
         names, number = list(row["waits_for"]), row["open_dependencies"]
         more = f" and {number - len(names)} more" if number > len(names) else ""
-        return Explanation(Tier.POLICY, "DEPENDENCY", f"it waits for the success of {', '.join(names)}{more}")
+        return Explanation(
+            Tier.POLICY, SessionReason.DEPENDENCY, f"it waits for the success of {', '.join(names)}{more}"
+        )
     if row["earliest_start_time"] > now:
-        return Explanation(Tier.POLICY, "START_TIME", "its start time has not come")
+        return Explanation(Tier.POLICY, SessionReason.START_TIME, "its start time has not come")
     return None
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from retinue.manager.reasons import SessionReason
+
 # Exit code of a kernel whose script failed: the command was not started. What the script itself exited with is in the output.
 FAILED_EXIT_CODE = 213
-REASON = "BOOTSTRAP_FAILED"
+REASON = SessionReason.BOOTSTRAP_FAILED
 _VARIABLE = "RETINUE_BOOTSTRAP_SCRIPT"
 
 _RUN = f"""\

@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from retinue.manager.reasons import AttemptReason, SessionReason
+
 # No other try and no other agent changes these.
-PERMANENT_REASONS = frozenset({"IMAGE_NOT_FOUND", "IMAGE_DENIED", "IMAGE_INVALID", "IMAGE_NEEDS_MORE"})
-MOVED = "IMAGE_MOVED"
+PERMANENT_REASONS = frozenset(
+    {
+        AttemptReason.IMAGE_NOT_FOUND,
+        AttemptReason.IMAGE_DENIED,
+        AttemptReason.IMAGE_INVALID,
+        AttemptReason.IMAGE_NEEDS_MORE,
+    }
+)
+MOVED = SessionReason.IMAGE_MOVED
 
 
 @dataclass(frozen=True, slots=True)

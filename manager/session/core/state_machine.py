@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
+from retinue.manager.reasons import AttemptReason, SessionReason
 from retinue.manager.session.core import bootstrap
 from retinue.manager.session.core.images import MOVED, PERMANENT_REASONS, SeenImage
 from retinue.manager.session.core.spec import RetryPolicy
@@ -32,7 +33,7 @@ from retinue.manager.session.core.states import (
 # A session whose placement failed this often ends instead of waiting for another.
 MAX_FAILED_STARTS = 5
 # A directory of a node cannot be given to a kernel: the next try would fail as well.
-MOUNT_REFUSED = "MOUNT_REFUSED"
+MOUNT_REFUSED = AttemptReason.MOUNT_REFUSED
 
 
 class IllegalMoveError(Exception):
@@ -164,11 +165,11 @@ class SessionMachine:
     def give_up_waiting(self) -> None:
         """Cancels a session that has waited for a place as long as its group lets sessions wait; one that has a place by now goes on."""
         if self.session.state is SessionState.PENDING:
-            self._cancel("PENDING_TIMEOUT", "it waited for a place as long as its resource group allows")
+            self._cancel(SessionReason.PENDING_TIMEOUT, "it waited for a place as long as its resource group allows")
 
     def exceed_time_limit(self) -> None:
         """Ends a running session whose time is over; a batch session has failed."""
-        self.end_by_policy("TIME_LIMIT_EXCEEDED", "it ran as long as its time limit allows")
+        self.end_by_policy(SessionReason.TIME_LIMIT_EXCEEDED, "it ran as long as its time limit allows")
 
     def end_by_policy(self, reason: str, message: str) -> None:
         """Ends a running session that may run no longer; a batch session has failed."""
@@ -188,15 +189,15 @@ class SessionMachine:
             return
         message = f"made way for session {winner}, which has a higher priority"
         if not requeue or any(kernel.state in ENDED_KERNEL_STATES for kernel in session.kernels):
-            self.terminate("PREEMPTED", message)
+            self.terminate(SessionReason.PREEMPTED, message)
             return
         for kernel in session.kernels:
             if not kernel.attempt_ended:
                 kernel.goal = Goal.STOPPED
             kernel.exit_code = None
-            self._move_kernel(kernel, KernelState.PENDING, "PREEMPTED")
+            self._move_kernel(kernel, KernelState.PENDING, SessionReason.PREEMPTED)
         session.exit_code = None
-        self._move_session(SessionState.PENDING, "PREEMPTED", message)
+        self._move_session(SessionState.PENDING, SessionReason.PREEMPTED, message)
 
     def roll_back(self, reason: str, message: str = "", *, failed_agent: str | None = None) -> None:
         """Takes a placed session back to PENDING as a whole, or ends it when that has happened too often."""
@@ -229,7 +230,7 @@ class SessionMachine:
         revoked; else the attempt is kept for the agent's return, unless it is to be stopped.
         """
         session = self.session
-        reason, what = ("AGENT_REVOKED", "revoked") if revoked else ("AGENT_LOST", "lost")
+        reason, what = (SessionReason.AGENT_REVOKED, "revoked") if revoked else (SessionReason.AGENT_LOST, "lost")
         self.roll_back(reason, f"agent {agent_id} was {what}", failed_agent=agent_id)
         kernel = next((kernel for kernel in session.kernels if kernel.id == kernel_id), None)
         if kernel is None or kernel.epoch != epoch:
@@ -277,7 +278,11 @@ class SessionMachine:
     def _attempt_ended(self, kernel: Kernel, observation: Observation) -> None:
         session = self.session
         kernel.attempt_ended = True
-        if observation.reason == "STOPPED" and kernel.goal is not Goal.STOPPED and session.retry is not None:
+        if (
+            observation.reason == AttemptReason.STOPPED
+            and kernel.goal is not Goal.STOPPED
+            and session.retry is not None
+        ):
             # Nobody here asked for that: its agent was cut off, and stopped what may be run elsewhere.
             observation = Observation(observation.state, None, "FENCED", "its agent was cut off, and stopped it")
         if kernel.state in ENDED_KERNEL_STATES or kernel.state is KernelState.PENDING:
@@ -285,7 +290,9 @@ class SessionMachine:
         if session.state in STARTING_SESSION_STATES and observation.exit_code is None:
             if observation.reason in PERMANENT_REASONS | {MOUNT_REFUSED}:
                 session.failed_starts = MAX_FAILED_STARTS
-            self.roll_back(observation.reason or "START_FAILED", observation.message, failed_agent=kernel.agent_id)
+            self.roll_back(
+                observation.reason or AttemptReason.START_FAILED, observation.message, failed_agent=kernel.agent_id
+            )
             return
         kernel.exit_code = observation.exit_code
         if kernel.state in STARTING_KERNEL_STATES:
@@ -336,18 +343,18 @@ class SessionMachine:
         if first is not None and (first is main or main not in over) and self._may_retry():
             lost = any(kernel.exit_code is None for kernel in failed)
             if lost or (session.retry is not None and session.retry.on_failure):
-                reason = self._bootstrap_failed(first) or (first.reason if lost else "COMMAND_FAILED")
+                reason = self._bootstrap_failed(first) or (first.reason if lost else SessionReason.COMMAND_FAILED)
                 self._run_again(reason, f"{first.hostname} {_how_it_ended(first)}")
                 return
         if main in over:
             if session.type is SessionType.BATCH:
                 session.result = Result.SUCCESS if main.exit_code == 0 else Result.FAILURE
-            reason = main.reason if main.reason not in ("", "EXITED") else "COMMAND_ENDED"
+            reason = main.reason if main.reason not in ("", AttemptReason.EXITED) else SessionReason.COMMAND_ENDED
             self._stop(self._bootstrap_failed(main) or reason, f"{main.hostname} {_how_it_ended(main)}")
         elif failed:
             if session.type is SessionType.BATCH:
                 session.result = Result.FAILURE
-            reason = self._bootstrap_failed(failed[0]) or "KERNEL_FAILED"
+            reason = self._bootstrap_failed(failed[0]) or SessionReason.KERNEL_FAILED
             self._stop(reason, f"{failed[0].hostname} {_how_it_ended(failed[0])}")
 
     def _bootstrap_failed(self, kernel: Kernel) -> str:

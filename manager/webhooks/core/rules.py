@@ -14,8 +14,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from retinue.manager.reasons import ConditionType
+
 EVENTS = ("CREATED", "SCHEDULED", "RUNNING", "PENDING", "TERMINATING", "TERMINATED", "CANCELLED", "SUCCEEDED", "FAILED")
 IDLE_WARNING = "IDLE_WARNING"
+_IDLE_WARNINGS = frozenset(
+    {ConditionType.INTERACTION_WARNING, ConditionType.UTILIZATION_WARNING, ConditionType.LIFETIME_WARNING}
+)
 ENDS = ("TERMINATED", "CANCELLED")
 # Tries in all, and pauses between them: some 12 hours.
 MAX_TRIES = 24
@@ -93,7 +98,7 @@ def events_of(kind: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _warnings(payload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Warnings of the end that are new with an entry of the journal; it has all conditions of the session."""
-    new = [name for name in payload.get("new", ()) if name.endswith("_WARNING")]
+    new = [name for name in payload.get("new", ()) if name in _IDLE_WARNINGS]
     return [condition for condition in payload.get("conditions", ()) if condition["type"] in new]
 
 

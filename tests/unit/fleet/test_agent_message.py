@@ -181,6 +181,27 @@ def test_a_welcome_that_no_sound_agent_sends_is_rejected(change: dict[str, Any],
     check(parsed)
 
 
+def test_unknown_reasons_become_other_and_begin_the_message() -> None:
+    status = pb.AttemptStatus(attempt_id=f"{SESSION}.1", reason="OF_A_LATER_VERSION", message="it ended")
+    conditions = pb.NodeConditions(
+        conditions=[
+            pb.NodeCondition(type=pb.NODE_CONDITION_TYPE_UNKILLABLE, reason="VM", message="a machine"),
+            pb.NodeCondition(type=pb.NODE_CONDITION_TYPE_UNKILLABLE, reason="DOCKER", message="a container"),
+            pb.NodeCondition(type=pb.NODE_CONDITION_TYPE_DISK_FULL, message="full"),
+        ]
+    )
+    welcome = parse(
+        AGENT, pb.SyncResponse(welcome=pb.Welcome(agent_id=AGENT, attempts=[status], node_conditions=conditions))
+    )
+    assert isinstance(welcome, NodeFacts)
+    assert [(one.reason, one.message) for one in welcome.attempts] == [("OTHER", "OF_A_LATER_VERSION: it ended")]
+    assert [(one.reason, one.message) for one in welcome.conditions] == [
+        ("OTHER", "VM: a machine"),
+        ("DOCKER", "a container"),
+        ("", "full"),
+    ]
+
+
 def test_what_is_only_shown_is_cleaned() -> None:
     status = pb.AttemptStatus(
         attempt_id=f"{SESSION}.1",
@@ -195,6 +216,6 @@ def test_what_is_only_shown_is_cleaned() -> None:
     report = parse(AGENT, pb.SyncResponse(report=pb.Report(sequence=1, attempts=[status, strange])))
     assert isinstance(report, NodeReport)
     (attempt,) = report.attempts
-    assert (attempt.state, attempt.reason, attempt.log_size) == ("", "A B", 0)
-    assert attempt.message == "é" * 512
+    assert (attempt.state, attempt.reason, attempt.log_size) == ("", "OTHER", 0)
+    assert attempt.message == "A B: " + "é" * 509
     check(report)
