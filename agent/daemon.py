@@ -227,7 +227,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
                 group.create_task(announcer.renew_always(), name="renew"),
                 group.create_task(networks.guard.watch(), name="guard"),
                 group.create_task(workspaces.keep_swept(), name="workspaces"),
-                group.create_task(fence.keep_watched(), name="warden"),
+                group.create_task(fence.keep_watched(), name="watchdog"),
                 group.create_task(fence.keep_written(), name="fence"),
                 group.create_task(disk.watch(), name="disk"),
                 group.create_task(report_damage(damaged, conditions), name="damaged files"),

@@ -1,6 +1,6 @@
 """The public Python client library, beside the `retinue` command line that is built on it."""
 
-from retinue.client.backoff import Patience
+from retinue.client.backoff import RetryBudget
 from retinue.client.client import Client
 from retinue.client.errors import (
     Aborted,
@@ -45,10 +45,10 @@ __all__ = [
     "LogChunk",
     "NotFound",
     "OutOfRange",
-    "Patience",
     "PermissionDenied",
     "ResourceExhausted",
     "RetinueError",
+    "RetryBudget",
     "ServerFault",
     "Session",
     "SessionEnded",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.calls import call
 from retinue.client.pages import paged
 from retinue.manager.v1 import account_service_pb2 as pb
@@ -47,7 +47,7 @@ class Projects:
 
     async def set_member(self, project: str, user: str, role: str = "member") -> pb.User:
         """Makes a user `member` or `admin` of a project."""
-        value = words.number(words.PROJECT_ROLE, role)
+        value = enum_names.number(enum_names.PROJECT_ROLE, role)
         request = pb.SetMembershipRequest(user=user, project=project, role=pb.ProjectRole.ValueType(value))
         return (await call(self._stub.SetMembership, request)).user
 
@@ -74,9 +74,9 @@ class Users:
         self, name: str, *, role: str = "user", projects: Mapping[str, str] | None = None, request_id: str = ""
     ) -> pb.User:
         """Makes a user, with a role (`user` or `admin`) and, by project, the role there (`member` or `admin`)."""
-        user = pb.User(name=name, role=pb.UserRole.ValueType(words.number(words.USER_ROLE, role)))
+        user = pb.User(name=name, role=pb.UserRole.ValueType(enum_names.number(enum_names.USER_ROLE, role)))
         for project, project_role in (projects or {}).items():
-            value = words.number(words.PROJECT_ROLE, project_role)
+            value = enum_names.number(enum_names.PROJECT_ROLE, project_role)
             user.memberships.add(project=project, role=pb.ProjectRole.ValueType(value))
         request = pb.CreateUserRequest(user=user, request_id=request_id or str(uuid.uuid4()))
         return (await call(self._stub.CreateUser, request)).user

@@ -6,8 +6,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from retinue.client.bidi_stream import BidiStream
 from retinue.client.errors import REQUEST_ID_KEY
-from retinue.client.exchange import Exchange
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import terminal_pb2
 
@@ -51,7 +51,7 @@ class Attachment:
         """Asks for the command to be started."""
         identity = str(uuid.uuid4())
         call = self._stub.Attach(metadata=((REQUEST_ID_KEY, identity),))
-        self._exchange = Exchange[pb.AttachRequest, pb.AttachResponse](call, identity)
+        self._exchange = BidiStream[pb.AttachRequest, pb.AttachResponse](call, identity)
         await self._exchange.send(pb.AttachRequest(start=self._start))
         return self
 

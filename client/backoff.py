@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryBudget:
     """Seconds: the first wait is up to `first`, waits double up to `longest`, and without any progress for `total` it
     is over.
     """
@@ -21,7 +21,7 @@ class Patience:
 class Backoff:
     """Waits between tries of one piece of work; times are seconds of any one monotonic clock, passed in."""
 
-    patience: Patience = field(default_factory=Patience)
+    retry_budget: RetryBudget = field(default_factory=RetryBudget)
     random: random.Random = field(default_factory=random.Random)
     _tries: int = 0
     _since: float | None = None
@@ -32,15 +32,15 @@ class Backoff:
         self._since = None
 
     def next_wait(self, now: float, at_least: float | None = None) -> float | None:
-        """Seconds to wait before the next try after a failure at `now`; None when patience is used up.
+        """Seconds to wait before the next try after a failure at `now`; None when retry_budget is used up.
 
         `at_least` is what the server asked for. Full jitter:
         https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
         """
         if self._since is None:
             self._since = now
-        if now - self._since >= self.patience.total:
+        if now - self._since >= self.retry_budget.total:
             return None
-        ceiling = min(self.patience.longest, self.patience.first * 2.0**self._tries)
+        ceiling = min(self.retry_budget.longest, self.retry_budget.first * 2.0**self._tries)
         self._tries = min(self._tries + 1, 32)
         return max(self.random.uniform(0.0, ceiling), at_least or 0.0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from retinue.client.backoff import Backoff, Patience
+from retinue.client.backoff import Backoff, RetryBudget
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
 
 if TYPE_CHECKING:
@@ -52,15 +52,15 @@ async def resumed(
     request: Callable[[], _Request],
     *,
     endless: bool,
-    patience: Patience,
+    retry_budget: RetryBudget,
 ) -> AsyncGenerator[_Response, None]:
     """The responses of a stream that is opened again whenever it breaks.
 
     `request` is asked each time for what is still wanted, after everything yielded so far was taken in. An `endless`
     stream is also opened again when the server ends it. Raises CallError: at once when trying again is of no use, else
-    when patience is used up.
+    when retry_budget is used up.
     """
-    backoff = Backoff(patience)
+    backoff = Backoff(retry_budget)
     while True:
         identity = str(uuid.uuid4())
         stream = method(request(), metadata=((REQUEST_ID_KEY, identity),))

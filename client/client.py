@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
-    from retinue.client.backoff import Patience
+    from retinue.client.backoff import RetryBudget
 
 
 class Client:
@@ -32,10 +32,10 @@ class Client:
         await session.wait_ended()
     """
 
-    def __init__(self, channel: grpc.aio.Channel, *, patience: Patience | None = None) -> None:
-        """Takes over an open channel; `patience` bounds how long broken streams are tried again."""
+    def __init__(self, channel: grpc.aio.Channel, *, retry_budget: RetryBudget | None = None) -> None:
+        """Takes over an open channel; `retry_budget` bounds how long broken streams are tried again."""
         self._channel = channel
-        self.sessions = Sessions(channel, patience)
+        self.sessions = Sessions(channel, retry_budget)
         self.templates = Templates(channel)
         self.agents = Agents(channel)
         self.resource_groups = ResourceGroups(channel)
@@ -52,7 +52,7 @@ class Client:
         *,
         token: str | None = None,
         ca: str | bytes | os.PathLike[str] | None = None,
-        patience: Patience | None = None,
+        retry_budget: RetryBudget | None = None,
     ) -> Self:
         """A client of the manager at `HOST:PORT`; the connection is made by the first call, inside a running event
         loop.
@@ -60,13 +60,13 @@ class Client:
         `ca` is the CA that signed the manager's certificate: PEM, or the path of a PEM file; None trusts the machine's
         usual CAs. Raises UsageError.
         """
-        return cls(open_channel(endpoint, token, read_ca(ca)), patience=patience)
+        return cls(open_channel(endpoint, token, read_ca(ca)), retry_budget=retry_budget)
 
     @classmethod
-    def from_settings(cls, settings: Settings | None = None, *, patience: Patience | None = None) -> Self:
+    def from_settings(cls, settings: Settings | None = None, *, retry_budget: RetryBudget | None = None) -> Self:
         """A client by settings; by default those of the environment and of the current context. Raises UsageError."""
         settings = settings or resolve(os.environ)
-        return cls.connect(settings.endpoint, token=settings.token, ca=settings.ca, patience=patience)
+        return cls.connect(settings.endpoint, token=settings.token, ca=settings.ca, retry_budget=retry_budget)
 
     async def close(self) -> None:
         """Closes the connection; what is under way is cancelled."""

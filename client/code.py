@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 import grpc
 import grpc.aio
 
+from retinue.client.bidi_stream import BidiStream
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable
-from retinue.client.exchange import Exchange
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import code_pb2
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from retinue.manager.v1 import kernel_service_pb2_grpc
 
-MOST_UNREAD = 256
+MAX_UNREAD = 256
 """Events of one run that wait for whoever reads them; then the stream waits."""
 
 
@@ -70,7 +70,7 @@ class Code:
     async def __aenter__(self) -> Self:
         """Opens the stream, and returns when it takes runs."""
         call = self._stub.ExecuteCode(metadata=((REQUEST_ID_KEY, self._identity),))
-        self._exchange = Exchange[pb.ExecuteCodeRequest, pb.ExecuteCodeResponse](call, self._identity)
+        self._exchange = BidiStream[pb.ExecuteCodeRequest, pb.ExecuteCodeResponse](call, self._identity)
         try:
             await self._send(pb.ExecuteCodeRequest(open=self._open))
             await self._exchange.receive()
@@ -147,7 +147,7 @@ class Code:
 
     async def _follow(self, request: pb.ExecuteCodeRequest) -> AsyncGenerator[code_pb2.CodeEvent, None]:
         run_id = request.run.run_id if request.HasField("run") else request.resume.run_id
-        events = self._runs[run_id] = asyncio.Queue(MOST_UNREAD)
+        events = self._runs[run_id] = asyncio.Queue(MAX_UNREAD)
         try:
             await self._send(request)
             while True:

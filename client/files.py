@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
-from retinue.client.backoff import Backoff, Patience
+from retinue.client.backoff import Backoff, RetryBudget
+from retinue.client.bidi_stream import BidiStream
 from retinue.client.calls import resumed
 from retinue.client.errors import REQUEST_ID_KEY, CallError, Unavailable, from_rpc
-from retinue.client.exchange import Exchange
 from retinue.client.local_files import Arriving, Copied, Progress, Upload, check_room, found, local_places, pieces
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import file_pb2
@@ -41,17 +41,17 @@ class Files:
         stub: kernel_service_pb2_grpc.KernelServiceAsyncStub,
         session: str,
         hostname: str,
-        patience: Patience,
+        retry_budget: RetryBudget,
     ) -> None:
         """`hostname` may be empty, for `main1`."""
         self._stub = stub
         self._session = session
         self._hostname = hostname
-        self._patience = patience
+        self._retry_budget = retry_budget
 
     async def list(self, path: str = "", *, recursive: bool = False) -> Sequence[file_pb2.FileEntry]:
         """What is in a directory of the work directory, by path; of anything else its own entry. Raises CallError."""
-        backoff = Backoff(self._patience)
+        backoff = Backoff(self._retry_budget)
         request = pb.ListFilesRequest(session=self._session, hostname=self._hostname, path=path, recursive=recursive)
         while True:
             entries: list[file_pb2.FileEntry] = []
@@ -78,7 +78,7 @@ class Files:
         """
         uploads, skipped, missing = await asyncio.to_thread(found, Path(source), path, recursive=recursive)
         left = deque(uploads)
-        backoff = Backoff(self._patience)
+        backoff = Backoff(self._retry_budget)
         while left:
             try:
                 async with aclosing(self._sent(tuple(left), progress, backoff)) as stored:
@@ -95,7 +95,7 @@ class Files:
         """Sends all of these in one call; yields once for each that is stored."""
         identity = str(uuid.uuid4())
         call = self._stub.UploadFiles(metadata=((REQUEST_ID_KEY, identity),))
-        exchange = Exchange[pb.UploadFilesRequest, pb.UploadFilesResponse](call, identity)
+        exchange = BidiStream[pb.UploadFilesRequest, pb.UploadFilesResponse](call, identity)
         ready: asyncio.Queue[int] = asyncio.Queue()
         writing = asyncio.create_task(self._write(exchange, uploads, ready, progress))
         try:
@@ -116,7 +116,7 @@ class Files:
 
     async def _write(
         self,
-        exchange: Exchange[pb.UploadFilesRequest, pb.UploadFilesResponse],
+        exchange: BidiStream[pb.UploadFilesRequest, pb.UploadFilesResponse],
         uploads: Sequence[Upload],
         ready: asyncio.Queue[int],
         progress: Progress | None,
@@ -170,7 +170,7 @@ class Files:
         def request() -> pb.DownloadFilesRequest:
             return pb.DownloadFilesRequest(session=self._session, hostname=self._hostname, files=arriving.wanted(paths))
 
-        responses = resumed(self._stub.DownloadFiles, request, endless=False, patience=self._patience)
+        responses = resumed(self._stub.DownloadFiles, request, endless=False, retry_budget=self._retry_budget)
         async with aclosing(responses):
             async for response in responses:
                 await asyncio.to_thread(arriving.take, response)
@@ -180,7 +180,7 @@ class Files:
 
 
 async def _write_file(
-    exchange: Exchange[pb.UploadFilesRequest, pb.UploadFilesResponse],
+    exchange: BidiStream[pb.UploadFilesRequest, pb.UploadFilesResponse],
     upload: Upload,
     ready: asyncio.Queue[int],
     progress: Progress | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.calls import call
 from retinue.client.pages import paged
 from retinue.manager.v1 import account_service_pb2 as pb
@@ -32,7 +32,7 @@ class IdleOverrides:
 
         Without both, there is none any more.
         """
-        checkers = [idle_pb2.IdleChecker.ValueType(words.number(words.IDLE_CHECKER, name)) for name in exempt]
+        checkers = [idle_pb2.IdleChecker.ValueType(enum_names.number(enum_names.IDLE_CHECKER, name)) for name in exempt]
         override = idle_pb2.IdleOverride(user=user, policy=policy, exempt=checkers, etag=etag)
         return (await call(self._stub.SetIdleOverride, pb.SetIdleOverrideRequest(override=override))).override
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import AsyncGenerator
 
-    from retinue.client.backoff import Patience
+    from retinue.client.backoff import RetryBudget
     from retinue.manager.v1 import kernel_service_pb2_grpc
 
 
@@ -39,7 +39,7 @@ async def stream_logs(  # the fields of the request
     since: dt.datetime | None = None,
     tail: int = 0,
     epoch: int = 0,
-    patience: Patience,
+    retry_budget: RetryBudget,
 ) -> AsyncGenerator[LogChunk, None]:
     """Output from `offset` on, every byte exactly once; of `hostname` (empty: `main1`) or of all kernels, interleaved.
 
@@ -62,7 +62,7 @@ async def stream_logs(  # the fields of the request
             made.tail_lines = tail
         return made
 
-    async with aclosing(resumed(stub.StreamLogs, request, endless=False, patience=patience)) as responses:
+    async with aclosing(resumed(stub.StreamLogs, request, endless=False, retry_budget=retry_budget)) as responses:
         async for response in responses:
             # Where a span by time or by lines begins, the server says.
             first = response.offset if since is not None or tail else 0 if all_kernels else offset

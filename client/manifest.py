@@ -8,7 +8,7 @@ import yaml
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import session_pb2, template_service_pb2
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 8 * 1024 * 1024
 # Aliases of YAML make much of little.
-_MOST_VALUES = 1_000_000
+_MAX_VALUES = 1_000_000
 _DEEPEST = 32
 _MASK = "retinue.manager.v1.TemplateReference.override_mask"
 _Path: TypeAlias = tuple[str, ...] | None
@@ -193,7 +193,7 @@ class _Reader:
 
     def _count(self, node: Any, depth: int) -> None:
         self._values += 1
-        if self._values > _MOST_VALUES or depth > _DEEPEST:
+        if self._values > _MAX_VALUES or depth > _DEEPEST:
             raise self._error(node, "there is too much in it")
 
     def _single(self, node: Any, field: FieldDescriptor, depth: int, path: _Path) -> Any:
@@ -210,7 +210,7 @@ class _Reader:
             raise self._error(node, f"{field.name} must be true or false")
         if field.enum_type is not None and not node.value.isdecimal():
             try:
-                return words.number(field.enum_type, node.value)
+                return enum_names.number(field.enum_type, node.value)
             except UsageError as error:
                 raise self._error(node, f"{field.name}: {error}") from error
         # As written: an amount or an argument that looks like a number is text all the same.

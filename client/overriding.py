@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import session_pb2
 
@@ -87,7 +87,7 @@ def remove_field(spec: session_pb2.SessionSpec, path: str) -> None:
 
 def _scalar(path: str, field: FieldDescriptor, text: str) -> Any:
     if field.enum_type is not None:
-        return words.number(field.enum_type, text)
+        return enum_names.number(field.enum_type, text)
     if field.type == FieldDescriptor.TYPE_BOOL:
         if text.lower() not in _TRUTH:
             raise UsageError(f"{path} is true or false, not {text!r}")

@@ -8,8 +8,8 @@ import socket
 import uuid
 from typing import TYPE_CHECKING, Self
 
+from retinue.client.bidi_stream import BidiStream
 from retinue.client.errors import REQUEST_ID_KEY, CallError
-from retinue.client.exchange import Exchange
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.types.v1 import port_pb2
 
@@ -50,7 +50,7 @@ class PortConnection:
         """Connects; `port` is the number then."""
         identity = str(uuid.uuid4())
         call = self._stub.OpenPort(metadata=((REQUEST_ID_KEY, identity),))
-        self._exchange = Exchange[pb.OpenPortRequest, pb.OpenPortResponse](call, identity)
+        self._exchange = BidiStream[pb.OpenPortRequest, pb.OpenPortResponse](call, identity)
         try:
             await self._exchange.send(pb.OpenPortRequest(start=self._start))
             opened = (await self._exchange.receive()).opened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.calls import call
 from retinue.client.pages import paged
 from retinue.manager.v1 import account_service_pb2 as pb
@@ -61,4 +61,4 @@ class Quotas:
 
 
 def _kind(text: str) -> pb.QuotaKind.ValueType:
-    return pb.QuotaKind.ValueType(words.number(words.QUOTA_KIND, text))
+    return pb.QuotaKind.ValueType(enum_names.number(enum_names.QUOTA_KIND, text))

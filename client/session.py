@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.errors import SessionEnded, WaitTimeout
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ class Session:
     @property
     def state(self) -> str:
         """Its state as a word, for instance `RUNNING`."""
-        return words.state_of(self.view)
+        return enum_names.state_of(self.view)
 
     @property
     def result(self) -> str:
         """`UNDEFINED`, `SUCCESS` or `FAILURE`."""
-        return words.word(words.SESSION_RESULT, self.view.result)
+        return enum_names.name_of(enum_names.SESSION_RESULT, self.view.result)
 
     @property
     def exit_code(self) -> int | None:
@@ -70,7 +70,7 @@ class Session:
     @property
     def is_ended(self) -> bool:
         """Whether it is over."""
-        return words.is_ended(self.view)
+        return enum_names.is_ended(self.view)
 
     async def refresh(self) -> Session:
         """Asks the server how it is now."""
@@ -95,7 +95,10 @@ class Session:
 
         Raises SessionEnded when it is over without that, and WaitTimeout after `timeout` seconds.
         """
-        wanted = {words.word(words.SESSION_STATE, words.number(words.SESSION_STATE, state)) for state in states}
+        wanted = {
+            enum_names.name_of(enum_names.SESSION_STATE, enum_names.number(enum_names.SESSION_STATE, state))
+            for state in states
+        }
         try:
             async with asyncio.timeout(timeout), aclosing(self.progress()) as steps:
                 async for step in steps:

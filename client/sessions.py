@@ -7,9 +7,9 @@ import uuid
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Unpack
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.attachment import Attachment, attach_start
-from retinue.client.backoff import Patience
+from retinue.client.backoff import RetryBudget
 from retinue.client.calls import call, resumed
 from retinue.client.code import Code
 from retinue.client.errors import OutOfRange
@@ -47,8 +47,8 @@ _READ_AGAIN = frozenset({"REVISION_COMPACTED", "REVISION_LOST"})
 class Sessions:
     """The sessions that the caller may read. All methods raise CallError."""
 
-    def __init__(self, channel: grpc.aio.Channel, patience: Patience | None = None) -> None:
-        """`patience` bounds how long streams are tried again."""
+    def __init__(self, channel: grpc.aio.Channel, retry_budget: RetryBudget | None = None) -> None:
+        """`retry_budget` bounds how long streams are tried again."""
         self._stub: session_service_pb2_grpc.SessionServiceAsyncStub = session_service_pb2_grpc.SessionServiceStub(
             channel
         )
@@ -56,7 +56,7 @@ class Sessions:
             channel
         )
         self._apps: app_service_pb2_grpc.AppServiceAsyncStub = app_service_pb2_grpc.AppServiceStub(channel)
-        self._patience = patience or Patience()
+        self._retry_budget = retry_budget or RetryBudget()
         self._own_streams = 0
         self._shared = SharedWatch(lambda after, incarnation: self.watch(after_revision=after, incarnation=incarnation))
 
@@ -175,7 +175,7 @@ class Sessions:
             session_id=session_id,
             until_ended=until_ended,
             filter=filter,
-            patience=self._patience,
+            retry_budget=self._retry_budget,
         )
 
     def logs(
@@ -205,7 +205,7 @@ class Sessions:
             since=since,
             tail=tail,
             epoch=epoch,
-            patience=self._patience,
+            retry_budget=self._retry_budget,
         )
 
     async def stats(
@@ -214,7 +214,9 @@ class Sessions:
         """What kernels that run use, of one session until it is over, or of all that the caller may read; every `interval` seconds."""
         request = kernel_service_pb2.StreamStatsRequest(session=session, hostname=hostname)
         request.interval.FromNanoseconds(round(interval * 1e9))
-        responses = resumed(self._kernels.StreamStats, lambda: request, endless=not session, patience=self._patience)
+        responses = resumed(
+            self._kernels.StreamStats, lambda: request, endless=not session, retry_budget=self._retry_budget
+        )
         async with aclosing(responses):
             async for response in responses:
                 yield response
@@ -260,7 +262,7 @@ class Sessions:
 
     def files(self, session: str, hostname: str = "") -> Files:
         """The files in the work directory of a running kernel (default `main1`)."""
-        return Files(self._kernels, session, hostname, self._patience)
+        return Files(self._kernels, session, hostname, self._retry_budget)
 
     async def start_app(
         self, session: str, app: str, arguments: Sequence[str] = (), *, environment: Mapping[str, str] | None = None
@@ -296,17 +298,17 @@ class Sessions:
                     async for event in events:
                         view, revision = fold(view, event) or view, event.revision
                         yield view, revision
-                        if words.is_ended(view):
+                        if enum_names.is_ended(view):
                             return
             except OutOfRange as error:
                 if error.reason not in _READ_AGAIN:
                     raise
             # Compacted, or over before what was last seen: what counts is how it is now.
-            await asyncio.sleep(self._patience.first)
+            await asyncio.sleep(self._retry_budget.first)
             fresh = await self.get(view.id)
             view, revision, session.incarnation = fresh.view, fresh.revision, fresh.incarnation
             yield view, revision
-            if words.is_ended(view):
+            if enum_names.is_ended(view):
                 return
 
     async def _events(

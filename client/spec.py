@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.errors import UsageError
 from retinue.manager.v1 import session_pb2
 from retinue.types.v1 import port_pb2
@@ -117,16 +117,16 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
     _refer(spec, template, options.get("template_version", 0))
     spec.type = _session_type(options.get("type", ""), optional=bool(template))
     if mode := options.get("cluster_mode"):
-        spec.cluster_mode = session_pb2.ClusterMode.ValueType(words.number(words.CLUSTER_MODE, mode))
+        spec.cluster_mode = session_pb2.ClusterMode.ValueType(enum_names.number(enum_names.CLUSTER_MODE, mode))
     if (priority := options.get("priority")) is not None:
         spec.priority = priority
     if (grace := options.get("termination_grace")) is not None:
         spec.termination_grace.FromNanoseconds(round(grace * 1e9))
     if choice := options.get("agent_choice"):
-        spec.agent_choice = session_pb2.AgentChoice.ValueType(words.number(words.AGENT_CHOICE, choice))
+        spec.agent_choice = session_pb2.AgentChoice.ValueType(enum_names.number(enum_names.AGENT_CHOICE, choice))
     if placement := options.get("replica_placement"):
         spec.replica_placement = session_pb2.ReplicaPlacement.ValueType(
-            words.number(words.REPLICA_PLACEMENT, placement)
+            enum_names.number(enum_names.REPLICA_PLACEMENT, placement)
         )
     if (limit := options.get("time_limit")) is not None:
         spec.time_limit.FromNanoseconds(round(limit * 1e9))
@@ -143,7 +143,7 @@ def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
 def _session_type(text: str, *, optional: bool) -> session_pb2.SessionType.ValueType:
     if optional and not text:
         return session_pb2.SESSION_TYPE_UNSPECIFIED
-    return session_pb2.SessionType.ValueType(words.number(words.SESSION_TYPE, text))
+    return session_pb2.SessionType.ValueType(enum_names.number(enum_names.SESSION_TYPE, text))
 
 
 def _refer(spec: session_pb2.SessionSpec, template: str, version: int) -> None:

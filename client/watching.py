@@ -11,7 +11,7 @@ from retinue.manager.v1 import session_service_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from retinue.client.backoff import Patience
+    from retinue.client.backoff import RetryBudget
     from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 
 
@@ -23,7 +23,7 @@ async def watch(
     session_id: str,
     until_ended: bool,
     filter: str,  # noqa: A002  # as in the contract
-    patience: Patience,
+    retry_budget: RetryBudget,
 ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
     """Events after `after_revision` (None: from now on), in order of revision, each exactly once.
 
@@ -42,7 +42,9 @@ async def watch(
             filter=filter,
         )
 
-    async with aclosing(resumed(stub.WatchSessions, request, endless=not until_ended, patience=patience)) as responses:
+    async with aclosing(
+        resumed(stub.WatchSessions, request, endless=not until_ended, retry_budget=retry_budget)
+    ) as responses:
         async for response in responses:
             incarnation = response.incarnation
             for event in response.events:

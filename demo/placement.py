@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.devtools import leftovers, nodes
 from retinue.manager.v1 import session_pb2
 
@@ -65,7 +65,7 @@ async def _waiting(stage: Stage, client: Client) -> Session:
                 break
     answer = await session.explain()
     stage.check(session.state == "PENDING", f"single-node, 12 CPU together, and no node has as many: {session.state}")
-    tier = words.word(words.REASON_TIER, answer.tier).lower()
+    tier = enum_names.name_of(enum_names.REASON_TIER, answer.tier).lower()
     stage.check(answer.reason and answer.message, f"its reason: {answer.reason} ({tier}): {answer.message}")
     return session
 

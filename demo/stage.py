@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command.progress import open_progress, outcome
 from retinue.client.command.text import safe
 from retinue.manager.v1 import session_pb2
@@ -55,7 +55,7 @@ class Stage:
                         break
         finally:
             progress.close()
-        if until_running and words.is_ended(session.view):
+        if until_running and enum_names.is_ended(session.view):
             raise DemoError(f"{session.name} is over before it ran: {outcome(session.view)}")
         return session
 

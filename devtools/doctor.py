@@ -1,4 +1,4 @@
-"""What a machine needs to be a node: facts read from it, and what they mean. `examine` reads, `judge` decides."""
+"""What a machine needs to be a node: facts read from it, and what they mean. `examine` reads, `evaluate` judges them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Finding:
     remedy: str = ""
 
 
-def judge(facts: Facts) -> list[Finding]:
+def evaluate(facts: Facts) -> list[Finding]:
     """What the facts mean for a node; pure."""
     findings = [
         Finding("root", OK, "this is root")

@@ -132,7 +132,7 @@ async def serving(
     agents = grpc.ssl_server_credentials(pairs, root_certificates=authority.certificate, require_client_auth=True)
     port, agent_port = _bind(server, listen, users), _bind(server, agent_listen, agents)
     health = HealthServicer()
-    ports = Ports(health, _told(listen, port, advertise), _told(agent_listen, agent_port, advertise))
+    ports = Ports(health, _advertised(listen, port, advertise), _advertised(agent_listen, agent_port, advertise))
     await ports.set_serving(serving=False)
     # An empty host says: the one that was dialled.
     for_agents = f":{agent_port}" if _host(agent_listen) in _ANY_HOST else ports.agent_endpoint
@@ -184,7 +184,7 @@ def _named_hosts(*addresses: str) -> list[str]:
     return [_host(address).strip("[]") for address in addresses if _host(address) not in _ANY_HOST]
 
 
-def _told(address: str, port: int, advertise: Sequence[str]) -> str:
+def _advertised(address: str, port: int, advertise: Sequence[str]) -> str:
     host = _host(address)
     if advertise:
         host = f"[{advertise[0]}]" if ":" in advertise[0] else advertise[0]

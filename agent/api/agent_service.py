@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.contract import Backend
 
 
-MOST_ATTEMPTS = 10_000
+MAX_ATTEMPTS = 10_000
 
 
 class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
@@ -94,8 +94,8 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
     ) -> agent_service_pb2.ReadStatsResponse:
         """Tells what attempts have used so far."""
         del context
-        if len(request.attempt_ids) > MOST_ATTEMPTS:
-            raise invalid("attempt_ids", f"must be at most {MOST_ATTEMPTS}")
+        if len(request.attempt_ids) > MAX_ATTEMPTS:
+            raise invalid("attempt_ids", f"must be at most {MAX_ATTEMPTS}")
         samples = await self._sampler.sample(request.attempt_ids)
         return agent_service_pb2.ReadStatsResponse(
             attempts=[attempt_stats(attempt_id, sample) for attempt_id, sample in samples.items()]

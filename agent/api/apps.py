@@ -35,7 +35,7 @@ ANSWER_TIMEOUT = 2.0
 """Seconds that a program that listens may take to take a connection."""
 SHOWN = 1000
 """Bytes of output in an error."""
-MOST_GRACE = 20.0
+MAX_GRACE = 20.0
 """Seconds that a program may be given to end by itself."""
 KILL_TIMEOUT = 5.0
 """Seconds that a program may take to be gone once it is killed."""
@@ -95,7 +95,7 @@ class Apps:
         """Asks it to end, and kills what is left of it after the grace."""
         location = _checked(request.location)
         clock = asyncio.get_running_loop().time
-        kill_at = clock() + min(MOST_GRACE, request.grace.seconds + request.grace.nanos / 1e9)
+        kill_at = clock() + min(MAX_GRACE, request.grace.seconds + request.grace.nanos / 1e9)
         end_at = kill_at + KILL_TIMEOUT
         init, asked = self._init(location), set[Process]()
         while (status := await self._look(location, init)).runs and clock() < end_at:

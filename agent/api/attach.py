@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_PER_ATTEMPT = 32
+MAX_PER_ATTEMPT = 32
 """Commands at a time in one kernel, besides its own."""
 LARGEST_TERMINAL = 1000
 SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi")
@@ -39,7 +39,7 @@ class AttachService:
     def __init__(self, backend: Backend) -> None:
         """Nothing is attached yet."""
         self._backend = backend
-        self._open = OpenStreams(MOST_PER_ATTEMPT, "commands are attached to this kernel already")
+        self._open = OpenStreams(MAX_PER_ATTEMPT, "commands are attached to this kernel already")
         self._endings: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
 
@@ -57,10 +57,10 @@ class AttachService:
         request = await _first(requests)
         if self._stopping.is_set():
             raise _unavailable("the agent is stopping")
-        with self._open.hold(request.attempt_id), _told(request.attempt_id):
+        with self._open.hold(request.attempt_id), _to_api_errors(request.attempt_id):
             wire = await self._backend.attach(request.attempt_id)
             attachment = Attachment(wire)
-            passing: asyncio.Task[None] | None = None
+            input_task: asyncio.Task[None] | None = None
             try:
                 await attachment.start(
                     Start(
@@ -70,19 +70,19 @@ class AttachService:
                         _size(request.terminal) if request.HasField("terminal") else None,
                     )
                 )
-                passing = asyncio.create_task(_pass_on(requests, attachment), name=f"input of {request.attempt_id}")
-                async with contextlib.aclosing(self._until_stopped(attachment, passing)) as responses:
+                input_task = asyncio.create_task(_pass_on(requests, attachment), name=f"input of {request.attempt_id}")
+                async with contextlib.aclosing(self._until_stopped(attachment, input_task)) as responses:
                     async for response in responses:
                         yield response
             finally:
-                if passing is not None:
+                if input_task is not None:
                     # The iterator must not be touched once the call is over.
-                    passing.cancel()
-                    await asyncio.gather(passing, return_exceptions=True)
+                    input_task.cancel()
+                    await asyncio.gather(input_task, return_exceptions=True)
                 self._end(attachment)
 
     async def _until_stopped(
-        self, attachment: Attachment, passing: asyncio.Task[None]
+        self, attachment: Attachment, input_task: asyncio.Task[None]
     ) -> AsyncGenerator[pb.AttachResponse, None]:
         events = attachment.events()
         stopping = asyncio.ensure_future(self._stopping.wait())
@@ -91,14 +91,14 @@ class AttachService:
             while True:
                 upcoming = upcoming or asyncio.ensure_future(anext(events))
                 waited: set[asyncio.Future[Any]] = {upcoming, stopping}
-                if not passing.done():
-                    waited.add(passing)
+                if not input_task.done():
+                    waited.add(input_task)
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 if stopping.done():
                     raise _unavailable("the agent is stopping")
-                if passing.done():
+                if input_task.done():
                     # A step that makes no sense ends the stream.
-                    passing.result()
+                    input_task.result()
                 if upcoming.done():
                     event, upcoming = upcoming.result(), None
                     yield _response(event)
@@ -170,7 +170,7 @@ def _size(size: terminal_pb2.TerminalSize) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _told(attempt_id: str) -> Iterator[None]:
+def _to_api_errors(attempt_id: str) -> Iterator[None]:
     try:
         yield
     except UnknownAttemptError as error:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from retinue.agent.code.workspaces import Workspaces
 
-MOST_PER_ATTEMPT = 32
+MAX_PER_ATTEMPT = 32
 """Streams at a time into one kernel."""
-MOST_UNREAD = 64
+MAX_UNREAD = 64
 """Responses that wait for whoever reads the stream."""
 
 
@@ -39,7 +39,7 @@ class CodeService:
     def __init__(self, workspaces: Workspaces) -> None:
         """Nothing is open yet."""
         self._workspaces = workspaces
-        self._open = OpenStreams(MOST_PER_ATTEMPT, "are under way in this kernel already")
+        self._open = OpenStreams(MAX_PER_ATTEMPT, "are under way in this kernel already")
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -51,7 +51,7 @@ class CodeService:
     ) -> AsyncGenerator[pb.ExecuteCodeResponse, None]:
         """Serves one stream to its end."""
         opening = (await first_request(anext(requests), "open")).open
-        with self._open.hold(opening.attempt_id), _told(opening.attempt_id):
+        with self._open.hold(opening.attempt_id), _to_api_errors(opening.attempt_id):
             async with self._workspaces.open(opening.attempt_id, opening.language) as workspace:
                 yield pb.ExecuteCodeResponse(opened=pb.CodeOpened())
                 async with contextlib.aclosing(self._responses(workspace, requests)) as responses:
@@ -100,7 +100,7 @@ class _Stream:
         self._workspace = workspace
         self._tasks: set[asyncio.Task[None]] = set()
         self._followed: set[str] = set()
-        self.responses: asyncio.Queue[pb.ExecuteCodeResponse | _Ended] = asyncio.Queue(MOST_UNREAD)
+        self.responses: asyncio.Queue[pb.ExecuteCodeResponse | _Ended] = asyncio.Queue(MAX_UNREAD)
         self.unread = 0
         """Tasks whose end was not taken out of `responses` yet."""
 
@@ -169,7 +169,7 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def _told(attempt_id: str) -> Iterator[None]:
+def _to_api_errors(attempt_id: str) -> Iterator[None]:
     try:
         yield
     except UnknownAttemptError as error:

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-MOST_PER_ATTEMPT = 16
+MAX_PER_ATTEMPT = 16
 """Streams at a time with files of one kernel."""
-MOST_FILES = 1000
+MAX_FILES = 1000
 LARGEST_PIECE = 1 << 20
 PIECE = 1 << 20
 """Bytes of a file in one response."""
@@ -54,7 +54,7 @@ class FileService:
     def __init__(self, backend: Backend) -> None:
         """Nothing is open yet."""
         self._backend = backend
-        self._open = OpenStreams(MOST_PER_ATTEMPT, "streams with files of this kernel are open already")
+        self._open = OpenStreams(MAX_PER_ATTEMPT, "streams with files of this kernel are open already")
 
     async def upload(
         self, requests: AsyncIterator[pb.UploadFilesRequest]
@@ -66,7 +66,7 @@ class FileService:
         attempt_id = first.attempt_id
         current: arrival.Arrival | None = None
         announced = file_pb2.NewFile()
-        with self._open.hold(attempt_id), told(attempt_id, lambda: announced.path):
+        with self._open.hold(attempt_id), to_api_errors(attempt_id, lambda: announced.path):
             await asyncio.to_thread(arrival.sweep, self._backend.work(attempt_id), time.time())
             try:
                 while (request := await _next(requests)) is not None:
@@ -102,12 +102,12 @@ class FileService:
 
     async def download(self, request: pb.DownloadFilesRequest) -> AsyncGenerator[pb.DownloadFilesResponse, None]:
         """Serves one stream to its end."""
-        if not 1 <= len(request.files) <= MOST_FILES:
-            raise invalid("files", f"must be 1 to {MOST_FILES}")
+        if not 1 <= len(request.files) <= MAX_FILES:
+            raise invalid("files", f"must be 1 to {MAX_FILES}")
         with self._open.hold(request.attempt_id):
             for wanted in request.files:
                 try:
-                    with told(request.attempt_id, lambda wanted=wanted: wanted.path):  # type: ignore[misc]
+                    with to_api_errors(request.attempt_id, lambda wanted=wanted: wanted.path):  # type: ignore[misc]
                         async for response in _sent(self._backend.work(request.attempt_id), wanted):
                             yield response
                 except ApiError as error:
@@ -119,7 +119,7 @@ class FileService:
         """Serves one stream to its end."""
         with (
             self._open.hold(request.attempt_id),
-            told(request.attempt_id, lambda: request.path),
+            to_api_errors(request.attempt_id, lambda: request.path),
             workdir.opened(self._backend.work(request.attempt_id)) as home,
             contextlib.closing(workdir.walk(home, request.path, recursive=request.recursive)) as entries,
         ):
@@ -229,7 +229,7 @@ def _entry(entry: Entry) -> file_pb2.FileEntry:
 
 
 @contextlib.contextmanager
-def told(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
+def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
     """Errors as the manager is told of them; `path` is that of the file in hand."""
     code = grpc.StatusCode
     try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_PER_ATTEMPT = 512
+MAX_PER_ATTEMPT = 512
 """Connections at a time into one kernel."""
 CONNECT_TIMEOUT = 10.0
 """Seconds that a server in the kernel has to take the connection."""
@@ -47,7 +47,7 @@ class PortService:
     def __init__(self, backend: Backend) -> None:
         """Nothing is connected yet."""
         self._backend = backend
-        self._open = OpenStreams(MOST_PER_ATTEMPT, "connections into this kernel are open already")
+        self._open = OpenStreams(MAX_PER_ATTEMPT, "connections into this kernel are open already")
         self._cuts: set[asyncio.Future[None]] = set()
         self._stopping = False
         self._room = SharedRoom()

@@ -1,6 +1,6 @@
-"""What changed on the node and a manager was not told yet, and when it has to be. Pure.
+"""Computes the status diff: what changed on the node since the last report, and when it is due. Pure.
 
-Each report is a commit of the manager's. So what nothing waits for goes with what something does wait for.
+The manager commits once per report. So transitional states are debounced and share a report with states that matter.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from retinue.agent.v1 import agent_service_pb2
 if TYPE_CHECKING:
     from retinue.agent.attempts import ObservedAttempt
 
-LULL = 0.1
-"""Seconds that news which nothing waits for wait for such that something does wait for."""
-PASSING = frozenset(
+DEBOUNCE = 0.1
+"""Seconds that transitional states wait, so that they share one report."""
+TRANSITIONAL = frozenset(
     {
         agent_service_pb2.ATTEMPT_STATE_ACCEPTED,
         agent_service_pb2.ATTEMPT_STATE_PULLING,
@@ -24,27 +24,27 @@ PASSING = frozenset(
         agent_service_pb2.ATTEMPT_STATE_STOPPING,
     }
 )
-"""States on the way to one that matters."""
+"""Transitional states: nothing at the manager waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a manager was told of an attempt, and what that was made from."""
+class SentStatus:
+    """The last status sent of an attempt, and the observation that it was made from."""
 
     attempt: ObservedAttempt | None
     trouble: str
     status: agent_service_pb2.AttemptStatus
 
     def is_same(self, attempt: ObservedAttempt | None, trouble: str) -> bool:
-        """Whether nothing at all has changed: the usual case, and much cheaper than to make a status and compare."""
+        """Returns True when nothing changed: the usual case, and much cheaper than building a status to compare."""
         return trouble == self.trouble and (attempt is self.attempt or attempt == self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What a manager was not told yet; `ends` are those of `changed` that have ended."""
+class StatusDiff:
+    """Changes that the manager has not received; `ends` are those of `changed` that have ended."""
 
-    changed: dict[str, Told]
+    changed: dict[str, SentStatus]
     ends: list[str]
     removed: list[str]
     networks: frozenset[str]
@@ -52,13 +52,13 @@ class News:
 
     @property
     def removed_networks(self) -> list[str]:
-        """Sessions whose network is gone."""
+        """Returns the sessions whose network is gone."""
         return sorted(self.networks_before - self.networks)
 
     def due(self, before: float, now: float) -> float:
-        """When they have to be told, by the clock of `now`; `before` is what this said last. Infinite when there are none."""
+        """Returns when the diff is due, by the clock of `now`; `before` is the last answer. Infinite when the diff is empty."""
         if not (self.changed or self.removed or self.removed_networks):
             return math.inf
-        if any(told.status.state not in PASSING for told in self.changed.values()):
+        if any(sent.status.state not in TRANSITIONAL for sent in self.changed.values()):
             return now
-        return min(before, now + LULL)
+        return min(before, now + DEBOUNCE)

@@ -15,7 +15,7 @@ import grpc
 
 from retinue.agent.api.convert import attempt_status, attempt_usage, desired_attempt, node_conditions
 from retinue.agent.api.errors import ApiError, internal, invalid
-from retinue.agent.api.status_diff import News, Told
+from retinue.agent.api.status_diff import SentStatus, StatusDiff
 from retinue.agent.api.terms import StaleIncarnationError, StaleTermError
 from retinue.agent.network.convert import network_from_message
 from retinue.agent.network.errors import InvalidNetworkError
@@ -39,11 +39,11 @@ SILENT_INTERVALS = 4
 """A manager that was silent for so many heartbeat intervals is taken for gone."""
 HELLO_TIMEOUT = 10.0
 """Seconds to wait for the first step."""
-MOST_STATUSES = 500
+MAX_STATUSES = 500
 """Attempts in one report: what a manager commits at once."""
 SHORTEST_USAGE_INTERVAL = 0.1
 """Seconds between two looks at what attempts use, at the least."""
-PATIENCE = 0.25
+ACK_TIMEOUT = 0.25
 """Seconds that a report waits for the ack of the one before, so that a busy manager gets fewer and larger ones."""
 
 
@@ -61,7 +61,7 @@ class SyncService:
         sampler: Sampler,
     ) -> None:
         """`backends` are the kinds of kernels there can be now; `welcome` gives a Welcome with all that is known of the node, less
-        attempts and networks. `protect` is told all addresses that no kernel may reach, each time they change.
+        attempts and networks. `protect` is sent all addresses that no kernel may reach, each time they change.
         """
         self.reconciler = reconciler
         self.terms = terms
@@ -139,7 +139,7 @@ class _Stream:
         self._complete = False
         self._sequence = 0
         self._unacked: deque[tuple[int, list[str]]] = deque()
-        self._sent: dict[str, Told] = {}
+        self._sent: dict[str, SentStatus] = {}
         self._sent_ends: set[str] = set()
         self._sent_networks: frozenset[str] = frozenset()
         self._conditions = service.reconciler.conditions
@@ -150,12 +150,12 @@ class _Stream:
         self._beat = 0
         self._protected: frozenset[str] = frozenset()
         self._backends: list[str] = []
-        # Seconds between two tellings of what attempts use, 0 for none, and when the next one is due.
+        # Seconds between two reports of usage, 0 for none, and when the next one is due.
         self._usage_interval = 0.0
         self._usage_due = 0.0
 
     def cut(self, error: ApiError) -> None:
-        """Ends the stream; whatever the manager still says on it is not heard."""
+        """Ends the stream; later messages of the manager are ignored."""
         self._end = self._end or error
         self._wake.set()
 
@@ -165,23 +165,23 @@ class _Stream:
         stop_listening = self._reconciler.listen(self._wake.set)
         loop = asyncio.get_running_loop()
         # Conditions change in threads, too.
-        stop_hearing = self._conditions.listen(lambda: loop.call_soon_threadsafe(self._wake.set))
+        stop_listening_conditions = self._conditions.listen(lambda: loop.call_soon_threadsafe(self._wake.set))
         reader = asyncio.create_task(self._read(requests), name="sync reader")
         try:
             yield self._welcome()
             clock = asyncio.get_running_loop().time
             spoke = reported = clock()
-            # When the news that there are have to be told.
+            # When the status diff has to be sent.
             due = math.inf
             while self._end is None and not self._closed:
                 self._wake.clear()
                 now = clock()
-                waits = bool(self._unacked) and now < reported + PATIENCE
+                waits = bool(self._unacked) and now < reported + ACK_TIMEOUT
                 if not waits:
-                    news = self._news()
-                    due = news.due(due, now)
+                    diff = self._diff()
+                    due = diff.due(due, now)
                     if now >= due:
-                        yield agent_service_pb2.SyncResponse(report=self._report(news))
+                        yield agent_service_pb2.SyncResponse(report=self._report(diff))
                         reported, due = clock(), math.inf
                         continue
                 if (conditions := self._conditions.all()) != self._sent_conditions:
@@ -199,11 +199,11 @@ class _Stream:
                         spoke = clock()
                     continue
                 if list(self._service.backends()) != self._backends:
-                    # A Docker engine that came up after the agent: only a welcome tells, and a new stream begins with one.
+                    # A Docker engine that came up after the agent: only a welcome carries backends, and a new stream begins with one.
                     raise ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "what this agent can run has changed")
                 until = min(
                     spoke + self._interval,
-                    reported + PATIENCE if waits else due,
+                    reported + ACK_TIMEOUT if waits else due,
                     self._usage_due if self._usage_interval else math.inf,
                 )
                 with contextlib.suppress(TimeoutError):
@@ -213,7 +213,7 @@ class _Stream:
                 raise self._end
         finally:
             stop_listening()
-            stop_hearing()
+            stop_listening_conditions()
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 
@@ -229,7 +229,7 @@ class _Stream:
             self._closed = True
             self._wake.set()
         except TimeoutError:
-            self.cut(ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "nothing was heard for too long"))
+            self.cut(ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "nothing was received for too long"))
         except ApiError as error:
             self.cut(error)
         except InvalidNetworkError as error:
@@ -242,7 +242,7 @@ class _Stream:
         if step == "snapshot" and not self._complete:
             attempts = [desired_attempt(attempt) for attempt in request.snapshot.attempts]
             networks = [network_from_message(network) for network in request.snapshot.networks]
-            # Whoever sends it has heard the welcome.
+            # An ack means that the manager received the welcome.
             self._confirm(self._welcomed)
             self._protect(frozenset(request.snapshot.protected_addresses), frozenset())
             self._reconciler.set_desired(
@@ -288,10 +288,10 @@ class _Stream:
         return [
             agent_service_pb2.SyncResponse(
                 usage=agent_service_pb2.Usage(
-                    attempts=[attempt_usage(key, sample) for key, sample in samples[first : first + MOST_STATUSES]]
+                    attempts=[attempt_usage(key, sample) for key, sample in samples[first : first + MAX_STATUSES]]
                 )
             )
-            for first in range(0, len(samples), MOST_STATUSES)
+            for first in range(0, len(samples), MAX_STATUSES)
         ]
 
     def _protect(self, added: frozenset[str], removed: frozenset[str]) -> None:
@@ -315,11 +315,11 @@ class _Stream:
         welcome = self._service.welcome()
         self._backends = list(welcome.backends)
         self._welcomed = None if self._reconciler.fence is None else self._reconciler.fence.now()
-        self._sent = {key: self._look(key, attempt) for key, attempt in self._reconciler.attempts().items()}
+        self._sent = {key: self._status_of(key, attempt) for key, attempt in self._reconciler.attempts().items()}
         self._sent_networks = self._reconciler.networks()
         self._sent_conditions = self._conditions.all()
         welcome.node_conditions.CopyFrom(node_conditions(self._sent_conditions))
-        welcome.attempts.extend(told.status for told in self._sent.values())
+        welcome.attempts.extend(sent.status for sent in self._sent.values())
         welcome.network_session_ids.extend(sorted(self._sent_networks))
         return agent_service_pb2.SyncResponse(welcome=welcome)
 
@@ -335,52 +335,54 @@ class _Stream:
             self._beats = {beat: sent for beat, sent in self._beats.items() if beat > number}
 
     def _confirm(self, sent: float | None) -> None:
-        """The manager is known to have heard what was sent then."""
+        """Confirms to the fence that the manager received what was sent at that time."""
         fence = self._reconciler.fence
         if fence is not None and sent is not None:
             fence.confirm(sent)
 
-    def _look(self, attempt_id: str, attempt: ObservedAttempt | None) -> Told:
+    def _status_of(self, attempt_id: str, attempt: ObservedAttempt | None) -> SentStatus:
         trouble = self._reconciler.trouble(attempt_id)
-        return Told(attempt, trouble, attempt_status(attempt_id, attempt, trouble))
+        return SentStatus(attempt, trouble, attempt_status(attempt_id, attempt, trouble))
 
-    def _news(self) -> News:
+    def _diff(self) -> StatusDiff:
         """What changed since the last report. The ends of attempts are in some report at least."""
         attempts, settled = self._reconciler.attempts(), self._reconciler.settled
-        changed: dict[str, Told] = {}
+        changed: dict[str, SentStatus] = {}
         ends: list[str] = []
         for key, attempt in attempts.items():
             sent = self._sent.get(key)
             end = attempt is not None and attempt.phase.ended and key not in self._sent_ends and key not in settled
             if sent is not None and not end and sent.is_same(attempt, self._reconciler.trouble(key)):
                 continue
-            told = self._look(key, attempt)
-            if sent is not None and not end and told.status == sent.status:
-                self._sent[key] = told
-            elif len(changed) == MOST_STATUSES:
+            latest = self._status_of(key, attempt)
+            if sent is not None and not end and latest.status == sent.status:
+                self._sent[key] = latest
+            elif len(changed) == MAX_STATUSES:
                 # The rest follows this one's ack.
                 break
             else:
-                changed[key] = told
+                changed[key] = latest
                 if end:
                     ends.append(key)
         networks = self._reconciler.networks()
-        return News(changed, sorted(ends), sorted(self._sent.keys() - attempts.keys()), networks, self._sent_networks)
+        return StatusDiff(
+            changed, sorted(ends), sorted(self._sent.keys() - attempts.keys()), networks, self._sent_networks
+        )
 
-    def _report(self, news: News) -> agent_service_pb2.Report:
-        self._sent |= news.changed
-        for key in news.removed:
+    def _report(self, diff: StatusDiff) -> agent_service_pb2.Report:
+        self._sent |= diff.changed
+        for key in diff.removed:
             del self._sent[key]
             self._sent_ends.discard(key)
-        self._sent_networks = news.networks
+        self._sent_networks = diff.networks
         self._sequence += 1
-        self._sent_ends.update(news.ends)
-        self._unacked.append((self._sequence, news.ends))
+        self._sent_ends.update(diff.ends)
+        self._unacked.append((self._sequence, diff.ends))
         return agent_service_pb2.Report(
             sequence=self._sequence,
-            attempts=[told.status for told in news.changed.values()],
-            removed_attempt_ids=news.removed,
-            removed_network_session_ids=news.removed_networks,
+            attempts=[sent.status for sent in diff.changed.values()],
+            removed_attempt_ids=diff.removed,
+            removed_network_session_ids=diff.removed_networks,
         )
 
 

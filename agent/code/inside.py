@@ -22,7 +22,7 @@ from retinue.agent.host.processes import alive
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, NotRunningError, Printed
 from retinue.agent.kernel import code_launcher
 from retinue.agent.kernel.core.frames import Start
-from retinue.agent.kernel.places import PYTHON
+from retinue.agent.kernel.paths import PYTHON
 
 if TYPE_CHECKING:
     from retinue.agent.host.processes import Process

@@ -36,7 +36,7 @@ LARGEST_SMALL = 1 << 20
 """The same on the channels where nothing large comes."""
 MAX_VALUES = 1_000_000
 """Values in one message: as objects they take a hundred times their text."""
-MOST_WAITING = 64
+MAX_WAITING = 64
 """Messages that wait here to be read; more wait in the kernel."""
 CONNECT_TIMEOUT = 5.0
 READY_TIMEOUT, READY_STEP = 30.0, 0.25
@@ -97,7 +97,7 @@ class Jupyter:
         for name, socket in self._sockets.items():
             socket.linger = 0
             socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_PART)
-            socket.setsockopt(zmq.RCVHWM, MOST_WAITING)
+            socket.setsockopt(zmq.RCVHWM, MAX_WAITING)
             socket.setsockopt(zmq.RECONNECT_IVL, -1)
             if name in _DEALERS:
                 # Answers to questions come back by the identity of who has asked for the run.

@@ -19,7 +19,7 @@ LARGEST_TEXT = 1 << 20
 """Characters of text in one event."""
 LARGEST_MEDIA = 3 << 20
 """Bytes of all forms of one thing."""
-MOST_FORMS, MOST_LINES, MOST_MATCHES = 32, 200, 1000
+MAX_FORMS, MAX_LINES, MAX_MATCHES = 32, 200, 1000
 LONGEST_WORD, LONGEST_LINE = 1024, 16 * 1024
 _BINARY_TYPES = ("image/", "audio/", "video/", "font/", "application/pdf", "application/octet-stream")
 _TEXT_ENDS = ("+json", "+xml")
@@ -57,7 +57,7 @@ def _media(kind: str, content: Mapping[str, Any]) -> Iterator[pb.CodeEvent]:
         display_id=text(display_id, LONGEST_WORD),
     )
     left = LARGEST_MEDIA
-    for mime_type, value in list(data.items())[:MOST_FORMS]:
+    for mime_type, value in list(data.items())[:MAX_FORMS]:
         form = _bytes(str(mime_type), value)
         if len(form) > left:
             about = f"{text(str(mime_type), LONGEST_WORD)} of {len(form)} bytes is too large to be shown"
@@ -98,7 +98,7 @@ def finished(content: Mapping[str, Any], status: pb.CodeStatus.ValueType | None 
             exit_code=1,
             error_name=text(content.get("ename"), LONGEST_WORD),
             error_value=text(content.get("evalue"), LONGEST_LINE),
-            traceback=[text(line, LONGEST_LINE) for line in lines[-MOST_LINES:]] if isinstance(lines, list) else [],
+            traceback=[text(line, LONGEST_LINE) for line in lines[-MAX_LINES:]] if isinstance(lines, list) else [],
         )
     )
 
@@ -106,7 +106,7 @@ def finished(content: Mapping[str, Any], status: pb.CodeStatus.ValueType | None 
 def completions(query_id: int, content: Mapping[str, Any]) -> pb.CodeCompletions:
     """How code may go on."""
     matches, start, end = content.get("matches"), content.get("cursor_start"), content.get("cursor_end")
-    listed = matches[:MOST_MATCHES] if isinstance(matches, list) else []
+    listed = matches[:MAX_MATCHES] if isinstance(matches, list) else []
     return pb.CodeCompletions(
         query_id=query_id,
         matches=[text(match, LONGEST_WORD) for match in listed if isinstance(match, str)],

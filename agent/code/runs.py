@@ -13,7 +13,7 @@ from retinue.types.v1 import code_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """Of the events of one run; the oldest go first, but not the newest one."""
 _OVERHEAD = 100
 LINGER = 0.005
@@ -68,7 +68,7 @@ class Run:
         event.run_id, event.offset = self.id, self.end
         self._events.append(event)
         self._size += event.ByteSize() + _OVERHEAD
-        while self._size > MOST_BYTES and len(self._events) > 1:
+        while self._size > MAX_BYTES and len(self._events) > 1:
             self._size -= self._events.popleft().ByteSize() + _OVERHEAD
             self._begin += 1
         self.over = event.HasField("finished")

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_KEPT = 32
+MAX_KEPT = 32
 """Runs that are over, of which events are kept."""
-MOST_WAITING = 64
+MAX_WAITING = 64
 INTERRUPT_GRACE = 5.0
 """Seconds that a run may go on after it was interrupted for its timeout."""
 
@@ -79,7 +79,7 @@ class Workspace:
         self.streams = 0
         """How many streams have it open."""
         self._runs: dict[str, Run] = {}
-        self._waiting: asyncio.Queue[Run] = asyncio.Queue(MOST_WAITING)
+        self._waiting: asyncio.Queue[Run] = asyncio.Queue(MAX_WAITING)
         self._jupyter: Jupyter | None = None
         self._record: _Record | None = None
         self._preparation: asyncio.Task[Jupyter] | None = None
@@ -130,7 +130,7 @@ class Workspace:
         if ahead:
             run.append(pb.CodeEvent(queued=pb.CodeQueued(ahead=ahead)))
         over = [number for number, other in self._runs.items() if other.over]
-        for number in over[: max(0, len(over) - MOST_KEPT)]:
+        for number in over[: max(0, len(over) - MAX_KEPT)]:
             del self._runs[number]
         return run
 

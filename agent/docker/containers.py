@@ -38,7 +38,7 @@ from retinue.agent.inside.workdir import empty_work, remove_work
 from retinue.agent.kernel.build import ATTACH, CACHE, PUMP, build
 from retinue.agent.kernel.core.ssh import server_command
 from retinue.agent.process.sandboxes import GATE, WITHOUT_RESOLVER, KernelError
-from retinue.agent.resources.discovery import FEWEST_STARTS
+from retinue.agent.resources.discovery import MIN_STARTS
 from retinue.agent.runtime.disk_use import Area, devices_of, host_directory
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class DockerOptions:
     registry_config: Path | None = None
     registry_addresses: RegistryAddresses = field(default_factory=RegistryAddresses)
     resolver: str = WITHOUT_RESOLVER
-    starts: int = FEWEST_STARTS
+    starts: int = MIN_STARTS
 
 
 class DockerKernels:

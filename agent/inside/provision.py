@@ -20,7 +20,7 @@ from retinue.agent.host.id_mapped import user_namespace
 from retinue.agent.host.launch_threads import in_own_thread
 from retinue.agent.kernel.core.accounts import SHELL, with_group, with_user
 from retinue.agent.kernel.core.ssh import CONFIG, HOST_KEY, IDENTITY, KNOWN_HOSTS, host_names, ssh_files
-from retinue.agent.kernel.places import FILES, HOME, PROGRAMS, SHELL_PROGRAM
+from retinue.agent.kernel.paths import FILES, HOME, PROGRAMS, SHELL_PROGRAM
 from retinue.agent.kernel.ssh_programs import find_programs
 from retinue.agent.reasons import AttemptReason
 

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from retinue.agent.kernel.build import CACHE, SHIPPED, BuildError, build
-from retinue.agent.kernel.places import PYTHON
+from retinue.agent.kernel.paths import PYTHON
 
 OUTPUT = Path(__file__).with_name("code_output.py")
 """A module that goes with the libraries."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.kernel.build import CACHE, SHIPPED, BuildError
-from retinue.agent.kernel.places import FILES, PROGRAMS, PROGRAMS_PREFIX, SHELL_PROGRAM
+from retinue.agent.kernel.paths import FILES, PROGRAMS, PROGRAMS_PREFIX, SHELL_PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

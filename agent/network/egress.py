@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.host.lanes import NETWORK
 from retinue.agent.network import namespaces, netlink
-from retinue.agent.network.core.egress_plan import OUT_LINK, SLOTS, Way, link_name, link_prefix, plan_way, slot_of
+from retinue.agent.network.core.egress_plan import (
+    OUT_LINK,
+    SLOTS,
+    EgressLink,
+    link_name,
+    link_prefix,
+    plan_egress_link,
+    slot_of,
+)
 from retinue.agent.network.core.labels import agent_label
-from retinue.agent.network.core.operations import CreateVeth, DeleteLink, Place
+from retinue.agent.network.core.operations import CreateVeth, DeleteLink, Namespace
 from retinue.agent.network.errors import InvalidNetworkError, NetworkError
 from retinue.agent.network.observation import find_link, observe_inside, observe_kernel, observe_outside
 from retinue.agent.network.rtnl_encode import encode
@@ -100,7 +108,9 @@ class Egress:
     def _plan(self, name: str, node: Observed, kernel: Observed) -> tuple[Step, ...]:
         outer = node.links.get(name)
         slot = None if outer is None else slot_of(outer)
-        return plan_way(Way(name, self._source.randrange(SLOTS) if slot is None else slot, self._mtu), node, kernel)
+        return plan_egress_link(
+            EgressLink(name, self._source.randrange(SLOTS) if slot is None else slot, self._mtu), node, kernel
+        )
 
 
 def _forward() -> None:
@@ -117,12 +127,12 @@ class _TakenError(Exception):
 
 
 def _apply(steps: Sequence[Step], outside: netlink.Netlink, inside: netlink.Netlink, kernel: int) -> None:
-    node = [step.operation for step in steps if step.place is Place.NODE]
+    node = [step.operation for step in steps if step.namespace is Namespace.NODE]
     # A batch goes on after a failure, and what follows the link must not be done to another one with its index.
     links = [operation for operation in node if isinstance(operation, DeleteLink | CreateVeth)]
     _send(links, outside, kernel)
     _send([operation for operation in node if operation not in links], outside, kernel)
-    _send([step.operation for step in steps if step.place is Place.KERNEL], inside, kernel)
+    _send([step.operation for step in steps if step.namespace is Namespace.KERNEL], inside, kernel)
 
 
 def _send(operations: Sequence[Operation], connection: netlink.Netlink, kernel: int) -> None:

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from retinue.agent.host.lanes import NETWORK
 from retinue.agent.network import namespaces, netlink
 from retinue.agent.network.core.labels import agent_label
-from retinue.agent.network.core.operations import BringUp, CreateTunnel, CreateVeth, DeleteLink, DropEntry, Place
+from retinue.agent.network.core.operations import BringUp, CreateTunnel, CreateVeth, DeleteLink, DropEntry, Namespace
 from retinue.agent.network.core.plan import BRIDGE, TUNNEL, plan_attachment, plan_network, port_name
 from retinue.agent.network.core.topology import check, session_key
 from retinue.agent.network.errors import InvalidNetworkError, NetworkError
@@ -143,7 +143,7 @@ class SessionNetworks:
             assert session is not None  # noqa: S101 - it has just been made, and nobody else may remove it
             steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
             with netlink.connected() as node:
-                apply(steps, {Place.SESSION: connection, Place.NODE: node}, session, _NO_KERNEL)
+                apply(steps, {Namespace.SESSION: connection, Namespace.NODE: node}, session, _NO_KERNEL)
         return len(steps)
 
     def _attach(self, network: Network, kernel_id: str, netns_path: str) -> int:
@@ -160,7 +160,7 @@ class SessionNetworks:
             with netlink.connected(session) as outside, netlink.connected(kernel) as inside:
                 port = observe_port(outside, BRIDGE, port_name(network, member))
                 steps = plan_attachment(network, member, port, observe_kernel(inside))
-                apply(steps, {Place.SESSION: outside, Place.KERNEL: inside}, session, kernel)
+                apply(steps, {Namespace.SESSION: outside, Namespace.KERNEL: inside}, session, kernel)
         return len(steps)
 
     def _detach(self, network: Network, kernel_id: str) -> None:
@@ -196,15 +196,15 @@ class SessionNetworks:
         )
 
 
-def apply(steps: Iterable[Step], sockets: Mapping[Place, netlink.Netlink], session: int, kernel: int) -> None:
-    """Sends each run of steps for one place as one batch, in order."""
-    for place, run in itertools.groupby(steps, key=lambda step: step.place):
-        _send([step.operation for step in run], sockets[place], session, kernel)
+def apply(steps: Iterable[Step], sockets: Mapping[Namespace, netlink.Netlink], session: int, kernel: int) -> None:
+    """Sends each run of steps for one namespace as one batch, in order."""
+    for namespace, run in itertools.groupby(steps, key=lambda step: step.namespace):
+        _send([step.operation for step in run], sockets[namespace], session, kernel)
 
 
 def _send(operations: list[Operation], connection: netlink.Netlink, session: int, kernel: int) -> None:
-    def failed(place: int, error: netlink.RequestError) -> None:
-        operation = operations[place]
+    def failed(position: int, error: netlink.RequestError) -> None:
+        operation = operations[position]
         if isinstance(operation, DeleteLink | DropEntry) and error.code in _ALREADY_GONE:
             return
         raise NetworkError(f"{_purpose(operation)}: {error}") from error

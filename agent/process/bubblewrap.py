@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from retinue.agent.host import syscalls
-from retinue.agent.kernel.places import HOME
+from retinue.agent.kernel.paths import HOME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

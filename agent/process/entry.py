@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.errors import BackendError
 from retinue.agent.host.processes import PROC, Process, open_pidfd
 from retinue.agent.inside.exec_session import BUFFER, NotRunningError, Wire
-from retinue.agent.kernel.places import HOME
+from retinue.agent.kernel.paths import HOME
 from retinue.agent.process.bubblewrap import filter_file
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from retinue.agent.inside.provision import MOUNT_REFUSED, Furniture, MountRefuse
 from retinue.agent.inside.workdir import empty_work, remove_work
 from retinue.agent.kernel.build import CACHE, PUMP, BuildError, build
 from retinue.agent.kernel.core.ssh import server_command
-from retinue.agent.kernel.places import HOME
+from retinue.agent.kernel.paths import HOME
 from retinue.agent.process import bubblewrap
 from retinue.agent.process.entry import Confinement
 from retinue.agent.process.seccomp import FilterError, build_filter

@@ -27,7 +27,7 @@ from retinue.agent.reconcile.core.plan import (
     plan,
 )
 from retinue.agent.reconcile.inspection import INTERVAL, Inspections, InspectNetwork
-from retinue.agent.reconcile.networks import Links, Network, WaysOut
+from retinue.agent.reconcile.networks import Egress, Links, Network
 
 if TYPE_CHECKING:
     import random
@@ -66,7 +66,7 @@ class Reconciler(Generic[Network]):
         self,
         backend: Backend,
         links: Links[Network],
-        ways_out: WaysOut,
+        egress: Egress,
         hosts: Callable[[Network], str],
         *,
         clock: Callable[[], float],
@@ -82,7 +82,7 @@ class Reconciler(Generic[Network]):
         """
         self._backend = backend
         self._links = links
-        self._ways_out = ways_out
+        self._ways_out = egress
         self._hosts = hosts
         self._clock = clock
         self._random = random_numbers

@@ -38,7 +38,7 @@ class Links(Protocol[Network_contra]):
         ...
 
 
-class WaysOut(Protocol):
+class Egress(Protocol):
     """The ways out of kernels on this node. Every method may be repeated after a crash at any point."""
 
     async def attach(self, attempt_id: str, netns_path: str) -> object:

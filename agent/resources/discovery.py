@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _UNLIMITED = 1 << 60
-STARTS_PER_PROCESSOR, FEWEST_STARTS, MOST_STARTS = 2, 4, 32
+STARTS_PER_PROCESSOR, MIN_STARTS, MAX_STARTS = 2, 4, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def capacity(node: Node, reserve: Mapping[str, int], override: Mapping[str, int]
 
 def parallel_starts(processors: int) -> int:
     """How many kernels are started at a time on a node: more would only make each of them slower, whatever starts them."""
-    return min(MOST_STARTS, max(FEWEST_STARTS, STARTS_PER_PROCESSOR * processors))
+    return min(MAX_STARTS, max(MIN_STARTS, STARTS_PER_PROCESSOR * processors))
 
 
 def _total_memory(meminfo: str) -> int:

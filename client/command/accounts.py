@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.output import Column, output_option, print_list, print_message, print_one
@@ -94,14 +94,17 @@ def users_command() -> None:
 def _user_columns(now: float) -> Sequence[Column[pb.User]]:
     return (
         Column("NAME", lambda user: safe(user.name)),
-        Column("ROLE", lambda user: words.word(words.USER_ROLE, user.role).lower()),
+        Column("ROLE", lambda user: enum_names.name_of(enum_names.USER_ROLE, user.role).lower()),
         Column("PROJECTS", _memberships),
         Column("AGE", lambda user: since(user, "create_time", now)),
     )
 
 
 def _memberships(user: pb.User) -> str:
-    roles = [f"{entry.project}={words.word(words.PROJECT_ROLE, entry.role).lower()}" for entry in user.memberships]
+    roles = [
+        f"{entry.project}={enum_names.name_of(enum_names.PROJECT_ROLE, entry.role).lower()}"
+        for entry in user.memberships
+    ]
     return or_dash(" ".join(roles))
 
 
@@ -189,7 +192,7 @@ def token_state(token: pb.Token, now: float) -> str:
     """`valid`, `expired` or `revoked` at `now`, in seconds since 1970."""
     if token.HasField("revoke_time"):
         return "revoked"
-    expires = words.time_of(token, "expire_time")
+    expires = enum_names.time_of(token, "expire_time")
     return "valid" if expires is None or expires > now else "expired"
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import Column, output_option, print_list
@@ -35,7 +35,7 @@ async def verify_ledger(connection: Connection, group: str, output: str) -> int:
     async with connection.client() as client:
         found = await client.resource_groups.verify(group)
     columns: Sequence[Column[pb.LedgerMismatch]] = (
-        Column("KIND", lambda item: words.word(words.LEDGER_KIND, item.kind).lower()),
+        Column("KIND", lambda item: enum_names.name_of(enum_names.LEDGER_KIND, item.kind).lower()),
         Column("GROUP", lambda item: safe(item.resource_group)),
         Column("OWNER", lambda item: or_dash(safe(item.owner))),
         Column("AGENT", lambda item: or_dash(safe(item.agent))),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.output import Column, output_option, print_list, print_message, print_one
@@ -56,7 +56,7 @@ def _columns(now: float) -> Sequence[Column[pb.Agent]]:
 
 
 def _state(agent: pb.Agent) -> str:
-    state = words.word(words.AGENT_STATE, agent.state)
+    state = enum_names.name_of(enum_names.AGENT_STATE, agent.state)
     marks = [
         *(["drained"] if agent.drained else []),
         *sorted({_condition_word(condition) for condition in agent.conditions}),
@@ -65,7 +65,7 @@ def _state(agent: pb.Agent) -> str:
 
 
 def _condition_word(condition: pb.AgentCondition) -> str:
-    return words.word(words.AGENT_CONDITION, condition.type)
+    return enum_names.name_of(enum_names.AGENT_CONDITION, condition.type)
 
 
 @agents_command.command("get")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
@@ -60,7 +60,7 @@ async def stop(connection: Connection, *, grace: float | None, session: str, nam
         status = await client.sessions.stop_app(session, name, grace=grace)
     if status.state == pb.APP_STATE_STOPPED:
         return ExitCode.OK
-    click.echo(f"{safe(name)} is still {words.word(_STATE, status.state).lower()}", err=True)
+    click.echo(f"{safe(name)} is still {enum_names.name_of(_STATE, status.state).lower()}", err=True)
     return ExitCode.FAILURE
 
 
@@ -73,7 +73,7 @@ async def show_status(connection: Connection, *, session: str, name: str) -> int
     """Says whether NAME is stopped, starting or running; ends with 0 if it is running."""
     async with connection.client() as client:
         status = await client.sessions.app(session, name)
-    click.echo(words.word(_STATE, status.state).lower())
+    click.echo(enum_names.name_of(_STATE, status.state).lower())
     return ExitCode.OK if status.state == pb.APP_STATE_RUNNING else ExitCode.FAILURE
 
 

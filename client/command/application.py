@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.client.command.complaint import print_error
 from retinue.client.command.connection import Connection
 from retinue.client.command.exit_codes import ExitCode, of_error
+from retinue.client.command.print_error import print_error
 from retinue.client.command.text import safe
 from retinue.client.errors import RetinueError
 

@@ -23,7 +23,7 @@ def doctor_command(docker_host: str, output: str) -> int:
 
     Nothing is changed. It asks no manager.
     """
-    findings = doctor.judge(doctor.examine(docker_host))
+    findings = doctor.evaluate(doctor.examine(docker_host))
     if output == "json":
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

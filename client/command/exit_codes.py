@@ -49,7 +49,7 @@ _BY_ERROR: tuple[tuple[type[RetinueError] | tuple[type[RetinueError], ...], Exit
 _LARGEST_CODE = 255
 # A wrong token, whatever the code that its answer has.
 _WRONG_TOKENS = "TOO_MANY_WRONG_TOKENS"
-# It may work in a moment, as nothing is short but patience.
+# It may work in a moment, as nothing is short but retry_budget.
 _TOO_MANY_CALLS = "TOO_MANY_CALLS"
 
 

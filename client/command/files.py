@@ -32,7 +32,7 @@ WORK = "/home/work"
 """The work directory as a kernel sees it."""
 _REMOTE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(.*)", re.DOTALL)
 _LETTERS = {file_pb2.FILE_TYPE_DIRECTORY: "d", file_pb2.FILE_TYPE_LINK: "l", file_pb2.FILE_TYPE_OTHER: "?"}
-_MOST_TOLD = 20
+_MAX_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ async def cp_command(
             "one of SOURCE and TARGET must be SESSION:PATH (write ./NAME for a local file with a colon)"
         )
     async with connection.client() as client:
-        with _told(quiet=quiet) as progress:
+        with _show_progress(quiet=quiet) as progress:
             if there is not None:
                 files = client.sessions.files(there.session, kernel)
                 local = Path(source)
@@ -103,10 +103,10 @@ async def cp_command(
                     raise TransferError(f"{safe(target)} is no directory")
                 copied = await files.download(here.path, place, recursive=recursive, progress=progress)
     left_out = (*copied.missing, *copied.skipped)
-    for path, why in left_out[:_MOST_TOLD]:
+    for path, why in left_out[:_MAX_LISTED]:
         click.echo(f"left out: {safe(path)} {safe(why)}", err=True)
-    if len(left_out) > _MOST_TOLD:
-        click.echo(f"left out: {len(left_out) - _MOST_TOLD} more", err=True)
+    if len(left_out) > _MAX_LISTED:
+        click.echo(f"left out: {len(left_out) - _MAX_LISTED} more", err=True)
     if not quiet:
         click.echo(f"{copied.files} {'file' if copied.files == 1 else 'files'}, {copied.bytes} bytes", err=True)
     return ExitCode.FAILURE if copied.missing else ExitCode.OK
@@ -132,7 +132,7 @@ async def _into(files: Files, there: Remote, name: str) -> str:
 
 
 @contextmanager
-def _told(*, quiet: bool) -> Iterator[Progress | None]:
+def _show_progress(*, quiet: bool) -> Iterator[Progress | None]:
     """Progress on one line of a terminal; errors of this machine as those of the copy."""
     shown = sys.stderr.isatty() and not quiet
 

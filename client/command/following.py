@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode, of_session
@@ -90,15 +90,19 @@ def event_line(event: session_pb2.SessionEvent) -> str:
         moved = event.session_moved
         code = f", exit code {moved.exit_code}" if moved.HasField("exit_code") else ""
         why = ": ".join(safe(part) for part in (moved.reason, moved.message) if part)
-        return f"{head}  {words.word(words.SESSION_STATE, moved.to_state)}{code}" + (f" ({why})" if why else "")
+        return f"{head}  {enum_names.name_of(enum_names.SESSION_STATE, moved.to_state)}{code}" + (
+            f" ({why})" if why else ""
+        )
     if change == "kernel_moved":
         kernel = event.kernel_moved
-        state = words.word(words.KERNEL_STATE, kernel.to_state)
+        state = enum_names.name_of(enum_names.KERNEL_STATE, kernel.to_state)
         return f"{head}  {safe(kernel.hostname)} {state} on {or_dash(kernel.agent)}"
     if change == "kernel_accessed":
         entered = event.kernel_accessed
         place = " ".join(filter(None, (str(entered.port or ""), safe(entered.service))))
-        way = words.word(words.ACCESS_METHOD, entered.method).lower().replace("_", " ") + (f" {place}" if place else "")
+        way = enum_names.name_of(enum_names.ACCESS_METHOD, entered.method).lower().replace("_", " ") + (
+            f" {place}" if place else ""
+        )
         return f"{head}  {safe(entered.user)} enters {safe(entered.hostname)}: {way}"
     if change == "pending_reason_changed":
         changed = event.pending_reason_changed

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import print_message
@@ -156,9 +156,9 @@ def changes(
 
 def _state(node: session_service_pb2.SessionNode) -> str:
     if node.result > session_pb2.SESSION_RESULT_UNDEFINED and _ended(node):
-        return words.word(words.SESSION_RESULT, node.result)
-    return words.word(words.SESSION_STATE, node.state)
+        return enum_names.name_of(enum_names.SESSION_RESULT, node.result)
+    return enum_names.name_of(enum_names.SESSION_STATE, node.state)
 
 
 def _ended(node: session_service_pb2.SessionNode) -> bool:
-    return node.state in words.ENDED_STATES
+    return node.state in enum_names.ENDED_STATES

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.output import Column, output_option, print_list, print_one
@@ -87,7 +87,7 @@ def policy_text(message: idle_pb2.IdlePolicy, exempt: Iterable[int] = ()) -> str
             parts.append("operator=any")
     names = {checker: name for name, checker in _EXEMPT.items()}
     for number in exempt:
-        checker = words.word(words.IDLE_CHECKER, number).lower()
+        checker = enum_names.name_of(enum_names.IDLE_CHECKER, number).lower()
         parts.append(f"{names.get(checker, checker)}={NONE}")
     return or_dash(",".join(parts))
 
@@ -105,10 +105,10 @@ def check_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
     """Titles and values, safe, of what the idle policy makes of a session."""
     facts = []
     for check in session.idle_checks:
-        status = words.word(words.IDLE_STATUS, check.status)
+        status = enum_names.name_of(enum_names.IDLE_STATUS, check.status)
         left = f"{span(check.remaining.ToNanoseconds() / 1e9)} left" if check.HasField("remaining") else "-"
         note = {"GRACE": ", in its grace period", "NO_DATA": ", stands still: not known now", "WARNED": ", warned"}
-        title = f"idle {words.word(words.IDLE_CHECKER, check.checker).lower()}"
+        title = f"idle {enum_names.name_of(enum_names.IDLE_CHECKER, check.checker).lower()}"
         facts.append((title, f"{left}{note.get(status, '')}: {safe(check.measured)}"))
     if session.HasField("extension_end_time"):
         until = dt.datetime.fromtimestamp(session.extension_end_time.seconds, dt.UTC)

@@ -42,7 +42,7 @@ async def port_forward_command(connection: Connection, *, address: str, session:
         for port in ports:
             name, local = _parsed(port)
             await _probe(found, name)
-            connect, failed = functools.partial(found.open_port, name), functools.partial(_told, name)
+            connect, failed = functools.partial(found.open_port, name), functools.partial(_print_failure, name)
             here = LocalPort(connect, address, local, failed=failed)
             try:
                 host, number = (await stack.enter_async_context(here)).address
@@ -70,10 +70,10 @@ async def _probe(session: Session, name: str) -> None:
     except CallError as error:
         if error.reason != "PORT_CLOSED":
             raise
-        _told(name, error)
+        _print_failure(name, error)
         if any(service.name == name for service in session.view.spec.services):
             click.echo(f"`retinue app start {safe(session.name)} {safe(name)}` starts what answers there", err=True)
 
 
-def _told(name: str, error: CallError) -> None:
+def _print_failure(name: str, error: CallError) -> None:
     click.echo(f"{safe(name)}: {safe(str(error))}", err=True)

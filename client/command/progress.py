@@ -12,7 +12,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command.text import or_dash, safe, span
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class LiveProgress:
         if self._closed:
             if before is None or before.state != session.state:
                 self.say(changes(None, session)[0])
-        elif words.is_ended(session):
+        elif enum_names.is_ended(session):
             self.close()
         elif self._live is None:
             self._live = Live(
@@ -123,7 +123,7 @@ class LiveProgress:
         session = self._session
         if session is None:
             return self._spinner
-        state = words.state_of(session)
+        state = enum_names.state_of(session)
         title = Text.assemble(
             (safe(session.spec.name), "bold"), "  ", (state, _STYLES.get(state, "cyan")), f"  {span(self._elapsed())}"
         )
@@ -134,7 +134,7 @@ class LiveProgress:
         kernels = Table.grid(padding=(0, 2))
         if len(session.kernels) <= _SHOWN_KERNELS:
             for kernel in session.kernels:
-                kernel_state = words.word(words.KERNEL_STATE, kernel.state)
+                kernel_state = enum_names.name_of(enum_names.KERNEL_STATE, kernel.state)
                 where = safe(kernel.agent)
                 style = _STYLES.get(kernel_state, "cyan")
                 place = safe(kernel.address) or pull_text(kernel)
@@ -154,15 +154,15 @@ def reason_text(session: session_pb2.Session) -> str:
 
 def elapsed(session: session_pb2.Session, now: float) -> float:
     """Seconds since a session was asked for, to its end if it is over; `now` in seconds since 1970. Never negative, whatever the clocks say."""
-    end = words.time_of(session, "end_time")
-    return max(0.0, (now if end is None else end) - (words.time_of(session, "create_time") or now))
+    end = enum_names.time_of(session, "end_time")
+    return max(0.0, (now if end is None else end) - (enum_names.time_of(session, "create_time") or now))
 
 
 def summary(session: session_pb2.Session, seconds: float) -> str:
     """One line on a session, `seconds` after it was asked for."""
     agents = sorted({kernel.agent for kernel in session.kernels if kernel.agent})
-    parts = [f"{safe(session.spec.name)}: {words.state_of(session)}"]
-    if words.is_ended(session):
+    parts = [f"{safe(session.spec.name)}: {enum_names.state_of(session)}"]
+    if enum_names.is_ended(session):
         parts = [f"{safe(session.spec.name)}: {outcome(session)}"]
     elif agents:
         parts.append(f"on {safe(', '.join(agents))}")
@@ -172,8 +172,8 @@ def summary(session: session_pb2.Session, seconds: float) -> str:
 
 def outcome(session: session_pb2.Session) -> str:
     """How a session ended, safe: `TERMINATED SUCCESS, exit code 0 (COMMAND_ENDED: main1 exited with 0)`."""
-    text = words.state_of(session)
-    result = words.word(words.SESSION_RESULT, session.result)
+    text = enum_names.state_of(session)
+    result = enum_names.name_of(enum_names.SESSION_RESULT, session.result)
     if result not in ("UNDEFINED", "UNSPECIFIED"):
         text += f" {result}"
     if session.HasField("exit_code"):
@@ -194,7 +194,7 @@ def kernel_counts(session: session_pb2.Session) -> str:
     """How many kernels are in which state: `3 RUNNING, 1 CREATING`."""
     counts: dict[str, int] = {}
     for kernel in sorted(session.kernels, key=lambda kernel: -kernel.state):
-        state = words.word(words.KERNEL_STATE, kernel.state)
+        state = enum_names.name_of(enum_names.KERNEL_STATE, kernel.state)
         counts[state] = counts.get(state, 0) + 1
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
@@ -205,7 +205,11 @@ def changes(before: session_pb2.Session | None, after: session_pb2.Session) -> l
     lines = []
     if before is None or (before.state, before.reason, before.message) != (after.state, after.reason, after.message):
         reason = reason_text(after)
-        state = outcome(after) if words.is_ended(after) else words.state_of(after) + (f" ({reason})" if reason else "")
+        state = (
+            outcome(after)
+            if enum_names.is_ended(after)
+            else enum_names.state_of(after) + (f" ({reason})" if reason else "")
+        )
         lines.append(f"{name}: {state}")
     known = {condition.type for condition in before.conditions} if before is not None else set()
     lines += [
@@ -224,7 +228,7 @@ def changes(before: session_pb2.Session | None, after: session_pb2.Session) -> l
     if len(after.kernels) > _SHOWN_KERNELS:
         return [*lines, f"{name}: {kernel_counts(after)}"] if moved else lines
     for kernel in moved:
-        state = words.word(words.KERNEL_STATE, kernel.state)
+        state = enum_names.name_of(enum_names.KERNEL_STATE, kernel.state)
         place = f" on {or_dash(kernel.agent)}" if kernel.agent else ""
         if fetched := pull_text(kernel):
             place += f", {fetched}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command import options
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.output import Column, output_option, print_list, print_one
@@ -26,7 +26,7 @@ def quotas_command() -> None:
 
 def _columns() -> Sequence[Column[pb.Quota]]:
     return (
-        Column("KIND", lambda quota: words.word(words.QUOTA_KIND, quota.kind).lower().replace("_", "-")),
+        Column("KIND", lambda quota: enum_names.name_of(enum_names.QUOTA_KIND, quota.kind).lower().replace("_", "-")),
         Column("NAME", lambda quota: safe(quota.name)),
         Column("SLOTS", _slots),
         Column("SESSIONS", lambda quota: _of(quota, "max_sessions", quota.usage.sessions)),

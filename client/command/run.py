@@ -8,10 +8,10 @@ import click
 from rich.console import Console
 
 from retinue.client.command import options
-from retinue.client.command.attendance import Attendance
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode
 from retinue.client.command.output import output_option, print_one
+from retinue.client.command.session_follower import SessionFollower
 from retinue.client.command.sessions import session_facts
 from retinue.client.command.text import safe
 from retinue.client.errors import UsageError
@@ -126,7 +126,7 @@ async def run_command(
             return ExitCode.OK
         console = Console(stderr=True)
         console.print(f"{safe(session.name)}: {session.id}", markup=False, highlight=False, soft_wrap=True)
-        return await Attendance(session, console, fail_fast=fail_fast).attend()
+        return await SessionFollower(session, console, fail_fast=fail_fast).follow()
 
 
 def _preview_text(preview: session_service_pb2.PlacementPreview) -> str:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command import options
-from retinue.client.command.complaint import print_error
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.exit_codes import ExitCode, of_error
 from retinue.client.command.idle import check_facts
@@ -23,6 +22,7 @@ from retinue.client.command.output import (
     print_one,
     table,
 )
+from retinue.client.command.print_error import print_error
 from retinue.client.command.progress import kernel_counts, outcome, reason_text
 from retinue.client.command.text import amounts, or_dash, safe, short_id, since, span
 from retinue.client.errors import CallError
@@ -56,15 +56,19 @@ def _columns(now: float) -> Sequence[Column[session_pb2.Session]]:
     return (
         Column("ID", lambda session: short_id(session.id)),
         Column("NAME", lambda session: safe(session.spec.name)),
-        Column("TYPE", lambda session: words.word(words.SESSION_TYPE, session.spec.type).lower()),
-        Column("STATE", words.state_of),
+        Column("TYPE", lambda session: enum_names.name_of(enum_names.SESSION_TYPE, session.spec.type).lower()),
+        Column("STATE", enum_names.state_of),
         Column("RESULT", _result),
         Column("KERNELS", _ready),
         Column("AGENTS", _agents),
         Column("OWNER", lambda session: or_dash(session.owner)),
         Column("PROJECT", lambda session: or_dash(session.spec.project), wide=True),
         Column("GROUP", lambda session: or_dash(session.spec.resource_group), wide=True),
-        Column("MODE", lambda session: words.word(words.CLUSTER_MODE, session.spec.cluster_mode).lower(), wide=True),
+        Column(
+            "MODE",
+            lambda session: enum_names.name_of(enum_names.CLUSTER_MODE, session.spec.cluster_mode).lower(),
+            wide=True,
+        ),
         Column("NETWORK", _network, wide=True),
         Column("PRIORITY", lambda session: str(session.spec.priority), wide=True),
         Column("AGE", lambda session: since(session, "create_time", now)),
@@ -75,11 +79,11 @@ def _columns(now: float) -> Sequence[Column[session_pb2.Session]]:
 
 def _result(session: session_pb2.Session) -> str:
     if session.HasField("exit_code"):
-        return f"{words.word(words.SESSION_RESULT, session.result)} ({session.exit_code})"
+        return f"{enum_names.name_of(enum_names.SESSION_RESULT, session.result)} ({session.exit_code})"
     return (
         "-"
         if session.result <= session_pb2.SESSION_RESULT_UNDEFINED
-        else words.word(words.SESSION_RESULT, session.result)
+        else enum_names.name_of(enum_names.SESSION_RESULT, session.result)
     )
 
 
@@ -93,7 +97,7 @@ def _agents(session: session_pb2.Session) -> str:
 
 
 def _network(session: session_pb2.Session) -> str:
-    kind = words.word(words.NETWORK_KIND, session.network)
+    kind = enum_names.name_of(enum_names.NETWORK_KIND, session.network)
     return "-" if kind == "UNSPECIFIED" else kind.lower()
 
 
@@ -112,7 +116,7 @@ async def get_command(connection: Connection, session: str, output: str) -> None
         rows = [
             [
                 safe(kernel.hostname),
-                words.word(words.KERNEL_STATE, kernel.state),
+                enum_names.name_of(enum_names.KERNEL_STATE, kernel.state),
                 or_dash(kernel.agent),
                 or_dash(kernel.address),
                 amounts(kernel.slots),
@@ -133,14 +137,14 @@ def _template(spec: session_pb2.SessionSpec) -> str:
 def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
     """Titles and values, safe, of one session."""
     now = time.time()
-    started, ended = words.time_of(session, "start_time"), words.time_of(session, "end_time")
+    started, ended = enum_names.time_of(session, "start_time"), enum_names.time_of(session, "end_time")
     command = " ".join(session.spec.kernel.command)
     return [
         ("id", safe(session.id)),
         ("name", safe(session.spec.name)),
-        ("type", words.word(words.SESSION_TYPE, session.spec.type).lower()),
-        ("state", outcome(session) if words.is_ended(session) else words.state_of(session)),
-        ("reason", "" if words.is_ended(session) else reason_text(session)),
+        ("type", enum_names.name_of(enum_names.SESSION_TYPE, session.spec.type).lower()),
+        ("state", outcome(session) if enum_names.is_ended(session) else enum_names.state_of(session)),
+        ("reason", "" if enum_names.is_ended(session) else reason_text(session)),
         ("owner", safe(session.owner)),
         ("project", safe(session.spec.project)),
         ("group", safe(session.spec.resource_group)),
@@ -164,7 +168,7 @@ def session_facts(session: session_pb2.Session) -> list[tuple[str, str]]:
 def _cluster(spec: session_pb2.SessionSpec) -> str:
     if spec.cluster_size == 1:
         return "1 kernel"
-    return f"{spec.cluster_size} kernels, {words.word(words.CLUSTER_MODE, spec.cluster_mode).lower().replace('_', '-')}"
+    return f"{spec.cluster_size} kernels, {enum_names.name_of(enum_names.CLUSTER_MODE, spec.cluster_mode).lower().replace('_', '-')}"
 
 
 def _ports(session: session_pb2.Session) -> str:
@@ -196,12 +200,12 @@ async def explain_command(connection: Connection, session: str, output: str) -> 
     if output == "name":
         click.echo(safe(answer.reason))
         return
-    tier = words.word(words.REASON_TIER, answer.tier)
+    tier = enum_names.name_of(enum_names.REASON_TIER, answer.tier)
     now = time.time()
-    next_try = words.time_of(answer, "next_try_time")
-    estimate = words.time_of(answer, "estimated_start_time")
+    next_try = enum_names.time_of(answer, "next_try_time")
+    estimate = enum_names.time_of(answer, "estimated_start_time")
     facts = [
-        ("state", words.word(words.SESSION_STATE, answer.state)),
+        ("state", enum_names.name_of(enum_names.SESSION_STATE, answer.state)),
         ("reason", safe(answer.reason)),
         ("message", safe(answer.message)),
         ("kind", "" if tier == "UNSPECIFIED" else tier.lower()),

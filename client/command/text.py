@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.client import words
+from retinue.client import enum_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ def span(seconds: float | None) -> str:
 
 def since(message: Message, field: str, now: float) -> str:
     """How long ago a Timestamp field was, at `now` in seconds since 1970; `-` when unset."""
-    moment = words.time_of(message, field)
+    moment = enum_names.time_of(message, field)
     return "-" if moment is None else span(now - moment)
 
 

@@ -48,7 +48,7 @@ class _Known:
     used: float
 
 
-class AccessBook:
+class AccessCache:
     """Access that browsers have, by the hash of their cookies; belongs on one event loop.
 
     While the database is out of reach, who was let in stays in: no right can be withdrawn then either.

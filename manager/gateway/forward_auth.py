@@ -12,7 +12,7 @@ from retinue.manager.access import access_log
 from retinue.manager.access.access_log import Entrance, Way
 from retinue.manager.access.kernel_locator import MAIN_HOSTNAME
 from retinue.manager.gateway import sockets
-from retinue.manager.gateway.access_cache import AccessBook
+from retinue.manager.gateway.access_cache import AccessCache
 from retinue.manager.gateway.core import configuration, pages
 from retinue.manager.gateway.core.rules import ACCESS_PREFIX, ACCESS_SECONDS, OPEN_PATH, TICKET_PREFIX, Address, Target
 from retinue.manager.identity.tokens import hash_secret, is_secret, new_secret
@@ -24,26 +24,26 @@ _log = logging.getLogger(__name__)
 _LONGEST_FIELD = 32 * 1024
 
 
-class Door:
+class ForwardAuthHandler:
     """Answers one request of Caddy's at a time, each by itself."""
 
     def __init__(
         self,
         address: Address,
         database: Database,
-        book: AccessBook,
-        open_way: Callable[[bytes], str],
+        cache: AccessCache,
+        open_socket: Callable[[bytes], str],
         *,
         user: int,
         committed: Callable[[], None],
     ) -> None:
-        """`open_way` gives the socket for an access; `user` is the one whose questions are answered; `committed` is called when something
+        """`open_socket` gives the socket for an access; `user` is the one whose questions are answered; `committed` is called when something
         was added to the journal.
         """
         self._address = address
         self._database = database
-        self._book = book
-        self._open_way = open_way
+        self._cache = cache
+        self._open_socket = open_socket
         self._user = user
         self._committed = committed
 
@@ -73,7 +73,7 @@ class Door:
 
     async def _check(self, target: Target, request: web.BaseRequest) -> web.Response:
         cookies = "; ".join(request.headers.getall("Cookie", ()))
-        access = await self._book.find(self._address.secrets(cookies), target)
+        access = await self._cache.find(self._address.secrets(cookies), target)
         if access is None:
             return _shown(pages.NO_ACCESS, {"WWW-Authenticate": "Retinue-Ticket"})
         method = request.headers.get(configuration.METHOD, "")
@@ -85,7 +85,7 @@ class Door:
         if access.place is None:
             return _shown(pages.NOT_RUNNING)
         onwards = {
-            configuration.SOCKET: self._open_way(access.hash),
+            configuration.SOCKET: self._open_socket(access.hash),
             configuration.COOKIE: self._address.other_cookies(cookies),
         }
         return web.Response(status=200, headers=onwards)

@@ -18,13 +18,13 @@ from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.agent_rpc.dialer import Purpose
 from retinue.manager.agent_rpc.relay import AgentRefusedError, AgentUnavailableError, Forwarder
 from retinue.manager.gateway import sockets
-from retinue.manager.gateway.access_cache import Access, AccessBook
+from retinue.manager.gateway.access_cache import Access, AccessCache
 from retinue.manager.gateway.core import pages
 from retinue.types.v1 import port_pb2
 
 _log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 128
+MAX_CONNECTIONS = 128
 _PIECE = 256 * 1024
 # How long a program may go on once Caddy has no more to say to it.
 _LINGER_SECONDS = 10.0
@@ -35,7 +35,7 @@ class _GoneError(Exception):
 
 
 @dataclass(slots=True)
-class _Door:
+class _Listener:
     """The socket of one access."""
 
     name: str
@@ -47,46 +47,51 @@ class _Door:
 class Relay:
     """All sockets; belongs on one event loop."""
 
-    def __init__(self, forwarder: Forwarder, user: int, book: AccessBook) -> None:
-        """`user` is the one whose connections are taken; `book` is told what is in use."""
+    def __init__(self, forwarder: Forwarder, user: int, cache: AccessCache) -> None:
+        """`user` is the one whose connections are taken; `cache` is told what is in use."""
         self._forwarder = forwarder
         self._user = user
-        self._book = book
-        self._doors: dict[bytes, _Door] = {}
+        self._cache = cache
+        self._listeners: dict[bytes, _Listener] = {}
 
     def open(self, key: bytes) -> str:
         """The name of the socket for an access."""
-        door = self._doors.get(key)
-        if door is None:
+        listener = self._listeners.get(key)
+        if listener is None:
             name = sockets.new_name()
-            door = self._doors[key] = _Door(name, sockets.listen(name))
-            door.accepting = asyncio.create_task(self._accept(key, door), name="connections for a port")
-        return door.name
+            listener = self._listeners[key] = _Listener(name, sockets.listen(name))
+            listener.accepting = asyncio.create_task(self._accept(key, listener), name="connections for a port")
+        return listener.name
 
     def close(self, key: bytes) -> None:
         """Ends every connection of an access, and takes no other."""
-        door = self._doors.pop(key, None)
-        if door is None:
+        listener = self._listeners.pop(key, None)
+        if listener is None:
             return
-        if door.accepting is not None:
-            door.accepting.cancel()
-        door.listening.close()
-        for connection in door.connections:
+        if listener.accepting is not None:
+            listener.accepting.cancel()
+        listener.listening.close()
+        for connection in listener.connections:
             connection.cancel()
 
     async def stop(self) -> None:
         """Ends everything."""
-        doors = list(self._doors.items())
-        for key, _ in doors:
+        listeners = list(self._listeners.items())
+        for key, _ in listeners:
             self.close(key)
-        tasks = [task for _, door in doors for task in (door.accepting, *door.connections) if task is not None]
+        tasks = [
+            task
+            for _, listener in listeners
+            for task in (listener.accepting, *listener.connections)
+            if task is not None
+        ]
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _accept(self, key: bytes, door: _Door) -> None:
+    async def _accept(self, key: bytes, listener: _Listener) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                local, _ = await loop.sock_accept(door.listening)
+                local, _ = await loop.sock_accept(listener.listening)
             except OSError:
                 # Too many open files, or somebody who had gone already.
                 await asyncio.sleep(0.1)
@@ -94,19 +99,19 @@ class Relay:
             if sockets.peer_user(local) != self._user:
                 local.close()
                 continue
-            task = asyncio.create_task(self._serve(key, local, len(door.connections)), name="connection to a port")
-            door.connections.add(task)
-            task.add_done_callback(door.connections.discard)
+            task = asyncio.create_task(self._serve(key, local, len(listener.connections)), name="connection to a port")
+            listener.connections.add(task)
+            task.add_done_callback(listener.connections.discard)
 
     async def _serve(self, key: bytes, local: socket.socket, others: int) -> None:
         loop = asyncio.get_running_loop()
         local.setblocking(False)
         with local, contextlib.suppress(OSError, _GoneError):
             first = await loop.sock_recv(local, _PIECE)
-            access = self._book.now(key)
+            access = self._cache.now(key)
             if not first or access is None:
                 return
-            if others >= MOST_CONNECTIONS:
+            if others >= MAX_CONNECTIONS:
                 await loop.sock_sendall(local, pages.BUSY.message())
                 return
             if page := await self._carry(access, local, first):
@@ -128,7 +133,7 @@ class Relay:
                     response = agent_pb.OpenPortResponse.FromString(message)
                     if response.WhichOneof("step") == "data":
                         came = True
-                        self._book.using(access.hash)
+                        self._cache.using(access.hash)
                         await loop.sock_sendall(local, response.data)
                     elif response.WhichOneof("step") == "end_of_data":
                         # A program that has nothing to say any more is not told more: HTTP has no use for that.
@@ -147,7 +152,7 @@ class Relay:
         yield agent_pb.OpenPortRequest(start=start).SerializeToString()
         data = first
         while data:
-            self._book.using(key)
+            self._cache.using(key)
             yield agent_pb.OpenPortRequest(data=data).SerializeToString()
             data = await loop.sock_recv(local, _PIECE)
         yield agent_pb.OpenPortRequest(end_of_data=port_pb2.EndOfData()).SerializeToString()

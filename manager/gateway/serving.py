@@ -16,11 +16,11 @@ from pathlib import Path
 
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.gateway import caddy, sockets
-from retinue.manager.gateway.access_cache import AccessBook
+from retinue.manager.gateway.access_cache import AccessCache
 from retinue.manager.gateway.core import pages
 from retinue.manager.gateway.core.configuration import configuration
 from retinue.manager.gateway.core.rules import Address
-from retinue.manager.gateway.forward_auth import Door
+from retinue.manager.gateway.forward_auth import ForwardAuthHandler
 from retinue.manager.gateway.relay import Relay
 from retinue.manager.identity.authority import Authority
 from retinue.manager.store.database import Database
@@ -71,10 +71,10 @@ class Gateway:
         """Serves for as long as the block lasts, by tasks of `group`; the port is given back then. `directory` is the manager's."""
         owner = caddy.account(directory)
         user = os.geteuid() if owner is None else owner[0]
-        book = AccessBook(database, tail, time.monotonic)
-        relay = Relay(forwarder, user, book)
-        book.on_end(relay.close)
-        door = Door(self.address, database, book, relay.open, user=user, committed=tail.wake)
+        cache = AccessCache(database, tail, time.monotonic)
+        relay = Relay(forwarder, user, cache)
+        cache.on_end(relay.close)
+        handler = ForwardAuthHandler(self.address, database, cache, relay.open, user=user, committed=tail.wake)
         name = sockets.new_name()
         page = pages.UNREACHABLE.body()
         child = caddy.Caddy(
@@ -83,9 +83,9 @@ class Gateway:
             lambda descriptor: configuration(descriptor, name, page, self._certificate),
             owner,
         )
-        runner = await door.serve(sockets.listen(name))
+        runner = await handler.serve(sockets.listen(name))
         tasks = [
-            group.create_task(book.run(), name="access"),
+            group.create_task(cache.run(), name="access"),
             group.create_task(child.run(), name="caddy"),
             group.create_task(self._follow_certificate(child), name="certificate"),
         ]

@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from retinue.agent.network import namespaces, netlink
 from retinue.agent.network.core.observed import Uplink
-from retinue.agent.network.core.operations import CreateTunnel, Place
+from retinue.agent.network.core.operations import CreateTunnel, Namespace
 from retinue.agent.network.core.plan import BRIDGE, plan_attachment, plan_network
 from retinue.agent.network.core.topology import Member, Network
 from retinue.agent.network.links import apply
@@ -88,7 +88,7 @@ def program(node: str, session: str, network: Network) -> int:
         netlink.connected(outer) as underlay,
     ):
         steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
-        apply(steps, {Place.SESSION: connection, Place.NODE: underlay}, inner, -1)
+        apply(steps, {Namespace.SESSION: connection, Namespace.NODE: underlay}, inner, -1)
     assert any(isinstance(step.operation, CreateTunnel) for step in steps)
     return len(steps)
 
@@ -104,7 +104,7 @@ def attach(session: str, kernel: str, network: Network, kernel_id: str) -> None:
     ):
         port = observe_port(outside, BRIDGE, f"k{network.offset(member)}")
         steps = plan_attachment(network, member, port, observe_kernel(within))
-        apply(steps, {Place.SESSION: outside, Place.KERNEL: within}, outer, inner)
+        apply(steps, {Namespace.SESSION: outside, Namespace.KERNEL: within}, outer, inner)
 
 
 def by_hand(node: str, session: str, kernel: str, own: str, other: str, vni: int) -> None:

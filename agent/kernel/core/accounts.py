@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.agent.kernel.places import HOME
+from retinue.agent.kernel.paths import HOME
 
 ACCOUNT = "work"
 """Name of the account that every kernel of a cluster session has."""

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from retinue.agent.kernel.core.accounts import ACCOUNT
-from retinue.agent.kernel.places import FILES, PROGRAMS, SERVER
+from retinue.agent.kernel.paths import FILES, PROGRAMS, SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,13 +18,13 @@ from retinue.agent.network.core.operations import (
     BringUp,
     CreateVeth,
     DeleteLink,
+    Namespace,
     Operation,
-    Place,
     PutEntry,
     SetLink,
     Step,
 )
-from retinue.agent.network.core.rules import POOL, WAY_OUT
+from retinue.agent.network.core.rules import EGRESS_PREFIX, POOL
 from retinue.agent.network.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _HASH_LENGTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class EgressLink:
     """A way out as it should be: the name of the node's end, its slot, and its MTU in bytes."""
 
     name: str
@@ -69,7 +69,7 @@ class Way:
 
 def link_prefix(label: str) -> str:
     """Start of the names of an agent's ways out; `label` is the agent's part of names."""
-    return WAY_OUT + _digest(label)[:_TAG_LENGTH]
+    return EGRESS_PREFIX + _digest(label)[:_TAG_LENGTH]
 
 
 def link_name(label: str, attempt_id: str) -> str:
@@ -83,59 +83,59 @@ def slot_of(link: Link) -> int | None:
     return slot if 0 <= slot < SLOTS else None
 
 
-def plan_way(way: Way, node: Observed, kernel: Observed) -> tuple[Step, ...]:
+def plan_egress_link(link: EgressLink, node: Observed, kernel: Observed) -> tuple[Step, ...]:
     """Steps to the way out as it should be; none when it is.
 
     `node` holds the link of that name, if any, with its routes and neighbours; `kernel` all of the kernel's namespace.
     Raises NetworkError when the kernel has an interface of another kind by the name of its end.
     """
-    outer, inner = node.links.get(way.name), kernel.links.get(OUT_LINK)
+    outer, inner = node.links.get(link.name), kernel.links.get(OUT_LINK)
     if inner is not None and inner.kind != "veth":
         raise NetworkError(f"the kernel's namespace has an {OUT_LINK} that is not ours, of kind {inner.kind!r}")
     steps: list[Step] = []
-    if outer is None or inner is None or not _same(way, outer, inner):
-        steps += [Step(Place.NODE, DeleteLink(outer.index))] if outer is not None else []
-        steps += [Step(Place.KERNEL, DeleteLink(inner.index))] if inner is not None else []
+    if outer is None or inner is None or not _same(link, outer, inner):
+        steps += [Step(Namespace.NODE, DeleteLink(outer.index))] if outer is not None else []
+        steps += [Step(Namespace.KERNEL, DeleteLink(inner.index))] if inner is not None else []
         taken = {link.index for link in kernel.links.values() if link.name != OUT_LINK}
         index = max(taken, default=0) + 1
         create = CreateVeth(
-            index=way.index,
-            name=way.name,
-            mtu=way.mtu,
+            index=link.index,
+            name=link.name,
+            mtu=link.mtu,
             master=0,
             peer_index=index,
             peer_name=OUT_LINK,
-            peer_mac=way.mac,
+            peer_mac=link.mac,
             mac=GATEWAY_MAC,
         )
-        steps.append(Step(Place.NODE, create))
+        steps.append(Step(Namespace.NODE, create))
         up: list[Operation] = [BringUp(index)]
         found_outside: set[Entry] = set()
         found_inside: set[Entry] = set()
     else:
         index = inner.index
-        if not outer.up or outer.mtu != way.mtu:
-            steps.append(Step(Place.NODE, SetLink(outer.index, way.mtu, master=0)))
-        up = [] if inner.up and inner.mtu == way.mtu else [SetLink(index, way.mtu, master=0)]
+        if not outer.up or outer.mtu != link.mtu:
+            steps.append(Step(Namespace.NODE, SetLink(outer.index, link.mtu, master=0)))
+        up = [] if inner.up and inner.mtu == link.mtu else [SetLink(index, link.mtu, master=0)]
         found_outside = {*node.neighbours, *node.routes}
         found_inside = {*kernel.addresses, *kernel.neighbours, *kernel.routes}
-    outside: list[Entry] = [NeighbourEntry(way.address, way.mac), RouteEntry(way.index, f"{way.address}/32")]
-    steps += [Step(Place.NODE, PutEntry(way.index, entry)) for entry in outside if entry not in found_outside]
+    outside: list[Entry] = [NeighbourEntry(link.address, link.mac), RouteEntry(link.index, f"{link.address}/32")]
+    steps += [Step(Namespace.NODE, PutEntry(link.index, entry)) for entry in outside if entry not in found_outside]
     loopback = kernel.links.get("lo")
     if loopback is not None and not loopback.up:
         up.append(BringUp(loopback.index))
     inside: list[Entry] = [
-        AddressEntry(index, way.address, 32),
+        AddressEntry(index, link.address, 32),
         NeighbourEntry(GATEWAY, GATEWAY_MAC),
         RouteEntry(index, "0.0.0.0/0", GATEWAY),
     ]
     up += [PutEntry(index, entry) for entry in inside if entry not in found_inside]
-    return (*steps, *(Step(Place.KERNEL, operation) for operation in up))
+    return (*steps, *(Step(Namespace.KERNEL, operation) for operation in up))
 
 
-def _same(way: Way, outer: Link, inner: Link) -> bool:
+def _same(link: EgressLink, outer: Link, inner: Link) -> bool:
     paired = (outer.kind, outer.peer, inner.peer) == ("veth", inner.index, outer.index)
-    return paired and (outer.index, outer.mac, inner.mac) == (way.index, GATEWAY_MAC, way.mac)
+    return paired and (outer.index, outer.mac, inner.mac) == (link.index, GATEWAY_MAC, link.mac)
 
 
 def _digest(text: str) -> str:

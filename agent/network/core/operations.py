@@ -129,7 +129,7 @@ Operation: TypeAlias = (
 )
 
 
-class Place(enum.Enum):
+class Namespace(enum.Enum):
     """In which network namespace an operation is asked for."""
 
     NODE = "node"
@@ -141,5 +141,5 @@ class Place(enum.Enum):
 class Step:
     """An operation and where it is asked for."""
 
-    place: Place
+    namespace: Namespace
     operation: Operation

@@ -35,8 +35,8 @@ from retinue.agent.network.core.operations import (
     CreateVeth,
     DeleteLink,
     DropEntry,
+    Namespace,
     Operation,
-    Place,
     PutEntry,
     SetBridge,
     SetLink,
@@ -100,7 +100,7 @@ def plan_network(network: Network, uplink: Uplink | None, observed: Observed) ->
     for name, member in ports.items():
         if (port := kept.links.get(name)) is not None:
             steps += _plan_port(port, _Port(network.mtu, KERNEL_PORT, frozenset({member.mac})), kept)
-    return tuple(Step(Place.NODE if isinstance(step, CreateTunnel) else Place.SESSION, step) for step in steps)
+    return tuple(Step(Namespace.NODE if isinstance(step, CreateTunnel) else Namespace.SESSION, step) for step in steps)
 
 
 def plan_attachment(network: Network, member: Member, session: Observed, kernel: Observed) -> tuple[Step, ...]:
@@ -122,14 +122,14 @@ def plan_attachment(network: Network, member: Member, session: Observed, kernel:
         operations = _plan_port(port, _Port(network.mtu, KERNEL_PORT, frozenset({member.mac})), session)
     else:
         if port is not None:
-            steps.append(Step(Place.SESSION, DeleteLink(port.index)))
+            steps.append(Step(Namespace.SESSION, DeleteLink(port.index)))
         if inner is not None:
-            steps.append(Step(Place.KERNEL, DeleteLink(inner.index)))
+            steps.append(Step(Namespace.KERNEL, DeleteLink(inner.index)))
             inner = None
         index = _free_index(kernel)
         operations = _new_port(network, member, index)
-    steps += (Step(Place.SESSION, operation) for operation in operations)
-    steps += (Step(Place.KERNEL, operation) for operation in _plan_inside(network, member, index, inner, kernel))
+    steps += (Step(Namespace.SESSION, operation) for operation in operations)
+    steps += (Step(Namespace.KERNEL, operation) for operation in _plan_inside(network, member, index, inner, kernel))
     return tuple(steps)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 POOL = "198.18.0.0/15"
 """Addresses of ways out, inside a node only: a range no site and no part of the Internet has (RFC 2544)."""
-WAY_OUT = "rte"
+EGRESS_PREFIX = "rte"
 """Start of the names of all agents' ways out."""
 NEVER = ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", POOL, "224.0.0.0/3")
 """What no kernel reaches whatever is allowed: the node's own loopback, what has no router, and services of a cloud."""
@@ -82,7 +82,7 @@ table inet {name} {{
         oifname "{links}*" jump inward
     }}
     chain outward {{
-        oifname "{WAY_OUT}*" drop
+        oifname "{EGRESS_PREFIX}*" drop
         udp dport {VXLAN_PORT} drop
         ip daddr @name_servers meta l4proto {{ tcp, udp }} th dport 53 accept
         ip daddr @fleet drop
@@ -101,7 +101,7 @@ table inet {name} {{
     }}
     chain addresses {{
         type nat hook postrouting priority srcnat; policy accept;
-        ip saddr {POOL} oifname != "{WAY_OUT}*" masquerade
+        ip saddr {POOL} oifname != "{EGRESS_PREFIX}*" masquerade
     }}
 }}
 """

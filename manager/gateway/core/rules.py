@@ -21,7 +21,7 @@ ACCESS_SECONDS = 12 * 3600
 OPEN_PATH = "/.retinue/open"
 LONGEST_PATH = 2048
 
-_MOST_COOKIES = 4
+_MAX_COOKIES = 4
 _LABEL = re.compile(r"p([1-9][0-9]{0,4})-([0-9a-f]{32})")
 _NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
 _LONGEST_DOMAIN = 200
@@ -76,7 +76,7 @@ class Address:
     def secrets(self, cookies: str) -> Sequence[str]:
         """What a `Cookie` header holds for the gateway: nearly always one or none."""
         values = [value for name, value in _pairs(cookies) if name == self.cookie]
-        return [value for value in values[:_MOST_COOKIES] if is_secret(value, ACCESS_PREFIX)]
+        return [value for value in values[:_MAX_COOKIES] if is_secret(value, ACCESS_PREFIX)]
 
     def other_cookies(self, cookies: str) -> str:
         """A `Cookie` header without what is the gateway's: that is no affair of the program's."""

@@ -20,7 +20,7 @@ from retinue.agent.errors import BackendError, UnknownAttemptError
 from retinue.agent.host.processes import Process, alive, send_signal
 from retinue.agent.host.users import UserRange
 from retinue.agent.process.sandboxes import STATUS
-from retinue.agent.resources.discovery import FEWEST_STARTS
+from retinue.agent.resources.discovery import MIN_STARTS
 from retinue.agent.resources.topology import parse_list
 from retinue.agent.runtime import disk_use
 from retinue.agent.runtime.bwrap_status import parse_status
@@ -539,7 +539,7 @@ async def test_ten_leave_nothing(contract: Contract) -> None:
     assert not backend.observed()
     # Connections to an engine are kept for the next call: of so many paths, and for one, that of the image which all of
     # them look up, as many as there were threads that asked at once.
-    assert len(os.listdir("/proc/self/fd")) <= before + CONNECTIONS + FEWEST_STARTS + SPARE_THREADS
+    assert len(os.listdir("/proc/self/fd")) <= before + CONNECTIONS + MIN_STARTS + SPARE_THREADS
 
 
 async def test_whole_cores_are_its_own_over_restarts(contract: Contract) -> None:

@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from retinue.agent.host.users import UserRange
 from retinue.agent.kernel.core.ssh import HOST_KEY
-from retinue.agent.kernel.places import FILES
+from retinue.agent.kernel.paths import FILES
 from retinue.agent.kernel.python_runtime import build_runtime
 from retinue.agent.state import checked
 from retinue.client.errors import CallError, FailedPrecondition, InvalidRequest, NotFound

@@ -16,7 +16,7 @@ import pytest_asyncio
 from retinue.agent.attempts import Mount
 from retinue.agent.inside.provision import Furniture, MountRefusedError, open_shared
 from retinue.agent.kernel.core.ssh import HOST_KEY
-from retinue.agent.kernel.places import FILES
+from retinue.agent.kernel.paths import FILES
 from retinue.client.errors import CallError
 from retinue.manager.v1 import fleet_service_pb2
 from tests.integration.inside.keys import Keys, host_keys

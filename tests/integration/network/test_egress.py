@@ -192,20 +192,20 @@ async def test_ways_out_survive_the_agent_and_go_with_the_kernel() -> None:
             async with worker(place.node.name, place.node.address, agent) as second:
                 listing = run("ip", "netns", "exec", place.node.name, "nft", "list", "ruleset")
                 assert OTHER_PUBLIC in listing
-                assert await second.call("ways_out") == []
+                assert await second.call("egress") == []
                 await second.call("give_way_out", "kept.1", path)
                 assert await second.call("give_way_out", "kept.1", path) == 0
                 await second.call("open", ["kept.1"])
                 assert await second.call("give_way_out", "kept.1", path) == 0
-                assert len(await second.call("ways_out")) == 1
+                assert len(await second.call("egress")) == 1
                 await second.call("open", ["another.1"])
-                assert await second.call("ways_out") == []
+                assert await second.call("egress") == []
                 assert "out0" not in link_names(other)
                 await second.call("give_way_out", "kept.1", path)
                 # A second time there is nothing left to do.
                 for _ in range(2):
                     await second.call("take_way_out", "kept.1")
-                    assert await second.call("ways_out") == []
+                    assert await second.call("egress") == []
         # The last one that nothing needs any more takes its rules along.
         assert len(tables(place.node.name)) == 1
         with ears(place.outside, PUBLIC, 7000) as (ear,):

@@ -26,7 +26,7 @@ async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # n
             return await node.egress.attach(*arguments)
         case "take_way_out":
             return await node.egress.remove(*arguments)
-        case "ways_out":
+        case "egress":
             return sorted(await node.egress.observed())
         case "protect":
             node.protect(frozenset(arguments[0]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.client import Client, words
+from retinue.client import Client, enum_names
 from retinue.client.errors import CallError, NotFound
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
@@ -35,7 +35,7 @@ async def entrances(client: Client, session: Session) -> list[tuple[str, str, st
                 entered = event.kernel_accessed
                 assert entered.token_id
                 assert event.create_time.seconds
-                way = words.word(words.ACCESS_METHOD, entered.method)
+                way = enum_names.name_of(enum_names.ACCESS_METHOD, entered.method)
                 found.append((way, entered.user, entered.hostname, entered.port))
             if event.revision >= (session.revision or 0):
                 return found

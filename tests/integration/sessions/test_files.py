@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from retinue.client import Client
+from retinue.client.bidi_stream import BidiStream
 from retinue.client.errors import (
     CallError,
     FailedPrecondition,
@@ -24,7 +25,6 @@ from retinue.client.errors import (
     ResourceExhausted,
     from_rpc,
 )
-from retinue.client.exchange import Exchange
 from retinue.client.session import Session
 from retinue.devtools.cluster import Cluster
 from retinue.manager.v1 import kernel_service_pb2 as pb
@@ -152,7 +152,7 @@ async def read(session: Session, *ranges: file_pb2.FileRange) -> list[pb.Downloa
 
 async def exchanged(session: Session, steps: Sequence[pb.UploadFilesRequest]) -> list[pb.UploadFilesResponse]:
     """All steps of an upload in one call, and the answers."""
-    exchange = Exchange[pb.UploadFilesRequest, pb.UploadFilesResponse](session._sessions._kernels.UploadFiles(), "")  # noqa: SLF001
+    exchange = BidiStream[pb.UploadFilesRequest, pb.UploadFilesResponse](session._sessions._kernels.UploadFiles(), "")  # noqa: SLF001
     with contextlib.suppress(CallError):
         for step in steps:
             await exchange.send(step)

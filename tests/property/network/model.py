@@ -22,8 +22,8 @@ from retinue.agent.network.core.operations import (
     CreateVeth,
     DeleteLink,
     DropEntry,
+    Namespace,
     Operation,
-    Place,
     PutEntry,
     SetBridge,
     SetLink,
@@ -44,7 +44,7 @@ Entry = TunnelEntry | StationEntry | NeighbourEntry | AddressEntry
 
 
 @dataclass
-class Namespace:
+class FakeNamespace:
     """Interfaces by name, and entries by the link whose table they are in."""
 
     links: dict[str, Link] = field(
@@ -103,18 +103,18 @@ class Namespace:
 class Linux:
     """A session's namespace and the namespace of the kernel that is being attached."""
 
-    session: Namespace = field(default_factory=Namespace)
-    kernel: Namespace = field(default_factory=Namespace)
-    kernels: list[Namespace] = field(default_factory=list)
+    session: FakeNamespace = field(default_factory=FakeNamespace)
+    kernel: FakeNamespace = field(default_factory=FakeNamespace)
+    kernels: list[FakeNamespace] = field(default_factory=list)
 
     def apply(self, step: Step) -> None:
         if isinstance(step.operation, CreateTunnel):
-            assert step.place is Place.NODE
+            assert step.namespace is Namespace.NODE
         else:
-            assert step.place in {Place.SESSION, Place.KERNEL}
-        self._apply(self.kernel if step.place is Place.KERNEL else self.session, step.operation)
+            assert step.namespace in {Namespace.SESSION, Namespace.KERNEL}
+        self._apply(self.kernel if step.namespace is Namespace.KERNEL else self.session, step.operation)
 
-    def _apply(self, here: Namespace, operation: Operation) -> None:
+    def _apply(self, here: FakeNamespace, operation: Operation) -> None:
         match operation:
             case CreateBridge(index, name, mac, mtu, settings):
                 here.add(Link(index, name, "bridge", mac, mtu, up=True, bridge=settings))
@@ -148,7 +148,7 @@ class Linux:
                 # The real one is let off when the entry went with something else, the plan is not.
                 here.entries.remove((owner, entry))
 
-    def _delete(self, here: Namespace, index: int) -> None:
+    def _delete(self, here: FakeNamespace, index: int) -> None:
         if index not in {link.index for link in here.links.values()}:
             # It went with its other end.
             return
@@ -160,7 +160,7 @@ class Linux:
                     if end.kind == "veth" and (end.peer, end.index) == (link.index, link.peer):
                         other.remove(end.index)
 
-    def _put(self, here: Namespace, owner: int, entry: Entry) -> None:
+    def _put(self, here: FakeNamespace, owner: int, entry: Entry) -> None:
         link = here.link(owner)
         match entry:
             case TunnelEntry(mac, _):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from retinue.agent.network.core.observed import Link, NeighbourEntry, StationEntry, TunnelEntry, Uplink
 from retinue.agent.network.core.plan import BRIDGE, TUNNEL, plan_attachment, plan_network, port_name
 from retinue.agent.network.core.topology import Network, check
-from tests.property.network.model import NEW_PORT, Linux, Namespace
+from tests.property.network.model import NEW_PORT, FakeNamespace, Linux
 from tests.property.network.strategies import SUBNETS, UPLINKS, networks
 
 uplinks = st.sampled_from(UPLINKS)
@@ -29,7 +29,7 @@ def attach_all(linux: Linux, network: Network) -> None:
         if not member.local:
             continue
         port = linux.session.links.get(port_name(network, member))
-        linux.kernel = known.get(port.index, Namespace()) if port else Namespace()
+        linux.kernel = known.get(port.index, FakeNamespace()) if port else FakeNamespace()
         linux.kernels.append(linux.kernel)
         for step in plan_attachment(network, member, linux.session.observed(), linux.kernel.observed()):
             linux.apply(step)
@@ -153,7 +153,7 @@ def test_a_crash_at_any_step_is_repaired(network: Network, uplink: Uplink, data:
     ensure(linux, network, uplink)
     for member in network.members:
         if member.local:
-            linux.kernel = Namespace()
+            linux.kernel = FakeNamespace()
             linux.kernels.append(linux.kernel)
             attachment = plan_attachment(network, member, linux.session.observed(), linux.kernel.observed())
             for step in attachment[: data.draw(st.integers(0, len(attachment)))]:
@@ -169,7 +169,7 @@ def test_a_kernel_whose_namespace_died_is_attached_anew(network: Network, uplink
     for member in network.members:
         if member.local:
             # The old namespace is still dying: its veth is there.
-            linux.kernel = Namespace()
+            linux.kernel = FakeNamespace()
             for step in plan_attachment(network, member, linux.session.observed(), linux.kernel.observed()):
                 linux.apply(step)
             assert plan_attachment(network, member, linux.session.observed(), linux.kernel.observed()) == ()

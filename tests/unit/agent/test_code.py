@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retinue.agent.code import batch, messages
 from retinue.agent.code.inside import LARGEST_ANSWER, parse_answer
-from retinue.agent.code.runs import MOST_BYTES, OffsetPastEndError, Run
+from retinue.agent.code.runs import MAX_BYTES, OffsetPastEndError, Run
 from retinue.agent.errors import BackendError
 from retinue.types.v1 import code_pb2 as pb
 
@@ -97,12 +97,12 @@ async def test_events_are_read_from_any_offset_while_more_come() -> None:
 async def test_the_oldest_events_go_first_and_that_is_told() -> None:
     run = Run(pb.CodeRun(run_id="r"))
     for _ in range(10):
-        run.append(pb.CodeEvent(stdout="x" * (MOST_BYTES // 4)))
+        run.append(pb.CodeEvent(stdout="x" * (MAX_BYTES // 4)))
     run.append(pb.CodeEvent(finished=pb.CodeFinished()))
     first, *rest = [event async for events in run.read(0) for event in events]
     assert "not kept" in first.log.message
     assert [event.offset for event in rest] == list(range(11 - len(rest), 11))
-    assert sum(event.ByteSize() for event in rest) <= MOST_BYTES
+    assert sum(event.ByteSize() for event in rest) <= MAX_BYTES
 
 
 def test_usual_commands() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from retinue.agent.api.code import MOST_UNREAD, CodeService
+from retinue.agent.api.code import MAX_UNREAD, CodeService
 from retinue.agent.api.errors import ApiError
 from retinue.agent.code.runs import Run
 from retinue.agent.v1 import agent_service_pb2 as pb
@@ -34,7 +34,7 @@ class Workspaces:
 
     async def add(self, request: code_pb2.CodeRun) -> Run:
         run = Run(request)
-        task = asyncio.create_task(self._go(run, self._chance.choice([0, 1, 3, MOST_UNREAD + 10])))
+        task = asyncio.create_task(self._go(run, self._chance.choice([0, 1, 3, MAX_UNREAD + 10])))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return run

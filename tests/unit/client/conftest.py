@@ -16,14 +16,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from retinue.client import Client, Patience
+from retinue.client import Client, RetryBudget
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 Register = Callable[[grpc.aio.Server], None]
 TOKEN = "secret"
-QUICK = Patience(first=0.001, longest=0.002, total=5.0)
+QUICK = RetryBudget(first=0.001, longest=0.002, total=5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ async def connect(
 
         async def open_client(register: Register) -> Client:
             endpoint = await serve(register)
-            client = Client.connect(endpoint, token=TOKEN, ca=certificate.certificate, patience=QUICK)
+            client = Client.connect(endpoint, token=TOKEN, ca=certificate.certificate, retry_budget=QUICK)
             return await stack.enter_async_context(client)
 
         yield open_client

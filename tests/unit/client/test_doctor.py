@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from retinue.client.command.doctor import doctor_command
-from retinue.devtools.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts, judge
+from retinue.devtools.doctor import ERROR, LINKS, OK, TOOLS, WARNING, Facts, evaluate
 
 GOOD = Facts(
     tools=dict.fromkeys(TOOLS, True),
@@ -28,7 +28,7 @@ GOOD = Facts(
 
 
 def test_a_good_node_lacks_nothing() -> None:
-    assert {finding.state for finding in judge(GOOD)} == {OK}
+    assert {finding.state for finding in evaluate(GOOD)} == {OK}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_good_node_lacks_nothing() -> None:
     ],
 )
 def test_each_lack_is_named_with_its_remedy(facts: Facts, name: str, state: str, remedy: str) -> None:
-    (finding,) = [finding for finding in judge(facts) if finding.state != OK]
+    (finding,) = [finding for finding in evaluate(facts) if finding.state != OK]
     assert (finding.name, finding.state) == (name, state)
     assert remedy in finding.remedy
 

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from retinue.client import Client
-from retinue.client.code import MOST_UNREAD
+from retinue.client.code import MAX_UNREAD
 from retinue.client.port import LocalPort
 from retinue.manager.v1 import kernel_service_pb2 as pb
 from retinue.manager.v1 import kernel_service_pb2_grpc as service_grpc
@@ -45,7 +45,7 @@ class Servicer(service_grpc.KernelServiceServicer):
             if request.HasField("open"):
                 yield pb.ExecuteCodeResponse(opened=pb.CodeOpened())
                 continue
-            for number in range(3 * MOST_UNREAD):
+            for number in range(3 * MAX_UNREAD):
                 event = code_pb2.CodeEvent(run_id=request.run.run_id, offset=number, stdout="x")
                 yield pb.ExecuteCodeResponse(events=code_pb2.CodeEvents(events=[event]))
             last = code_pb2.CodeEvent(run_id=request.run.run_id, finished=code_pb2.CodeFinished())
@@ -86,7 +86,7 @@ async def test_a_run_that_is_not_read_to_its_end_holds_up_no_other(connect: Conn
         # Until what is read for all runs waits for room in this one.
         await asyncio.sleep(0.1)
         await left.aclose()
-        assert (await code.execute("other")).stdout == "x" * 3 * MOST_UNREAD
+        assert (await code.execute("other")).stdout == "x" * 3 * MAX_UNREAD
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.0005], ids=["fast", "slow"])
@@ -105,4 +105,4 @@ async def test_a_slow_reader_gets_all_of_a_run_behind_the_end_of_requests(connec
             await asyncio.sleep(0)
         await code.finish()
         await reading
-    assert len(events) == 3 * MOST_UNREAD + 1
+    assert len(events) == 3 * MAX_UNREAD + 1

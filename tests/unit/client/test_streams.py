@@ -15,8 +15,8 @@ from retinue.client import (
     Client,
     NotFound,
     OutOfRange,
-    Patience,
     ResourceExhausted,
+    RetryBudget,
     SessionEnded,
     Unavailable,
     WaitTimeout,
@@ -161,8 +161,8 @@ async def test_a_quota_is_not_taken_for_a_slow_reader(connect: Connect) -> None:
 
 
 async def test_patience_ends() -> None:
-    impatient = Patience(first=0.001, longest=0.002, total=0.0)
-    async with Client.connect("127.0.0.1:9", token="secret", patience=impatient) as client:
+    impatient = RetryBudget(first=0.001, longest=0.002, total=0.0)
+    async with Client.connect("127.0.0.1:9", token="secret", retry_budget=impatient) as client:
         with pytest.raises(Unavailable):
             await _revisions(client, 1, None)
 

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 import grpc.aio
 import pytest
 
-from retinue.client import Client, Patience, Unavailable
+from retinue.client import Client, RetryBudget, Unavailable
 
 Register = Callable[[grpc.aio.Server], None]
-QUICK = Patience(first=0.001, longest=0.002, total=0.0)
+QUICK = RetryBudget(first=0.001, longest=0.002, total=0.0)
 
 
 async def test_without_a_ca_the_error_says_what_to_set(serve: Callable[[Register], Awaitable[str]]) -> None:
     endpoint = await serve(lambda _server: None)
-    async with Client.connect(endpoint, token="secret", ca=None, patience=QUICK) as client:
+    async with Client.connect(endpoint, token="secret", ca=None, retry_budget=QUICK) as client:
         with pytest.raises(
             Unavailable, match=r"not trusted: set RETINUE_CA, or --ca, to a copy of the manager's ca\.pem"
         ):

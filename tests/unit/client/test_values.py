@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from retinue.client import UsageError, session_spec, words
-from retinue.client.backoff import Backoff, Patience
+from retinue.client import UsageError, enum_names, session_spec
+from retinue.client.backoff import Backoff, RetryBudget
 from retinue.manager.v1 import session_pb2 as pb
 
 
@@ -65,31 +65,37 @@ def test_requests_that_make_no_sense() -> None:
 
 
 def test_words_are_the_inverse_of_numbers() -> None:
-    for enum in (words.SESSION_TYPE, words.CLUSTER_MODE, words.SESSION_STATE, words.KERNEL_STATE, words.AGENT_STATE):
+    for enum in (
+        enum_names.SESSION_TYPE,
+        enum_names.CLUSTER_MODE,
+        enum_names.SESSION_STATE,
+        enum_names.KERNEL_STATE,
+        enum_names.AGENT_STATE,
+    ):
         for value in enum.values:
             if value.number:
-                assert words.number(enum, words.word(enum, value.number)) == value.number
-    assert words.number(words.CLUSTER_MODE, "single-node") == pb.CLUSTER_MODE_SINGLE_NODE
-    assert words.number(words.SESSION_STATE, "SESSION_STATE_RUNNING") == pb.SESSION_STATE_RUNNING
-    assert words.word(words.SESSION_STATE, 99) == "UNKNOWN_99"
+                assert enum_names.number(enum, enum_names.name_of(enum, value.number)) == value.number
+    assert enum_names.number(enum_names.CLUSTER_MODE, "single-node") == pb.CLUSTER_MODE_SINGLE_NODE
+    assert enum_names.number(enum_names.SESSION_STATE, "SESSION_STATE_RUNNING") == pb.SESSION_STATE_RUNNING
+    assert enum_names.name_of(enum_names.SESSION_STATE, 99) == "UNKNOWN_99"
     for wrong in ("", "unspecified", "99"):
         with pytest.raises(UsageError):
-            words.number(words.SESSION_STATE, wrong)
+            enum_names.number(enum_names.SESSION_STATE, wrong)
 
 
 def test_waits_double_up_to_the_longest_with_full_jitter() -> None:
-    patience = Patience(first=1.0, longest=8.0, total=100.0)
+    retry_budget = RetryBudget(first=1.0, longest=8.0, total=100.0)
     ceilings = [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     for seed in range(50):
-        backoff = Backoff(patience, random.Random(seed))
+        backoff = Backoff(retry_budget, random.Random(seed))
         waits = [backoff.next_wait(now=0.0) for _ in ceilings]
         assert all(wait is not None and 0 <= wait <= ceiling for wait, ceiling in zip(waits, ceilings, strict=True))
-    backoff = Backoff(patience, random.Random(1))
+    backoff = Backoff(retry_budget, random.Random(1))
     assert max(wait or 0 for wait in (backoff.next_wait(now=0.0) for _ in range(500))) > 7
 
 
 def test_patience_counts_from_the_first_failure_since_progress() -> None:
-    backoff = Backoff(Patience(total=10.0), random.Random(1))
+    backoff = Backoff(RetryBudget(total=10.0), random.Random(1))
     assert backoff.next_wait(now=100.0) is not None
     assert backoff.next_wait(now=109.9) is not None
     assert backoff.next_wait(now=110.0) is None
@@ -99,4 +105,4 @@ def test_patience_counts_from_the_first_failure_since_progress() -> None:
 
 
 def test_the_server_may_ask_for_a_longer_wait() -> None:
-    assert (Backoff(Patience(first=0.1), random.Random(1)).next_wait(now=0.0, at_least=3.0) or 0) >= 3.0
+    assert (Backoff(RetryBudget(first=0.1), random.Random(1)).next_wait(now=0.0, at_least=3.0) or 0) >= 3.0

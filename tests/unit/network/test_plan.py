@@ -23,7 +23,7 @@ from retinue.agent.network.core.operations import (
     CreateBridge,
     CreateTunnel,
     CreateVeth,
-    Place,
+    Namespace,
     PutEntry,
     SetLink,
     SetPort,
@@ -42,18 +42,19 @@ BRIDGE = Link(101, "br0", "bridge", "0e:58:0a:80:00:00", 1450, up=True, bridge=B
 
 def test_a_network_on_two_nodes_from_nothing() -> None:
     assert plan_network(NETWORK, UPLINK, Observed({"lo": LOOPBACK})) == (
-        Step(Place.SESSION, CreateBridge(101, "br0", "0e:58:0a:80:00:00", 1450, BridgeSettings(False, False))),
+        Step(Namespace.SESSION, CreateBridge(101, "br0", "0e:58:0a:80:00:00", 1450, BridgeSettings(False, False))),
         Step(
-            Place.NODE, CreateTunnel(102, "vx0", 1450, TunnelSettings(77, "192.0.2.1", 4, 4789, learning=False, ttl=64))
+            Namespace.NODE,
+            CreateTunnel(102, "vx0", 1450, TunnelSettings(77, "192.0.2.1", 4, 4789, learning=False, ttl=64)),
         ),
-        Step(Place.SESSION, SetLink(102, 1450, master=101)),
+        Step(Namespace.SESSION, SetLink(102, 1450, master=101)),
         Step(
-            Place.SESSION,
+            Namespace.SESSION,
             SetPort(102, PortSettings(False, False, False, False, neighbour_suppression=True, locked=False)),
         ),
-        Step(Place.SESSION, PutEntry(102, StationEntry(102, SUB.mac))),
-        Step(Place.SESSION, PutEntry(102, TunnelEntry(SUB.mac, SUB.underlay_address))),
-        Step(Place.SESSION, PutEntry(101, NeighbourEntry(SUB.address, SUB.mac))),
+        Step(Namespace.SESSION, PutEntry(102, StationEntry(102, SUB.mac))),
+        Step(Namespace.SESSION, PutEntry(102, TunnelEntry(SUB.mac, SUB.underlay_address))),
+        Step(Namespace.SESSION, PutEntry(101, NeighbourEntry(SUB.address, SUB.mac))),
     )
 
 
@@ -65,15 +66,15 @@ def test_a_network_on_one_node_is_a_bridge() -> None:
 
 def test_a_kernel_is_attached() -> None:
     assert plan_attachment(NETWORK, MAIN, Observed({"br0": BRIDGE}), Observed({"lo": LOOPBACK})) == (
-        Step(Place.SESSION, CreateVeth(1002, "k2", 1450, 101, 101, "eth0", MAIN.mac)),
+        Step(Namespace.SESSION, CreateVeth(1002, "k2", 1450, 101, 101, "eth0", MAIN.mac)),
         Step(
-            Place.SESSION,
+            Namespace.SESSION,
             SetPort(1002, PortSettings(False, False, True, True, neighbour_suppression=False, locked=True)),
         ),
-        Step(Place.SESSION, PutEntry(1002, StationEntry(1002, MAIN.mac))),
-        Step(Place.KERNEL, BringUp(1)),
-        Step(Place.KERNEL, BringUp(101)),
-        Step(Place.KERNEL, PutEntry(101, AddressEntry(101, "10.128.0.2", 28))),
+        Step(Namespace.SESSION, PutEntry(1002, StationEntry(1002, MAIN.mac))),
+        Step(Namespace.KERNEL, BringUp(1)),
+        Step(Namespace.KERNEL, BringUp(101)),
+        Step(Namespace.KERNEL, PutEntry(101, AddressEntry(101, "10.128.0.2", 28))),
     )
 
 

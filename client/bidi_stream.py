@@ -24,7 +24,7 @@ _SETTLE_SECONDS, _SETTLE_TRIES = 1.0, 100
 # From the last response to the status behind it.
 
 
-class Exchange(Generic[_Request, _Response]):
+class BidiStream(Generic[_Request, _Response]):
     """One call whose requests and responses are both streams; one task at a time reads, and one writes.
 
     When a server ends a call while requests are on their way, one of these cannot be sent. grpc.aio then takes the call for failed,

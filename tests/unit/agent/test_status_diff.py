@@ -1,4 +1,4 @@
-"""What a manager is told, and when."""
+"""What a manager is sent, and when."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from retinue.agent.api.convert import attempt_status
-from retinue.agent.api.status_diff import LULL, News, Told
+from retinue.agent.api.status_diff import DEBOUNCE, SentStatus, StatusDiff
 from retinue.agent.attempts import ObservedAttempt, Phase
 from retinue.agent.runtime.attempt_records import Record
 from retinue.agent.runtime.observation import Observation
@@ -16,14 +16,14 @@ from retinue.agent.runtime.observation import Observation
 ATTEMPT = ObservedAttempt("k.1", "s", "k", networked=True, phase=Phase.CREATED)
 
 
-def told(phase: Phase, *, attached: bool = False) -> Told:
+def sent(phase: Phase, *, attached: bool = False) -> SentStatus:
     attempt = replace(ATTEMPT, phase=phase, attached=attached)
-    return Told(attempt, "", attempt_status(attempt.id, attempt))
+    return SentStatus(attempt, "", attempt_status(attempt.id, attempt))
 
 
-def news(*changed: Told, removed: str = "", gone: str = "") -> News:
+def diff(*changed: SentStatus, removed: str = "", gone: str = "") -> StatusDiff:
     before = frozenset({"here", gone} - {""})
-    return News(
+    return StatusDiff(
         {str(n): one for n, one in enumerate(changed)}, [], [removed] if removed else [], before - {gone}, before
     )
 
@@ -31,28 +31,28 @@ def news(*changed: Told, removed: str = "", gone: str = "") -> News:
 @pytest.mark.parametrize(
     ("what", "after"),
     [
-        (news(), math.inf),
-        (news(told(Phase.PULLING)), LULL),
-        (news(told(Phase.CREATING), told(Phase.CREATED)), LULL),
-        (news(told(Phase.STOPPING)), LULL),
-        (news(removed="k.1"), LULL),
-        (news(gone="s"), LULL),
+        (diff(), math.inf),
+        (diff(sent(Phase.PULLING)), DEBOUNCE),
+        (diff(sent(Phase.CREATING), sent(Phase.CREATED)), DEBOUNCE),
+        (diff(sent(Phase.STOPPING)), DEBOUNCE),
+        (diff(removed="k.1"), DEBOUNCE),
+        (diff(gone="s"), DEBOUNCE),
         # Others of its session may wait for it.
-        (news(told(Phase.CREATING), told(Phase.CREATED, attached=True)), 0.0),
-        (news(told(Phase.RUNNING)), 0.0),
-        (news(told(Phase.FAILED), removed="k.1"), 0.0),
-        (news(told(Phase.EXITED)), 0.0),
+        (diff(sent(Phase.CREATING), sent(Phase.CREATED, attached=True)), 0.0),
+        (diff(sent(Phase.RUNNING)), 0.0),
+        (diff(sent(Phase.FAILED), removed="k.1"), 0.0),
+        (diff(sent(Phase.EXITED)), 0.0),
     ],
 )
-def test_what_nothing_waits_for_waits_for_the_rest(what: News, after: float) -> None:
+def test_what_nothing_waits_for_waits_for_the_rest(what: StatusDiff, after: float) -> None:
     assert what.due(math.inf, 7.0) == 7.0 + after
 
 
 def test_it_does_not_wait_longer_for_more_of_its_kind() -> None:
-    first = news(told(Phase.PULLING)).due(math.inf, 7.0)
-    second = news(told(Phase.PULLING), told(Phase.CREATING)).due(first, 7.0 + LULL / 2)
-    assert first == second == 7.0 + LULL
-    assert news().due(first, 7.0 + LULL / 2) == math.inf
+    first = diff(sent(Phase.PULLING)).due(math.inf, 7.0)
+    second = diff(sent(Phase.PULLING), sent(Phase.CREATING)).due(first, 7.0 + DEBOUNCE / 2)
+    assert first == second == 7.0 + DEBOUNCE
+    assert diff().due(first, 7.0 + DEBOUNCE / 2) == math.inf
 
 
 def test_an_attempt_is_looked_at_anew_only_when_it_changed() -> None:

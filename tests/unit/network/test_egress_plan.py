@@ -11,18 +11,18 @@ from retinue.agent.network.core.egress_plan import (
     GATEWAY_MAC,
     OUT_LINK,
     SLOTS,
-    Way,
+    EgressLink,
     link_name,
     link_prefix,
-    plan_way,
+    plan_egress_link,
     slot_of,
 )
 from retinue.agent.network.core.observed import AddressEntry, Link, NeighbourEntry, Observed, RouteEntry
-from retinue.agent.network.core.operations import CreateVeth, DeleteLink, Place, PutEntry, SetLink
+from retinue.agent.network.core.operations import CreateVeth, DeleteLink, Namespace, PutEntry, SetLink
 from retinue.agent.network.core.rules import Guarded, changes, obstacles, parse_addresses, whole_table
 from retinue.agent.network.errors import NetworkError
 
-WAY = Way("rteaaaabbbbbbbb", 77, 1500)
+WAY = EgressLink("rteaaaabbbbbbbb", 77, 1500)
 LOOPBACK = Link(1, "lo", "", "00:00:00:00:00:00", 65536, up=True)
 OUTER = Link(WAY.index, WAY.name, "veth", GATEWAY_MAC, 1500, up=True, peer=5)
 INNER = Link(5, OUT_LINK, "veth", WAY.mac, 1500, up=True, peer=WAY.index)
@@ -40,7 +40,7 @@ KERNEL = Observed(
 
 
 def test_addresses_are_hosts_of_the_pool_and_differ() -> None:
-    ways = [Way("x", slot, 1500) for slot in (0, 1, 255, 256, SLOTS - 1)]
+    ways = [EgressLink("x", slot, 1500) for slot in (0, 1, 255, 256, SLOTS - 1)]
     assert [way.address for way in ways] == ["198.18.0.1", "198.18.0.2", "198.18.1.0", "198.18.1.1", "198.19.255.254"]
     assert len({way.mac for way in ways}) == len(ways)
     assert [slot_of(replace(OUTER, index=way.index)) for way in ways] == [way.slot for way in ways]
@@ -56,11 +56,11 @@ def test_names_fit_an_interface_and_tell_agents_apart() -> None:
 
 
 def test_a_way_that_is_whole_needs_nothing() -> None:
-    assert plan_way(WAY, NODE, KERNEL) == ()
+    assert plan_egress_link(WAY, NODE, KERNEL) == ()
 
 
 def test_a_new_way_is_made_before_anything_is_put_on_it() -> None:
-    steps = plan_way(WAY, Observed(), Observed({"lo": replace(LOOPBACK, up=False)}))
+    steps = plan_egress_link(WAY, Observed(), Observed({"lo": replace(LOOPBACK, up=False)}))
     first = steps[0].operation
     assert isinstance(first, CreateVeth)
     assert (first.index, first.master, first.peer_mac, first.mac) == (WAY.index, 0, WAY.mac, GATEWAY_MAC)
@@ -81,21 +81,21 @@ def test_a_new_way_is_made_before_anything_is_put_on_it() -> None:
     ],
 )
 def test_what_is_missing_is_put_back(node: Observed, kernel: Observed, repair: object) -> None:
-    assert [step.operation for step in plan_way(WAY, node, kernel)] == [repair]
+    assert [step.operation for step in plan_egress_link(WAY, node, kernel)] == [repair]
 
 
 def test_a_link_of_another_kernel_is_replaced() -> None:
-    steps = plan_way(WAY, replace(NODE, links={WAY.name: replace(OUTER, peer=9)}), KERNEL)
-    assert [(step.place, step.operation) for step in steps[:2]] == [
-        (Place.NODE, DeleteLink(WAY.index)),
-        (Place.KERNEL, DeleteLink(5)),
+    steps = plan_egress_link(WAY, replace(NODE, links={WAY.name: replace(OUTER, peer=9)}), KERNEL)
+    assert [(step.namespace, step.operation) for step in steps[:2]] == [
+        (Namespace.NODE, DeleteLink(WAY.index)),
+        (Namespace.KERNEL, DeleteLink(5)),
     ]
     assert isinstance(steps[2].operation, CreateVeth)
 
 
 def test_an_interface_of_another_kind_is_left_alone() -> None:
     with pytest.raises(NetworkError, match="not ours"):
-        plan_way(WAY, Observed(), Observed({OUT_LINK: replace(INNER, kind="dummy")}))
+        plan_egress_link(WAY, Observed(), Observed({OUT_LINK: replace(INNER, kind="dummy")}))
 
 
 GUARDED = Guarded("retinue-n1", "rteaaaa", frozenset({7}), frozenset({(7, "192.0.2.2"), (7, "2001:db8::2")}))

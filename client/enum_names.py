@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 
-def word(enum: EnumDescriptor, number: int) -> str:
+def name_of(enum: EnumDescriptor, number: int) -> str:
     """The value's name without the enum's prefix; a value of a newer server is `UNKNOWN_n`."""
     value = enum.values_by_number.get(number)
     if value is None:
@@ -23,7 +23,7 @@ def word(enum: EnumDescriptor, number: int) -> str:
 
 
 def number(enum: EnumDescriptor, text: str) -> int:
-    """The inverse of `word`; case does not matter, `-` is as good as `_`. Raises UsageError with the choices."""
+    """The inverse of `name_of`; case does not matter, `-` is as good as `_`. Raises UsageError with the choices."""
     name = text.strip().upper().replace("-", "_")
     value = enum.values_by_name.get(_prefix(enum) + name) or enum.values_by_name.get(name)
     if value is None or value.number == 0:
@@ -61,7 +61,7 @@ ENDED_STATES = frozenset({session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESS
 
 def state_of(session: session_pb2.Session) -> str:
     """A session's state as a word."""
-    return word(SESSION_STATE, session.state)
+    return name_of(SESSION_STATE, session.state)
 
 
 def is_ended(session: session_pb2.Session) -> bool:

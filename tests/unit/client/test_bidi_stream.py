@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from retinue.client.bidi_stream import BidiStream
 from retinue.client.errors import Aborted, CallError, Unavailable, UsageError
-from retinue.client.exchange import Exchange
 from retinue.manager.agent_rpc.stream_status import Ending
 
 ROUNDS = 30
@@ -45,13 +45,13 @@ async def served() -> AsyncIterator[grpc.aio.Channel]:
         await server.stop(None)
 
 
-async def sent(exchange: Exchange[bytes, bytes]) -> None:
+async def sent(exchange: BidiStream[bytes, bytes]) -> None:
     """Sends until that fails."""
     while True:
         await exchange.send(b"x" * 1000)
 
 
-async def received(exchange: Exchange[bytes, bytes], came: list[bytes]) -> None:
+async def received(exchange: BidiStream[bytes, bytes], came: list[bytes]) -> None:
     """Receives until that fails."""
     while True:
         came.append(await exchange.receive())
@@ -70,7 +70,7 @@ async def test_what_came_before_the_end_is_read_and_the_end_is_as_the_server_tol
 ) -> None:
     async with served() as channel:
         for _ in range(ROUNDS):
-            exchange = Exchange[bytes, bytes](channel.stream_stream(method)(), "")
+            exchange = BidiStream[bytes, bytes](channel.stream_stream(method)(), "")
             await exchange.send(b"x")
             came = [await exchange.receive() for _ in range(read_first)]
             with pytest.raises(kind, match=message):
@@ -83,7 +83,7 @@ async def test_what_came_before_the_end_is_read_and_the_end_is_as_the_server_tol
 
 async def test_nothing_can_be_sent_behind_the_end_of_the_requests() -> None:
     async with served() as channel:
-        exchange = Exchange[bytes, bytes](channel.stream_stream("/test/Abort")(), "")
+        exchange = BidiStream[bytes, bytes](channel.stream_stream("/test/Abort")(), "")
         await exchange.send(b"x")
         await exchange.end_requests()
         with pytest.raises(UsageError):

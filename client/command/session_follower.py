@@ -8,7 +8,7 @@ import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from retinue.client import words
+from retinue.client import enum_names
 from retinue.client.command.exit_codes import ExitCode, of_session
 from retinue.client.command.progress import open_progress
 from retinue.client.command.text import safe
@@ -31,8 +31,8 @@ _STARTED = frozenset(
 )
 
 
-class Attendance:
-    """One session attended; `attend` is called once."""
+class SessionFollower:
+    """One session attended; `follow` is called once."""
 
     def __init__(self, session: Session, console: Console, *, fail_fast: bool = False) -> None:
         """Progress goes to `console`, output to standard output; `fail_fast` gives up what can never fit."""
@@ -45,18 +45,18 @@ class Attendance:
         self._code: int | None = None
         self._terminated_by_us = False
 
-    async def attend(self) -> int:
+    async def follow(self) -> int:
         """Stays until the session is over, an interactive one until it runs; returns the exit code. Raises CallError."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupts.put_nowait, number)
         output = asyncio.create_task(self._pass_output()) if self._is_batch else None
-        following = asyncio.create_task(self._follow())
-        minding = asyncio.create_task(self._mind_interrupts())
-        pending = {following, minding, asyncio.create_task(self._explain())}
+        following = asyncio.create_task(self._show_progress())
+        handling = asyncio.create_task(self._handle_signals())
+        pending = {following, handling, asyncio.create_task(self._explain())}
         everything = [*pending, *([output] if output is not None else [])]
         try:
-            while {following, minding} <= pending:
+            while {following, handling} <= pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
@@ -69,7 +69,7 @@ class Attendance:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
-    async def _follow(self) -> None:
+    async def _show_progress(self) -> None:
         async with aclosing(self._session.progress()) as steps:
             async for step in steps:
                 self._progress.show(step.view)
@@ -97,7 +97,7 @@ class Attendance:
             self._progress.say(f"the output may be incomplete: {error or 'it did not come in time'}")
 
     async def _explain(self) -> None:
-        while not words.is_ended(self._session.view):
+        while not enum_names.is_ended(self._session.view):
             if self._session.view.state == session_pb2.SESSION_STATE_PENDING:
                 try:
                     answer = await self._session.explain()
@@ -116,7 +116,7 @@ class Attendance:
                 self._progress.note("")
             await asyncio.sleep(_EXPLAIN_SECONDS)
 
-    async def _mind_interrupts(self) -> None:
+    async def _handle_signals(self) -> None:
         """The first interrupt ends the session, or asks; the second leaves it to the manager and returns."""
         while True:
             number = await self._interrupts.get()
@@ -156,7 +156,7 @@ class Attendance:
         if self._code is not None:
             return self._code
         view = self._session.view
-        if not words.is_ended(view):
+        if not enum_names.is_ended(view):
             return ExitCode.OK
         self._progress.close()
         if self._terminated_by_us and not view.HasField("exit_code"):
