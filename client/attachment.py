@@ -1,4 +1,4 @@
-"""A command run in a kernel, as long as somebody here stays with it."""
+"""A command run in a kernel, for as long as the caller keeps its stream open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHUNK = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A piece of what the command printed; `errors` says that it came on standard error, which a terminal does not tell apart."""
+    """A piece of what the command printed; `errors` says that it came on standard error, which a terminal does not separate."""
 
     data: bytes
     errors: bool = False
@@ -62,7 +62,7 @@ class Attachment:
         self._exchange.cancel()
 
     async def __aiter__(self) -> AsyncIterator[Printed]:
-        """What the command prints, as it comes; nothing is read ahead of whoever iterates."""
+        """Yields what the command prints, as it comes; reads nothing ahead of the iterating task."""
         while True:
             response = await self._exchange.receive()
             match response.WhichOneof("step"):
@@ -75,12 +75,12 @@ class Attachment:
                     return
 
     async def write(self, data: bytes) -> None:
-        """Input for the command; returns when it is on its way, which may take until the command reads."""
+        """Sends input to the command; returns when it is sent, which may take until the command reads."""
         for begin in range(0, len(data), CHUNK):
             await self._exchange.send(pb.AttachRequest(stdin=data[begin : begin + CHUNK]))
 
     async def end_input(self) -> None:
-        """There is no more input."""
+        """Ends the input."""
         await self._exchange.send(pb.AttachRequest(end_of_input=terminal_pb2.EndOfInput()))
 
     async def resize(self, rows: int, columns: int) -> None:

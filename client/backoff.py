@@ -1,4 +1,4 @@
-"""How long to wait between tries: exponential with full jitter, and when to give up."""
+"""Computes waits between tries: exponential with full jitter, within a retry budget."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
-    """Seconds: the first wait is up to `first`, waits double up to `longest`, and without any progress for `total` it
-    is over.
+    """Bounds retries, in seconds: the first wait is up to `first`, waits double up to `longest`; after `total` without progress
+    the call fails.
     """
 
     first: float = 0.2
@@ -27,12 +27,12 @@ class Backoff:
     _since: float | None = None
 
     def progressed(self) -> None:
-        """The work got on: the next failure is the first again."""
+        """Records progress: the next failure counts as the first again."""
         self._tries = 0
         self._since = None
 
     def next_wait(self, now: float, at_least: float | None = None) -> float | None:
-        """Seconds to wait before the next try after a failure at `now`; None when retry_budget is used up.
+        """Returns the seconds to wait before the next try after a failure at `now`; None when the retry budget is used up.
 
         `at_least` is what the server asked for. Full jitter:
         https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/

@@ -1,4 +1,4 @@
-"""A stream in both directions, and how it ended."""
+"""Sends and receives on one bidirectional stream, and keeps the status that it ended with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Response = TypeVar("_Response")
 _Value = TypeVar("_Value")
 
 _UNSENT = "Internal error from Core"
-# What grpc.aio says of a call one of whose requests could not be sent.
+# The details that grpc.aio gives a call one of whose requests could not be sent.
 _SETTLE_SECONDS, _SETTLE_TRIES = 1.0, 100
 # From the last response to the status behind it.
 
@@ -27,9 +27,9 @@ _SETTLE_SECONDS, _SETTLE_TRIES = 1.0, 100
 class BidiStream(Generic[_Request, _Response]):
     """One call whose requests and responses are both streams; one task at a time reads, and one writes.
 
-    When a server ends a call while requests are on their way, one of these cannot be sent. grpc.aio then takes the call for failed,
+    When a server ends a call while requests are being sent, one of these cannot be sent. grpc.aio then takes the call for failed,
     whatever the server said: `read()` gives no more of the responses that had come before, and the status is one of its own, which is
-    there until the server's comes, or for good if that came first. So the responses are iterated over, which goes on to the end, and
+    there until the server's comes, or for good if that came first. So the responses are iterated over, which continues to the end, and
     the first status is noted.
     """
 
@@ -50,7 +50,7 @@ class BidiStream(Generic[_Request, _Response]):
         self._call.cancel()
 
     async def send(self, request: _Request) -> None:
-        """Returns when it is on its way, which may take until the server reads. Raises CallError, as `receive`."""
+        """Sends a request; returns once it is sent, which may take until the server reads. Raises CallError, as `receive`."""
         try:
             await self._call.write(request)
         except grpc.aio.AioRpcError:
@@ -64,15 +64,15 @@ class BidiStream(Generic[_Request, _Response]):
         raise await self._outcome()
 
     async def end_requests(self) -> None:
-        """There are no more requests; responses may still come."""
+        """Ends the requests; responses may still come."""
         try:
             await self._call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            # The call is over; how, its responses tell.
+            # The call has ended; receiving reports how.
             return
 
     async def receive(self) -> _Response:
-        """The next response. Raises how the call ended: CallError, which is Unavailable when the server ended it without an error."""
+        """Returns the next response. Raises how the call ended: CallError, which is Unavailable when the server ended it without an error."""
         async with self._reading:
             if self._kept:
                 return self._kept.popleft()
@@ -83,7 +83,7 @@ class BidiStream(Generic[_Request, _Response]):
         raise await self._outcome()
 
     async def wait_ended(self) -> None:
-        """Waits until the server ends the call, passing over responses that nothing reads. Raises CallError unless it ended well."""
+        """Waits until the server ends the call, discarding responses that nothing reads. Raises CallError unless it ended well."""
         try:
             while True:
                 await self.receive()
@@ -101,7 +101,7 @@ class BidiStream(Generic[_Request, _Response]):
                 return
 
     def _note(self, call: grpc.aio.StreamStreamCall[_Request, _Response]) -> None:
-        """Notes the status of a call that is over, unless it is not the server's; is called once, with the first there is."""
+        """Records the status of a call that has ended, unless it is not the server's; is called once, with the first there is."""
         if (details := _now(call.details())) != _UNSENT:
             before, after = _now(call.initial_metadata()), _now(call.trailing_metadata())
             self._status = grpc.aio.AioRpcError(_now(call.code()), before, after, details)
@@ -128,11 +128,11 @@ class BidiStream(Generic[_Request, _Response]):
 
 
 def _now(coroutine: Coroutine[Any, Any, _Value]) -> _Value:
-    """What a coroutine returns that has nothing to wait for: the call is over."""
+    """Returns the result of a coroutine that has nothing to wait for: the call has ended."""
     try:
         coroutine.send(None)
     except StopIteration as done:
         value: _Value = done.value
         return value
     coroutine.close()
-    raise AssertionError("a call that is over knows its status")
+    raise AssertionError("a call that has ended knows its status")

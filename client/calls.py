@@ -58,7 +58,7 @@ async def resumed(
 
     `request` is asked each time for what is still wanted, after everything yielded so far was taken in. An `endless`
     stream is also opened again when the server ends it. Raises CallError: at once when trying again is of no use, else
-    when retry_budget is used up.
+    when the retry budget is used up.
     """
     backoff = Backoff(retry_budget)
     while True:

@@ -1,4 +1,4 @@
-"""The connection to a manager: TLS always, the token as call credentials, keepalive, which calls are tried again."""
+"""Opens the connection to a manager: TLS always, the token as call credentials, keepalive, and which calls are retried."""
 
 from __future__ import annotations
 

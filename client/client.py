@@ -1,4 +1,4 @@
-"""The way into the library: a connection to a manager and what it offers."""
+"""Connects to a manager; the entry point of the library."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Client:
         return cls.connect(settings.endpoint, token=settings.token, ca=settings.ca, retry_budget=retry_budget)
 
     async def close(self) -> None:
-        """Closes the connection; what is under way is cancelled."""
+        """Closes the connection; calls in progress are cancelled."""
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

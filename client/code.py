@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from retinue.manager.v1 import kernel_service_pb2_grpc
 
 MAX_UNREAD = 256
-"""Events of one run that wait for whoever reads them; then the stream waits."""
+"""Events of one run that are buffered for its reader; when they are full, the stream waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Code:
         async for event in code.run("for n in range(3): print(n)"):
             print(event.stdout, end="")
 
-    What runs goes on when the block is left: `resume` tells the rest of it to another stream. All methods raise CallError.
+    Runs continue when the block is left: `resume` sends the rest of their events to another stream. All methods raise CallError.
     """
 
     def __init__(self, stub: kernel_service_pb2_grpc.KernelServiceAsyncStub, session: str, language: str) -> None:
@@ -121,7 +121,7 @@ class Code:
         await self._send(pb.ExecuteCodeRequest(input=code_pb2.CodeInput(run_id=run_id, value=value)))
 
     async def interrupt(self, run_id: str = "", *, force: bool = False) -> None:
-        """Interrupts a run, by default the one that runs now, whoever asked for it; with `force` its variables are lost."""
+        """Interrupts a run, by default the one that runs now, no matter who started it; with `force` its variables are lost."""
         await self._send(pb.ExecuteCodeRequest(interrupt=code_pb2.CodeInterrupt(run_id=run_id, force=force)))
 
     async def finish(self) -> None:
@@ -133,7 +133,7 @@ class Code:
             raise self._failure or self._lost()
 
     async def complete(self, code: str, cursor: int | None = None) -> code_pb2.CodeCompletions:
-        """How code goes on at a position, by default its end; nothing while something runs."""
+        """Returns completions of code at a position, by default its end; nothing while something runs."""
         number = next(self._numbers)
         answer: asyncio.Future[code_pb2.CodeCompletions] = asyncio.get_running_loop().create_future()
         self._queries[number] = answer
@@ -200,7 +200,7 @@ def _run(run: code_pb2.CodeRun, run_id: str, timeout: float | None) -> code_pb2.
 
 
 def gathered(events: list[code_pb2.CodeEvent]) -> CodeResult:
-    """A run that is over, from its events."""
+    """Returns a finished run, built from its events."""
     last = events[-1].finished
     media = [event.media for event in events if event.HasField("media")]
     values = [

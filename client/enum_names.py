@@ -1,4 +1,4 @@
-"""Enum values as the short words that people use: `RUNNING` for `SESSION_STATE_RUNNING`, `multi-node` for
+"""Converts enum values to the short names that people use: `RUNNING` for `SESSION_STATE_RUNNING`, `multi-node` for
 `CLUSTER_MODE_MULTI_NODE`.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def name_of(enum: EnumDescriptor, number: int) -> str:
-    """The value's name without the enum's prefix; a value of a newer server is `UNKNOWN_n`."""
+    """Returns the value's name without the enum's prefix; a value of a newer server is `UNKNOWN_n`."""
     value = enum.values_by_number.get(number)
     if value is None:
         return f"UNKNOWN_{number}"
@@ -23,7 +23,7 @@ def name_of(enum: EnumDescriptor, number: int) -> str:
 
 
 def number(enum: EnumDescriptor, text: str) -> int:
-    """The inverse of `name_of`; case does not matter, `-` is as good as `_`. Raises UsageError with the choices."""
+    """Returns the value of a name, the inverse of `name_of`; case does not matter, `-` is as good as `_`. Raises UsageError with the choices."""
     name = text.strip().upper().replace("-", "_")
     value = enum.values_by_name.get(_prefix(enum) + name) or enum.values_by_name.get(name)
     if value is None or value.number == 0:
@@ -60,17 +60,17 @@ ENDED_STATES = frozenset({session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESS
 
 
 def state_of(session: session_pb2.Session) -> str:
-    """A session's state as a word."""
+    """Returns the name of a session's state."""
     return name_of(SESSION_STATE, session.state)
 
 
 def is_ended(session: session_pb2.Session) -> bool:
-    """Whether the session is over."""
+    """Returns True once the session has ended."""
     return session.state in ENDED_STATES
 
 
 def time_of(message: Message, field: str) -> float | None:
-    """A Timestamp field as seconds since 1970; None when unset."""
+    """Returns a Timestamp field as seconds since 1970; None when unset."""
     if not message.HasField(field):
         return None
     value = getattr(message, field)

@@ -2,7 +2,7 @@
 
 RetinueError
 ├── UsageError              a value given to the library makes no sense; nothing was sent
-├── CallError               the server, or the way to it, refused a call
+├── CallError               the server, or the connection to it, refused a call
 │   ├── InvalidRequest      INVALID_ARGUMENT; `violations` name the fields
 │   ├── Unauthenticated     UNAUTHENTICATED
 │   ├── PermissionDenied    PERMISSION_DENIED
@@ -16,7 +16,7 @@ RetinueError
 │   ├── DeadlineExceeded    DEADLINE_EXCEEDED
 │   └── ServerFault         INTERNAL, UNKNOWN and all others
 ├── TransferError           a file cannot be copied
-├── SessionEnded            a session was over before it came to what was waited for
+├── SessionEnded            a session ended before it reached the awaited state
 └── WaitTimeout             what was waited for did not come in time
 """
 
@@ -59,7 +59,7 @@ class WaitTimeout(RetinueError):
 
 
 class SessionEnded(RetinueError):
-    """A session was over before it came to what was waited for."""
+    """A session ended before it reached the awaited state."""
 
     def __init__(self, message: str, session: session_pb2.Session) -> None:
         """`session` is as it was at the end."""
@@ -69,17 +69,17 @@ class SessionEnded(RetinueError):
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """One wrong field of a request, or one quota in its way: its path, or whose quota (`users/ann`), and what is wrong there."""
+    """One wrong field of a request, or one quota that it exceeds: its path, or whose quota (`users/ann`), and what is wrong there."""
 
     field: str
     description: str
 
 
 class CallError(RetinueError):
-    """The server, or the way to it, refused a call.
+    """The server, or the connection to it, refused a call.
 
     `code` is the gRPC status code, `reason` an UPPER_SNAKE word of the server (empty when the answer came from
-    elsewhere), `metadata` its details, `violations` the wrong fields or the quotas in the way, `request_id` what to look for in the server's
+    elsewhere), `metadata` its details, `violations` the wrong fields or the quotas exceeded, `request_id` what to look for in the server's
     log, `retry_after` seconds to wait or None.
     """
 

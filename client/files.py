@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from retinue.manager.v1 import kernel_service_pb2_grpc
 
 RESUMED_SIZE = 4 << 20
-"""A file of so many bytes is gone on with after the connection broke; a smaller one is sent again."""
+"""A file of so many bytes is resumed after the connection broke; a smaller one is sent again."""
 BATCH = 500
 """Files asked for in one call."""
 
@@ -61,7 +61,7 @@ class Files:
                 async for response in stream:
                     entries += response.entries
             except grpc.aio.AioRpcError as error:
-                # What was told before may have changed: it is told again.
+                # What was announced before may have changed: announce it again.
                 await _pause(backoff, from_rpc(error, identity))
             else:
                 return sorted(entries, key=lambda entry: entry.path)
@@ -72,7 +72,7 @@ class Files:
         self, source: str | os.PathLike[str], path: str, *, recursive: bool = False, progress: Progress | None = None
     ) -> Copied:
         """Copies a local file to `path`, or with `recursive` a directory and all beneath it. Links are left out, and what
-        cannot be sent is, too; the answer tells of both.
+        cannot be sent is, too; the answer lists both.
 
         A file is in its place once it is whole. Raises CallError, TransferError, OSError.
         """
@@ -132,7 +132,7 @@ class Files:
                     await _write_file(exchange, upload, ready, progress)
             await exchange.end_requests()
         except CallError:
-            # How the call ended is told by what is read from it.
+            # Reading from the call reports how it ended.
             return
         except BaseException:
             exchange.cancel()
@@ -148,7 +148,7 @@ class Files:
     ) -> Copied:
         """Copies a file of the kernel to a local one, or with `recursive` a directory and all beneath it into a local one.
 
-        Links and what is no regular file are left out, and told. What a kernel says of its files is not believed: nothing is written
+        Links and what is no regular file are left out and listed. What a kernel says of its files is not trusted: nothing is written
         outside of `target`. Raises CallError, TransferError, OSError.
         """
         target = Path(target)

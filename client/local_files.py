@@ -1,7 +1,7 @@
 """The local half of copying files from and to kernels. All blocks.
 
 What a kernel says of its files is not believed: a name that would lead out of the target ends the copy before anything is written,
-no link is made, and a file gets its name only when it is whole and has the digest that was told.
+no link is made, and a file gets its name only when it is whole and has the digest that was announced.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file or directory to be sent, with its size when it was looked at."""
+    """A file or directory to send, with its size when it was listed."""
 
     source: Path
     path: str

@@ -130,7 +130,7 @@ def _names(descriptor: Descriptor) -> dict[str, FieldDescriptor]:
 
 
 def _below(field: FieldDescriptor) -> Descriptor | None:
-    """What a path may go on in."""
+    """Returns the message type that a path may continue in."""
     kind = field.message_type
     if kind is None or kind.full_name in {_DURATION, _TIMESTAMP} or _is_map(field):
         return None

@@ -68,12 +68,12 @@ class PortConnection:
         self._exchange.cancel()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """What comes, until the other side has no more; nothing is read ahead of whoever iterates."""
+        """Yields what comes, until the other side ends; reads nothing ahead of the iterating task."""
         while (response := await self._exchange.receive()).WhichOneof("step") == "data":
             yield response.data
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Sends data; returns when it is on its way, which may take until the other side reads."""
+        """Sends data; returns when it is sent, which may take until the other side reads."""
         for begin in range(0, len(data), self.chunk):
             await self._exchange.send(pb.OpenPortRequest(data=bytes(data[begin : begin + self.chunk])))
 
@@ -89,7 +89,7 @@ class PortConnection:
 class LocalPort:
     """A port of this machine whose connections all lead to one port of a session.
 
-    A connection that fails is closed, and told to `failed`; the others, and those to come, are not concerned.
+    A connection that fails is closed, and reported to `failed`; the others, and later ones, are not affected.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LocalPort:
             try:
                 local, _ = await loop.sock_accept(self._listening)
             except OSError:
-                # Too many open files, or somebody who had gone already.
+                # Too many open files, or a client that had closed already.
                 await asyncio.sleep(0.1)
                 continue
             task = asyncio.create_task(self._carry(local), name="connection of a local port")
@@ -153,7 +153,7 @@ class LocalPort:
                     await _both_ways(local, remote)
             except CallError as error:
                 self._failed(error)
-                # With a reset, whoever is at the local end knows that this was not all.
+                # With a reset, the local peer knows that this was not all.
                 local.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             except OSError:
                 # The local end has gone: that is its own affair.
@@ -171,10 +171,10 @@ async def _both_ways(local: socket.socket, remote: PortConnection) -> None:
     back = asyncio.create_task(_back(local, remote))
     try:
         done, _ = await asyncio.wait({out, back}, return_when=asyncio.FIRST_EXCEPTION)
-        # How the call ended, its responses tell best.
+        # Receiving reports best how the call ended.
         for task in sorted(done, key=lambda task: task is not back):
             task.result()
-        # Closed now, it would lose what is still on its way to the other side.
+        # Closed now, it would lose what is not yet sent to the other side.
         await remote.finish()
     finally:
         for task in (out, back):
@@ -188,7 +188,7 @@ async def _out(local: socket.socket, remote: PortConnection) -> None:
         try:
             await remote.write(room[:count])
         except CallError:
-            # The call is over; how, what is read from it tells.
+            # The call has ended; reading from it reports how.
             return
     with contextlib.suppress(CallError):
         await remote.end_data()

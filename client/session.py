@@ -69,7 +69,7 @@ class Session:
 
     @property
     def is_ended(self) -> bool:
-        """Whether it is over."""
+        """Returns True once it has ended."""
         return enum_names.is_ended(self.view)
 
     async def refresh(self) -> Session:
@@ -81,7 +81,7 @@ class Session:
         return self
 
     async def progress(self) -> AsyncGenerator[Session, None]:
-        """Itself now and after each event, until it is over; no event is passed over."""
+        """Yields itself now and after each event, until it has ended; skips no event."""
         yield self
         if self.is_ended:
             return
@@ -93,7 +93,7 @@ class Session:
     async def wait(self, *states: str, timeout: float | None = None) -> Session:  # noqa: ASYNC109  # callers count on the message
         """Waits until it is, or has been since last seen, in one of `states`.
 
-        Raises SessionEnded when it is over without that, and WaitTimeout after `timeout` seconds.
+        Raises SessionEnded when it ended without that, and WaitTimeout after `timeout` seconds.
         """
         wanted = {
             enum_names.name_of(enum_names.SESSION_STATE, enum_names.number(enum_names.SESSION_STATE, state))
@@ -107,10 +107,10 @@ class Session:
         except TimeoutError:
             message = f"{self.name} is {self.state} and not {' or '.join(sorted(wanted))} after {timeout} s"
             raise WaitTimeout(message) from None
-        raise SessionEnded(f"{self.name} is over ({self.state}) and was not {' or '.join(sorted(wanted))}", self.view)
+        raise SessionEnded(f"{self.name} has ended ({self.state}) and was not {' or '.join(sorted(wanted))}", self.view)
 
     async def wait_ended(self, timeout: float | None = None) -> Session:  # noqa: ASYNC109  # callers count on the message
-        """Waits until it is over. Raises WaitTimeout after `timeout` seconds."""
+        """Waits until it has ended. Raises WaitTimeout after `timeout` seconds."""
         return await self.wait("TERMINATED", "CANCELLED", timeout=timeout)
 
     def logs(

@@ -1,4 +1,4 @@
-"""A session as its journal tells it: events folded into the session, without asking the server again."""
+"""Folds journal events into a session, without asking the server again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _move_session(session: session_pb2.Session, event: session_pb2.SessionEvent)
 
 
 def _pull(session: session_pb2.Session, pull: session_pb2.ImagePull) -> None:
-    """It is told for one kernel; others that wait on the same agent for the same image are as far."""
+    """The event names one kernel; others that wait on the same agent for the same image are as far."""
     images = {kernel.hostname: _image(session.spec, kernel.role) for kernel in session.kernels}
     for kernel in session.kernels:
         if (
@@ -92,7 +92,7 @@ def _move_kernel(session: session_pb2.Session, move: session_pb2.KernelMove) -> 
     if move.to_state != session_pb2.KERNEL_STATE_PULLING:
         kernel.ClearField("pull")
     if move.to_state == session_pb2.KERNEL_STATE_PENDING:
-        # The move tells where it was taken from; a kernel that waits is nowhere.
+        # The move names the agent that it left; a pending kernel has none.
         kernel.agent = kernel.address = ""
         kernel.ClearField("exit_code")
     elif move.HasField("exit_code"):

@@ -136,7 +136,7 @@ class Sessions:
         return await call(self._stub.GetSessionGraph, session_service_pb2.GetSessionGraphRequest(session=session))
 
     async def terminate(self, session: str, *, etag: str = "", force: bool = False) -> Session:
-        """Ends a session; returns it as it is then, before it is over."""
+        """Terminates a session; returns it as it is then, before it has ended."""
         request = session_service_pb2.TerminateSessionRequest(session=session, etag=etag, force=force)
         response = await call(self._stub.TerminateSession, request)
         return Session(self, response.session, response.revision, response.incarnation)
@@ -190,7 +190,7 @@ class Sessions:
         tail: int = 0,
         epoch: int = 0,
     ) -> AsyncGenerator[LogChunk, None]:
-        """Output of one kernel (default `main1`) from `offset`, or of all; `follow` goes on until they are over.
+        """Output of one kernel (default `main1`) from `offset`, or of all; `follow` continues until they have ended.
 
         `since` (with a time zone) leaves out what was printed before, up to a few seconds; `tail` all but so many last lines of each kernel.
         `epoch` is the number of the try, by default the newest.
@@ -211,7 +211,7 @@ class Sessions:
     async def stats(
         self, session: str = "", hostname: str = "", *, interval: float = 2.0
     ) -> AsyncGenerator[kernel_service_pb2.StreamStatsResponse, None]:
-        """What kernels that run use, of one session until it is over, or of all that the caller may read; every `interval` seconds."""
+        """Yields the usage of running kernels, of one session until it has ended, or of all that the caller may read; every `interval` seconds."""
         request = kernel_service_pb2.StreamStatsRequest(session=session, hostname=hostname)
         request.interval.FromNanoseconds(round(interval * 1e9))
         responses = resumed(
@@ -286,7 +286,7 @@ class Sessions:
         return (await call(self._apps.StopApp, request)).status
 
     async def follow(self, session: Session) -> AsyncGenerator[tuple[session_pb2.Session, int], None]:
-        """A session after each of its events, with the event's revision, until it is over.
+        """Yields a session after each of its events, with the event's revision, until it has ended.
 
         When the journal no longer goes back to what was last seen, or the database was restored, the session is read again and followed from
         there.
@@ -314,7 +314,7 @@ class Sessions:
     async def _events(
         self, session_id: str, revision: int, incarnation: str
     ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
-        """Events of a session after a revision. A few sessions have a stream of their own, and more share one, which tells of all sessions."""
+        """Yields the events of a session after a revision. A few sessions have a stream each; more of them share one of all sessions."""
         if self._own_streams >= OWN_STREAMS and revision and self._shared.covers(revision, incarnation):
             async with aclosing(self._shared.events(session_id, revision, incarnation)) as shared:
                 async for event in shared:

@@ -24,7 +24,7 @@ class SessionOptions(TypedDict, total=False):
     and a number; `preopen_ports`: first and last number of ranges; `services`: programs to be started on demand, as messages.
     `termination_grace`, `time_limit`: seconds. `agents`: to run on, `agent_choice`: `preferred` or `strict`.
     `architecture`: that the agents must have. `endpoint`: that it is a replica of,
-    `replica_placement`: `spread` or `pack`. `preemptible`: may make way for sessions of higher priority.
+    `replica_placement`: `spread` or `pack`. `preemptible`: may be preempted by sessions of higher priority.
     `bootstrap_script`: what every kernel runs before its command. Batch only: `earliest_start_time`, not before then, in seconds
     since 1970; `depends_on`, ids or names of sessions that must succeed first;
     `max_attempts`, `retry_on_failure` and `retry_backoff` in seconds, to run it again.

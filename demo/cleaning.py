@@ -33,4 +33,4 @@ async def show(stage: Stage, cluster: Cluster, client: Client) -> None:
     stage.console.print(table)
     stage.check(all(left.is_clean for left in found.values()), f"nothing is left on {len(found)} nodes")
     for group in ("default", "paper"):
-        stage.check(not await client.resource_groups.shares(group), f"nobody holds anything of the group {group}")
+        stage.check(not await client.resource_groups.shares(group), f"no owner holds anything of the group {group}")

@@ -1,4 +1,4 @@
-"""The image of the demonstration: made on the spot of this machine's busybox and the texts; nothing is fetched."""
+"""The image of the demonstration: built from this machine's busybox and the texts; nothing is pulled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs inside every kernel of the word count: `python3 -c SOURCE DIRECTORY`; needs nothing but Python.
 
 Each kernel counts the words of its part of the texts in the directory. The subs serve their count over TCP; main asks
-them by name, prints what it was told, and the total.
+them by name, prints the counts that it received, and the total.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def count(directory: Path, part: int, parts: int) -> dict[str, object]:
 
 
 def serve(found: dict[str, object]) -> None:
-    """Tells everyone who connects, until the session ends."""
+    """Sends the count to every client that connects, until the session ends."""
     with socket.create_server(("", _PORT)) as server:
         while True:
             peer, _ = server.accept()
@@ -34,7 +34,7 @@ def serve(found: dict[str, object]) -> None:
 
 
 def ask(name: str) -> dict[str, object]:
-    """What the peer of that name tells; its program may not have got to its port yet."""
+    """Returns the count of the peer of that name; retries while its program does not listen yet."""
     deadline = time.monotonic() + _SECONDS
     while True:
         try:

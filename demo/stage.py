@@ -45,7 +45,7 @@ class Stage:
         self.console.print(f"   [green]✓[/green] {safe(text)}", highlight=False)
 
     async def follow(self, session: Session, *, until_running: bool = False) -> Session:
-        """Shows a session until it is over, or runs; returns it."""
+        """Shows a session until it has ended, or runs; returns it."""
         progress = open_progress(self.console)
         try:
             async with aclosing(session.progress()) as steps:
@@ -56,7 +56,7 @@ class Stage:
         finally:
             progress.close()
         if until_running and enum_names.is_ended(session.view):
-            raise DemoError(f"{session.name} is over before it ran: {outcome(session.view)}")
+            raise DemoError(f"{session.name} ended before it ran: {outcome(session.view)}")
         return session
 
     def _elapsed(self) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 DIRECTORIES = Path("/var/lib/retinue")
-"""Where clusters without a directory of their own go; the database's user has a way to it."""
+"""Where clusters without a directory of their own go; the database's user can reach it."""
 AGENT_PORT = 7450
 _POLL_SECONDS = 0.1
 _DRAIN_SECONDS = 15.0
@@ -86,7 +86,7 @@ class Cluster:
         *,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """Without a `directory` one is made, and removed at the end. `say` is told each step."""
+        """Without a `directory` one is made, and removed at the end. `say` is called with each step."""
         self.options = options or ClusterOptions()
         self.agents: list[LocalAgent] = []
         self._wanted = directory
@@ -171,7 +171,7 @@ class Cluster:
             await self.wait_agent(index)
 
     def _take_directory(self) -> None:
-        """Passable for the database's user, readable for nobody else; what is in it is of no cluster that runs."""
+        """Creates the directory: searchable for the database's user, readable for no other user; its content belongs to no running cluster."""
         if self._wanted is None:
             DIRECTORIES.mkdir(mode=0o711, parents=True, exist_ok=True)
             for killed in state.sweep(DIRECTORIES, time.time()):
@@ -198,7 +198,7 @@ class Cluster:
             self._manager = self._child("manager", self._manager_command(data))
         if self.manager.pid is not None:
             return
-        # It is written anew when the manager is ready, and its content from before is taken up.
+        # The manager rewrites it once it is ready; the version of an earlier run does not count.
         before = _version(facts)
         await self._launch(self.manager)
         deadline = time.monotonic() + self.options.manager_seconds
@@ -209,7 +209,7 @@ class Cluster:
         (self.directory / "ca.pem").write_text(self._facts["ca"])
 
     async def stop_manager(self) -> None:
-        """Tells the manager to end and waits for it."""
+        """Stops the manager and waits for it."""
         await self.manager.stop()
 
     async def kill_manager(self) -> None:
@@ -251,7 +251,7 @@ class Cluster:
             await self.wait_agent(index)
 
     async def stop_agent(self, index: int) -> None:
-        """Tells an agent to end and waits for it; its kernels run on."""
+        """Stops an agent and waits for it; its kernels run on."""
         await self.agents[index].process.stop()
 
     async def kill_agent(self, index: int) -> None:
@@ -338,7 +338,7 @@ class Cluster:
     def _child(self, name: str, command: list[str]) -> ChildProcess:
         logs = self.directory / "logs"
         logs.mkdir(exist_ok=True)
-        # What this process was told to use (another manager, another database) is not meant for the cluster's.
+        # Settings of this process (another manager, another database) are not meant for the cluster's.
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("RETINUE_", "PYTEST_"))}
         return ChildProcess(
             name, command, logs / f"{name}.log", {**environment, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
@@ -350,16 +350,16 @@ class Cluster:
             self._state.processes[child.name] = (pid, started)
             self._state.write(self.directory)
 
-    def _check(self, child: ChildProcess, deadline: float, complaint: str) -> None:
+    def _check(self, child: ChildProcess, deadline: float, failure: str) -> None:
         if child.pid is None:
-            raise ClusterError(f"{complaint}: it {child.exit_report()}")
+            raise ClusterError(f"{failure}: it {child.exit_report()}")
         if time.monotonic() >= deadline:
-            raise ClusterError("\n  ".join([f"{complaint} in time", *child.last_lines()]))
+            raise ClusterError("\n  ".join([f"{failure} in time", *child.last_lines()]))
 
     def _manager_command(self, data: Path) -> list[str]:
         hosts = ["127.0.0.1", "localhost", socket.gethostname()]
         if self._state.underlay is not None:
-            # The first one is what agents are told.
+            # Agents get the first one.
             hosts.insert(0, self._state.underlay.host_address)
         user_port, agent_port, gateway_port = self._ports
         return [

@@ -32,7 +32,7 @@ TOOLS = {
     "bwrap": ("bubblewrap", "native processes"),
     "setpriv": ("util-linux", "native processes"),
     "ip": ("iproute2", "nodes of `retinue dev`"),
-    "nft": ("nftables", "the ways out of kernels"),
+    "nft": ("nftables", "egress of kernels"),
 }
 LINKS = ("bridge", "veth", "vxlan")
 RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
@@ -45,7 +45,7 @@ class Facts:
     """What was found. None, or an empty value, says that it is not there or could not be found out.
 
     `links` are the kinds of links that can be made. `addresses` are networks of the machine's own links and routes.
-    `clock_synchronized` is None where nobody knows. `obstacles` are chains of the packet filter, as `FAMILY TABLE CHAIN`, that
+    `clock_synchronized` is None where it is unknown. `obstacles` are chains of the packet filter, as `FAMILY TABLE CHAIN`, that
     drop what is forwarded unless a rule lets it pass; `name_servers` are those of the node's resolv.conf.
     """
 
@@ -70,7 +70,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: `state` is OK, WARNING (something works less well) or ERROR; `remedy` mends it."""
+    """One finding: `state` is OK, WARNING (something works less well) or ERROR; `remedy` mends it."""
 
     name: str
     state: str
@@ -100,7 +100,7 @@ def evaluate(facts: Facts) -> list[Finding]:
             findings.append(Finding(kind, ERROR, "links of this kind cannot be made", remedy))
     for name, there, purpose in (
         ("overlay", facts.overlay, "the writable layer over the host's root"),
-        ("nf_tables", facts.nftables, "the ways out of kernels"),
+        ("nf_tables", facts.nftables, "egress of kernels"),
     ):
         remedy = "" if there else f"modprobe {name}"
         message = "the kernel has it" if there else f"the kernel lacks it: needed for {purpose}"
@@ -182,7 +182,7 @@ def _addresses(addresses: Sequence[str]) -> Finding:
 
 def _clock(synchronized: bool | None) -> Finding:
     if synchronized is None:
-        return Finding("clock", WARNING, "nobody says whether it is right", "run chrony or systemd-timesyncd")
+        return Finding("clock", WARNING, "its synchronization is unknown", "run chrony or systemd-timesyncd")
     if not synchronized:
         return Finding("clock", WARNING, "is not synchronized; certificates need it right", "run chrony or ntpd")
     return Finding("clock", OK, "is synchronized")
@@ -192,7 +192,7 @@ def _forwarding(obstacles: Sequence[str]) -> Finding:
     if not obstacles:
         return Finding("forwarding", OK, "no other rules of this node drop what kernels send out")
     remedy = "in that firewall, let pass what comes from, or goes to, interfaces whose names start with rte"
-    message = f"dropped unless a rule lets it pass: {', '.join(obstacles)}; kernels may have no way out"
+    message = f"dropped unless a rule lets it pass: {', '.join(obstacles)}; kernels may have no egress"
     return Finding("forwarding", WARNING, message, remedy)
 
 
@@ -207,7 +207,7 @@ def _is_own(server: str) -> bool:
     try:
         address = ipaddress.IPv4Address(server)
     except ValueError:
-        # Ways out are IPv4.
+        # Egress is IPv4.
         return True
     return address.is_loopback or address.is_unspecified
 
@@ -315,7 +315,7 @@ def _routes() -> list[str]:
 
 
 def _is_synchronized() -> bool | None:
-    """What the kernel's clock says of itself: adjtimex reports 5, or the flag STA_UNSYNC, while nobody steers it."""
+    """Returns the state of the kernel's clock: adjtimex reports 5, or the flag STA_UNSYNC, while no daemon disciplines it."""
     if not hasattr(socket, "AF_UNIX") or not hasattr(time, "CLOCK_REALTIME"):
         return None
     import ctypes  # noqa: PLC0415  # only for this

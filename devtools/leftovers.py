@@ -52,7 +52,7 @@ class Leftovers:
 
 
 def find(agent_id: str, node: nodes.Node | None, state_directory: Path, docker_host: str = "") -> Leftovers:
-    """What there is now of an agent's kernels and networks; links are looked at only where it has a node. Blocks.
+    """Returns what exists now of an agent's kernels and networks; links are inspected only where it has a node. Blocks.
 
     `docker_host` is the agent's engine; empty means the machine's, if it answers.
     """

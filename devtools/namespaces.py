@@ -1,7 +1,7 @@
 """Named network namespaces, as `ip netns` sees them, made and entered by threads: this process never forks for them.
 
 Forking crashes a process that uses gRPC, and the namespace calls of pyroute2 fork. `setns` and `unshare` are per
-thread, so a thread that is thrown away afterwards does the same without harm.
+thread, so a thread that exits afterwards does the same without harm.
 """
 
 from __future__ import annotations

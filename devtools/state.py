@@ -109,7 +109,7 @@ def sweep(parent: Path, now: float) -> list[Path]:
 
 
 def end_database(directory: Path) -> None:
-    """Ends the database servers beneath a directory that nobody looks after: those of a manager that was killed.
+    """Ends the database servers beneath a directory that no manager supervises any more: those of a manager that was killed.
     Blocks.
     """
     for file in directory.glob("**/postmaster.pid"):

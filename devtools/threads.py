@@ -16,9 +16,9 @@ _Value = TypeVar("_Value")
 async def in_thread(
     function: Callable[_Parameters, _Value], *arguments: _Parameters.args, **named: _Parameters.kwargs
 ) -> _Value:
-    """As `asyncio.to_thread`, but when cancelled it waits for the thread to finish before it gives way.
+    """As `asyncio.to_thread`, but when cancelled it waits for the thread to finish first.
 
-    Whoever cleans up afterwards then finds all that the function has made, and nothing is made behind its back.
+    A later cleanup then finds all that the function has made, and nothing is made behind its back.
     """
     work = asyncio.ensure_future(asyncio.to_thread(function, *arguments, **named))
     try:
@@ -28,6 +28,6 @@ async def in_thread(
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([work])
         if not work.cancelled():
-            # The cancellation goes on; what went wrong in the thread besides is of no use any more.
+            # The cancellation continues; an error of the thread is of no use any more.
             work.exception()
         raise

@@ -137,7 +137,7 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has enough.
+        # The reader of our output has closed it.
         _drop_output()
         return ExitCode.FAILURE
     except RetinueError as error:

@@ -30,7 +30,7 @@ async def apply_command(connection: Connection, file: str, request_id: str, vali
     """Asks for all the sessions in a file, in one request.
 
     The file has one document per session, or lists of sessions; fields are those of the API's JSON, as `retinue get -o yaml` prints them under
-    `spec`. Sessions may depend on each other by name, in any order. What is refused is told with its line and does not hinder the
+    `spec`. Sessions may depend on each other by name, in any order. A refused session is reported with its line and does not hinder the
     others, but for those that depend on it; the code is 1 then.
 
     \b

@@ -69,7 +69,7 @@ def code_command() -> None:
 def talk_command(connection: Connection, *, language: str, save_dir: Path, session: str, raw: bool) -> int:
     """Runs lines as they are typed: history with the arrow keys, names with tab, Ctrl-C interrupts, Ctrl-D ends.
 
-    A line that leaves something open goes on, and a block goes on until an empty line.
+    A line that leaves something open continues, and a block continues until an empty line.
     """
     output = Output(save_dir, raw=raw)
     with conversation(connection, session, language) as talk, history(talk):
@@ -115,7 +115,7 @@ def run_command(
 @pass_connection
 @asynchronous
 async def interrupt_command(connection: Connection, *, language: str, force: bool, session: str) -> int:
-    """Interrupts what runs now, whoever started it, for instance after the terminal it was started from is gone."""
+    """Interrupts what runs now, no matter who started it, for instance after the terminal it was started from is gone."""
     async with connection.client() as client, client.sessions.code(session, language) as code:
         await code.interrupt(force=force)
         await code.finish()

@@ -54,7 +54,7 @@ class Output:
             case "finished" if event.finished.traceback:
                 lines = "\n".join(event.finished.traceback)
                 coloured = sys.stderr.isatty()
-                # Only colours: a traceback may quote what somebody else wrote.
+                # Only colours: a traceback may quote what other users wrote.
                 parts = [_lines(part) for part in _COLOURS.split(lines)]
                 colours = [*(_COLOURS.findall(lines) if coloured else []), ""]
                 pairs = itertools.zip_longest(parts, colours, fillvalue="")
@@ -63,7 +63,7 @@ class Output:
                 click.echo(safe(f"{event.finished.error_name}: {event.finished.error_value}"), err=True)
 
     def ask(self, request: code_pb2.CodeInputRequest) -> str | None:
-        """What the user answers; None when there is nobody who could. Blocks."""
+        """Returns the user's answer; None without a terminal to ask. Blocks."""
         try:
             if request.password:
                 return getpass.getpass(safe(request.prompt))

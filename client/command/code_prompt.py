@@ -49,7 +49,7 @@ class Conversation:
         events = self._code.run(text, run_id=run_id, timeout=timeout)
 
         def interrupt(*_: object) -> None:
-            # At once, and not when it is over.
+            # At once, and not when it has finished.
             self._call(self._code.interrupt(run_id))
 
         # Not as an exception, which would end the conversation wherever it came: amid what is shown, for instance.
@@ -100,7 +100,7 @@ def _asked(output: Output, request: code_pb2.CodeInputRequest) -> str | None:
 
 @contextlib.contextmanager
 def _on_interrupt(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    """Has SIGINT handled so for as long as the block lasts, unless whoever started the program has it ignored."""
+    """Has SIGINT handled so for as long as the block lasts, unless the parent process has it ignored."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:
         yield

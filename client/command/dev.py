@@ -83,7 +83,7 @@ async def dev_command(agents: int, slots: Mapping[str, str], port: int, data_dir
 
 
 async def _supervise(cluster: Cluster, stopped: asyncio.Task[bool]) -> None:
-    """Says at once when a process ends by itself, and why, until told to stop."""
+    """Reports at once when a process ends by itself, and why, until stopped."""
     known = {cluster.manager, *(agent.process for agent in cluster.agents)}
     while not stopped.done():
         await asyncio.wait([stopped], timeout=_LOOK_SECONDS)

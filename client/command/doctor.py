@@ -32,7 +32,7 @@ def doctor_command(docker_host: str, output: str) -> int:
             state = f"[{_STYLES[finding.state]}]{finding.state}[/]"
             table.add_row(finding.name, state, finding.message, finding.remedy)
         console = Console()
-        # Nobody wraps lines for a program that reads them.
+        # Programs that read the output get unwrapped lines.
         console.width = console.width if console.is_terminal else 240
         console.print(table)
     failed = any(finding.state == doctor.ERROR for finding in findings)

@@ -103,7 +103,7 @@ async def _attend(attachment: Attachment, *, interactive: bool, tty: bool) -> in
 
 
 async def _suppressed(step: Coroutine[Any, Any, None]) -> None:
-    """That the stream is over is told by what is read from it."""
+    """Suppresses the end of the stream: reading from it reports how it ended."""
     with contextlib.suppress(CallError, asyncio.InvalidStateError):
         await step
 

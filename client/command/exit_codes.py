@@ -49,7 +49,7 @@ _BY_ERROR: tuple[tuple[type[RetinueError] | tuple[type[RetinueError], ...], Exit
 _LARGEST_CODE = 255
 # A wrong token, whatever the code that its answer has.
 _WRONG_TOKENS = "TOO_MANY_WRONG_TOKENS"
-# It may work in a moment, as nothing is short but retry_budget.
+# It may work in a moment: only the time to wait was too short.
 _TOO_MANY_CALLS = "TOO_MANY_CALLS"
 
 
@@ -57,7 +57,7 @@ def of_error(error: RetinueError, environment: Mapping[str, str] = os.environ) -
     """The code for an error.
 
     `RETINUE_EXIT_ERROR`, a number from 1 to 255, takes the place of all but that of wrong usage, so that a script can
-    tell an error of the program from the code of a session.
+    distinguish an error of the program from the code of a session.
     """
     if isinstance(error, SessionEnded):
         return of_session(error.session) or ExitCode.FAILURE

@@ -62,7 +62,7 @@ def remote(text: str) -> Remote | None:
 @click.command("cp")
 @click.option("-r", "--recursive", is_flag=True, help="Copy a directory and all beneath it.")
 @click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
-@click.option("-q", "--quiet", is_flag=True, help="Tell no progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @click.argument("source")
 @click.argument("target")
 @pass_connection
@@ -73,7 +73,7 @@ async def cp_command(
     """Copies files to or from the work directory of a running session; one of SOURCE and TARGET is SESSION:PATH.
 
     A PATH is beneath the work directory, with or without its name. A target that is a directory, or ends with `/`, is copied into. Each file
-    comes whole or not at all, and a copy goes on over broken connections; symbolic links are left out. When a file could not be
+    comes whole or not at all, and a copy continues over broken connections; symbolic links are left out. When a file could not be
     copied, the others are, and the code is 1.
 
     \b
@@ -133,7 +133,7 @@ async def _into(files: Files, there: Remote, name: str) -> str:
 
 @contextmanager
 def _show_progress(*, quiet: bool) -> Iterator[Progress | None]:
-    """Progress on one line of a terminal; errors of this machine as those of the copy."""
+    """Shows progress on one line of a terminal; maps errors of this machine to TransferError."""
     shown = sys.stderr.isatty() and not quiet
 
     def progress(path: str, done: int, size: int) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 async def watch_command(
     connection: Connection, session: str | None, output: str, after: int | None, filter_: str
 ) -> int:
-    """Shows what happens to a session until it is over, and ends with its exit code; without one, to all sessions.
+    """Shows what happens to a session until it terminates, and ends with its exit code; without one, to all sessions.
 
     With -o json every event is one line of proto JSON.
     """
@@ -100,10 +100,10 @@ def event_line(event: session_pb2.SessionEvent) -> str:
     if change == "kernel_accessed":
         entered = event.kernel_accessed
         place = " ".join(filter(None, (str(entered.port or ""), safe(entered.service))))
-        way = enum_names.name_of(enum_names.ACCESS_METHOD, entered.method).lower().replace("_", " ") + (
+        method = enum_names.name_of(enum_names.ACCESS_METHOD, entered.method).lower().replace("_", " ") + (
             f" {place}" if place else ""
         )
-        return f"{head}  {safe(entered.user)} enters {safe(entered.hostname)}: {way}"
+        return f"{head}  {safe(entered.user)} enters {safe(entered.hostname)}: {method}"
     if change == "pending_reason_changed":
         changed = event.pending_reason_changed
         view = session_pb2.Session(

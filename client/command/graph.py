@@ -35,7 +35,7 @@ _STYLES = {"SUCCESS": "green", "FAILURE": "red", "CANCELLED": "red", "RUNNING": 
 @pass_connection
 @asynchronous
 async def graph_command(connection: Connection, session: str, once: bool, output: str) -> int:
-    """Shows what a session depends on and what depends on it, all that hangs together, until all of it is over.
+    """Shows what a session depends on and what depends on it, the whole graph, until all of it has ended.
 
     A session with several others before it stands under one of them and names the rest. The code is 0 when all ended in success, else 1;
     with --once or another format than the tree it is 0.
@@ -58,7 +58,7 @@ async def graph_command(connection: Connection, session: str, once: bool, output
 async def _follow(
     client: Client, session: str, graph: session_service_pb2.GetSessionGraphResponse, console: Console
 ) -> session_service_pb2.GetSessionGraphResponse:
-    """Reads the graph again after each portion of events that is about it, until all is over."""
+    """Reads the graph again after each portion of events that is about it, until all sessions have ended."""
     live = Live(console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
     if live is None:
         _print(console, graph)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("logs")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the kernels are over.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the kernels have ended.")
 @click.option("-k", "--kernel", default="", help="Hostname of the kernel.  [default: main1]")
 @click.option("--all", "all_kernels", is_flag=True, help="All kernels, each line with its hostname in front.")
 @click.option("--since-offset", type=click.IntRange(0), default=0, metavar="BYTE", help="Start at this byte.")

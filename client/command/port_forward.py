@@ -30,8 +30,8 @@ _PORTS = range(65_536)
 async def port_forward_command(connection: Connection, *, address: str, session: str, ports: tuple[str, ...]) -> int:
     """Listens at local ports, and carries each connection to a port of a running session's main1.
 
-    A port is a name or a number that the session or its image declares; LOCAL is the port here, by default any that is free. Goes on until
-    it is interrupted, or the session is over. A connection that fails does not concern the others.
+    A port is a name or a number that the session or its image declares; LOCAL is the port here, by default any that is free. Continues until
+    it is interrupted, or the session terminates. A connection that fails does not affect the others.
 
     \b
       retinue port-forward my-session jupyter
@@ -51,7 +51,7 @@ async def port_forward_command(connection: Connection, *, address: str, session:
             shown = f"[{host}]" if ":" in host else host
             click.echo(f"{shown}:{number} -> {safe(found.name)}:{safe(name)}")
         await found.wait_ended()
-        click.echo(f"{safe(found.name)} is over", err=True)
+        click.echo(f"{safe(found.name)} has ended", err=True)
     return ExitCode.OK
 
 
@@ -63,7 +63,7 @@ def _parsed(port: str) -> tuple[str, int]:
 
 
 async def _probe(session: Session, name: str) -> None:
-    """Raises what no later connection could mend; that nothing listens yet is none of that."""
+    """Opens the port once to raise errors that no later connection could mend; a port where nothing listens yet is only reported."""
     try:
         async with session.open_port(name):
             pass

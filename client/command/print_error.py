@@ -1,4 +1,4 @@
-"""How an error is told to people."""
+"""Prints an error for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retinue.client.errors import CallError, RetinueError
 
 
 def print_error(error: RetinueError) -> None:
-    """Says on standard error what went wrong: reason, fields, and the id to look for in the server's log."""
+    """Prints on standard error what went wrong: reason, fields, and the id to look for in the server's log."""
     if not isinstance(error, CallError):
         click.echo(f"retinue: {error}", err=True)
         return

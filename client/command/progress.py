@@ -1,4 +1,4 @@
-"""How a session's way to RUNNING and to its end is shown: a live view on a terminal, plain lines elsewhere."""
+"""Shows a session's progress to RUNNING and to its end: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class LiveProgress:
         self._closed = False
 
     def show(self, session: session_pb2.Session) -> None:
-        """Draws the session as it is now; one that is over closes the view. After that only its states are printed."""
+        """Draws the session as it is now; one that has ended closes the view. After that only its states are printed."""
         before, self._session = self._session, session
         if self._closed:
             if before is None or before.state != session.state:
@@ -110,7 +110,7 @@ class LiveProgress:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Takes the picture away and leaves one line in its place."""
+        """Removes the live view and leaves one line."""
         if self._closed:
             return
         self._closed = True
@@ -153,7 +153,7 @@ def reason_text(session: session_pb2.Session) -> str:
 
 
 def elapsed(session: session_pb2.Session, now: float) -> float:
-    """Seconds since a session was asked for, to its end if it is over; `now` in seconds since 1970. Never negative, whatever the clocks say."""
+    """Returns the seconds since a session was requested, to its end if it has ended; `now` in seconds since 1970. Never negative."""
     end = enum_names.time_of(session, "end_time")
     return max(0.0, (now if end is None else end) - (enum_names.time_of(session, "create_time") or now))
 

@@ -1,4 +1,4 @@
-"""`retinue run`: asks for a session, shows its way, passes its output on, and ends as it ended."""
+"""`retinue run`: creates a session, shows its progress and output, and exits with its exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "-t", "--type", "kind", type=click.Choice(["batch", "interactive"]), help="Default: batch with a command."
 )
-@click.option("-n", "--name", default="", help="Default: one is made up.")
+@click.option("-n", "--name", default="", help="Default: generated.")
 @click.option("--size", type=click.IntRange(1), help="Number of kernels.  [default: 1]")
 @click.option("--template", default="", metavar="NAME[@VERSION]", help="Made from a template; all else overrides it.")
 @options.set_option
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 @click.option("--arch", default="", help="Architecture that the agents must have.")
 @click.option("--endpoint", default="", help="Endpoint that it is a replica of.")
 @click.option("--replicas", type=click.Choice(["spread", "pack"]), help="Where the endpoint's replicas go.")
-@click.option("--preemptible", is_flag=True, help="May make way for sessions of higher priority.")
+@click.option("--preemptible", is_flag=True, help="May be preempted by sessions of higher priority.")
 @click.option("--depends-on", multiple=True, metavar="SESSION", help="Runs after its success; may be repeated.")
 @click.option("--starts-at", callback=options.future, metavar="TIME", help="Not before: 30m from now, or RFC 3339.")
 @click.option("--retry", type=click.IntRange(1, 100), metavar="TRIES", help="Runs again when it is lost with its node.")
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 @click.option("--bootstrap", type=click.File("r"), metavar="FILE", help="Script that every kernel runs first.")
 @click.option("-d", "--detach", is_flag=True, help="Only ask for it; print its id.")
 @click.option("--fail-fast", is_flag=True, help="End with 6 if it can never fit as things are configured.")
-@click.option("--dry-run", is_flag=True, help="Only check the request, and tell where it would go.")
+@click.option("--dry-run", is_flag=True, help="Only check the request, and report where it would be placed.")
 @output_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @pass_connection

@@ -1,4 +1,4 @@
-"""Staying with a session from its request to its end: progress, output, and what to do on Ctrl-C."""
+"""Follows a session from its request to its end: progress, output, and what Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STARTED = frozenset(
 
 
 class SessionFollower:
-    """One session attended; `follow` is called once."""
+    """Follows one session; call `follow` once."""
 
     def __init__(self, session: Session, console: Console, *, fail_fast: bool = False) -> None:
         """Progress goes to `console`, output to standard output; `fail_fast` gives up what can never fit."""
@@ -46,7 +46,7 @@ class SessionFollower:
         self._terminated_by_us = False
 
     async def follow(self) -> int:
-        """Stays until the session is over, an interactive one until it runs; returns the exit code. Raises CallError."""
+        """Waits until the session terminates, or until an interactive one runs; returns the exit code. Raises CallError."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupts.put_nowait, number)
@@ -102,7 +102,7 @@ class SessionFollower:
                 try:
                     answer = await self._session.explain()
                 except CallError:
-                    # The progress itself is told of real trouble; this is an addition to it.
+                    # Following the session reports real errors; this only adds to the progress.
                     answer = session_service_pb2.ExplainSessionResponse()
                 position = f"number {answer.queue_position} in the queue" if answer.queue_position else ""
                 self._progress.note(position)
@@ -127,10 +127,10 @@ class SessionFollower:
                 return
             if choice != "c":
                 break
-            self._progress.say("going on")
+            self._progress.say("continuing")
         self._terminated_by_us = True
         self._progress.close()
-        self._progress.say(f"ending session {safe(self._session.name)}; once more leaves that to the manager")
+        self._progress.say(f"terminating session {safe(self._session.name)}; press Ctrl-C again to detach")
         await self._session.terminate()
         await self._interrupts.get()
         self._code = ExitCode.INTERRUPTED
@@ -172,5 +172,5 @@ def _write(data: bytes) -> None:
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
-    # Their errors were raised where they count; here they only have to be over.
+    # Their errors were raised where they count; here they only have to finish.
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @click.command("ls")
-@click.option("-a", "--all", "show_ended", is_flag=True, help="Also sessions that are over.")
+@click.option("-a", "--all", "show_ended", is_flag=True, help="Also sessions that have ended.")
 @click.option(
     "--filter", "filter_", default="", metavar="TERMS", help="""As in: state = "RUNNING" AND project = "x"."""
 )
@@ -212,7 +212,7 @@ async def explain_command(connection: Connection, session: str, output: str) -> 
         ("queue", f"number {answer.queue_position} of {answer.queue_length}" if answer.queue_position else ""),
         ("waits for", ", ".join(safe(parent.name or short_id(parent.session_id)) for parent in answer.waits_for)),
         ("tries", str(answer.tries) if answer.tries else ""),
-        ("looked at", f"{since(answer, 'evaluate_time', now)} ago" if answer.HasField("evaluate_time") else ""),
+        ("evaluated", f"{since(answer, 'evaluate_time', now)} ago" if answer.HasField("evaluate_time") else ""),
         ("failed on", safe(", ".join(answer.failed_agents))),
         ("room", "" if estimate is None else f"in {span(max(0.0, estimate - now))} at the latest, by time limits"),
         ("agents", ", ".join(f"{count.number} {safe(count.cause)}" for count in answer.agents)),
@@ -226,13 +226,13 @@ async def explain_command(connection: Connection, session: str, output: str) -> 
             for s in answer.shortfalls
         ]
         click.echo()
-        for line in table(["KERNEL", "SLOT", "WANTS", "BEST AGENT", "FREE THERE", "SHORT"], rows, colour=False):
+        for line in table(["KERNEL", "SLOT", "WANTS", "BEST AGENT", "FREE", "SHORT"], rows, colour=False):
             click.echo(line)
 
 
 @click.command("rm")
 @click.option("-f", "--force", is_flag=True, help="Kill at once, without the session's grace.")
-@click.option("-w", "--wait", is_flag=True, help="Come back when they are over.")
+@click.option("-w", "--wait", is_flag=True, help="Wait until they terminate.")
 @click.option("--timeout", callback=options.span, metavar="TIME", help="With --wait: give up after so long.")
 @click.argument("sessions", nargs=-1, required=True)
 @pass_connection

@@ -40,7 +40,7 @@ def handed_over(descriptor: int) -> Iterator[None]:
 
 
 async def pieces(descriptor: int) -> AsyncIterator[bytes]:
-    """What comes in, piece by piece, to its end; nothing is read ahead of whoever iterates."""
+    """Yields input, piece by piece, to its end; reads nothing ahead of the iterating task."""
     loop = asyncio.get_running_loop()
     arrivals: asyncio.Queue[bytes] = asyncio.Queue()
     wanted = threading.Semaphore(0)
@@ -51,7 +51,7 @@ async def pieces(descriptor: int) -> AsyncIterator[bytes]:
                 data = os.read(descriptor, PIECE)
             except OSError:
                 data = b""
-            # The program may be over by now.
+            # The program may have ended by now.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(arrivals.put_nowait, data)
             if not data:

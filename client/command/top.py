@@ -33,7 +33,7 @@ class Line:
     before: pb.KernelStats | None
 
     def rate(self, name: str) -> float | None:
-        """What a counter grew by in a second; None when that is not known, or the counter started anew."""
+        """Returns the growth of a counter per second; None when that is unknown, or the counter was reset."""
         if self.before is None or not _known(self.now, name) or not _known(self.before, name):
             return None
         seconds = (self.now.usage.sample_time.ToNanoseconds() - self.before.usage.sample_time.ToNanoseconds()) / 1e9

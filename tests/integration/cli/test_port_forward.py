@@ -69,7 +69,7 @@ async def test_from_its_start_to_the_end_of_the_session(retinue: Program, client
             out, err = await process.communicate()
         assert (process.returncode, out) == (0, b"")
         assert b"gone: nothing listens on port 7071\n" in err
-        assert err.endswith(b"served is over\n")
+        assert err.endswith(b"served has ended\n")
     finally:
         if process.returncode is None:
             process.kill()

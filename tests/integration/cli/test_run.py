@@ -209,7 +209,7 @@ async def test_a_terminal_gets_a_live_view_and_a_question_on_interrupt(retinue: 
         terminal.process.send_signal(signal.SIGINT)
         await terminal.shows(b"[d]etach")
         terminal.types(b"c\n")
-        await terminal.shows(b"going on")
+        await terminal.shows(b"continuing")
         terminal.seen = b""
         terminal.process.send_signal(signal.SIGINT)
         await terminal.shows(b"[d]etach")
