@@ -103,7 +103,7 @@ def _waiting(snapshot: Snapshot) -> list[pb.WaitingSession]:
             agents_strict=position in wishes and wishes[position].strict,
         )
         for position, owner in enumerate(queue.owners.tolist())
-        if position not in queue.held_back and position not in queue.promises
+        if position not in queue.held_back and position not in queue.nominated
     ]
 
 

@@ -1,48 +1,48 @@
-"""The scheduler's shell: learns what has changed, and has the groups concerned plan and commit a pass each."""
+"""Runs the scheduler: synchronises the cache with what has changed, and wakes the loops of the groups affected."""
 
 from __future__ import annotations
 
 import asyncio
 
-from retinue.manager.scheduler.cache_sync import Keeper
+from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.external_strategies import ExternalStrategies
-from retinue.manager.scheduler.group_loop import Committed, GroupPasses
+from retinue.manager.scheduler.group_loop import Committed, GroupLoop
 from retinue.manager.store.database import Database
 
-# A wake-up that was lost costs so much, and groups in which time alone may change something have a pass so often.
-_LONGEST_SLEEP_SECONDS = 1.0
+# A wake-up that was lost costs so much; groups in which time alone may change a decision have a pass so often.
+_MAX_SLEEP_SECONDS = 1.0
 
 
 class Scheduler:
-    """Runs passes whenever something may have changed. `committed` is told which agents have something new to do."""
+    """Runs passes whenever something may have changed. `committed` is called with the agents that have something new to do."""
 
     def __init__(self, database: Database, term: int, committed: Committed) -> None:
         self._database = database
         self._term = term
         self._committed = committed
         self._changed = asyncio.Event()
-        self._keeper = Keeper(database, term)
+        self._cache_sync = CacheSync(database, term)
         self._strategies = ExternalStrategies()
         self._catching_up = asyncio.Lock()
-        self._passes: dict[str, GroupPasses] = {}
+        self._passes: dict[str, GroupLoop] = {}
 
     def wake(self) -> None:
-        """Sessions, capacity, quotas or policies may have changed."""
+        """Says that there may be work: sessions, capacity, quotas or policies may have changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Passes until cancelled. Groups do not wait for each other. Raises StoreUnavailable and NotLeader, alone or as a group."""
-        self._keeper.doubt()
+        """Runs passes until cancelled. Groups do not wait for each other. Raises StoreUnavailable and NotLeader, alone or as a group."""
+        self._cache_sync.invalidate()
         try:
             await self._run()
         finally:
             await self._strategies.close()
 
     async def run_once(self) -> bool:
-        """One pass of every group that has something waiting, whole; returns whether there was any."""
+        """Runs one whole pass of every group in which sessions wait; returns whether there was any."""
         await self._catch_up(whole=True)
-        queue = self._keeper.mirror.queue
-        groups = [group for group in sorted(self._keeper.mirror.groups) if len(queue.rows_of(group))]
+        queue = self._cache_sync.cache.queue
+        groups = [group for group in sorted(self._cache_sync.cache.groups) if len(queue.rows_of(group))]
         for group in groups:
             await self._of(group).once()
         return bool(groups)
@@ -57,27 +57,27 @@ class Scheduler:
                     if group not in running:
                         running.add(group)
                         tasks.create_task(passes.run(), name=f"passes of {group}")
-                restless = [passes for passes in self._passes.values() if passes.restless]
-                due = self._keeper.next_due()
+                periodic = [passes for passes in self._passes.values() if passes.needs_periodic_pass]
+                due = self._cache_sync.next_due()
                 try:
-                    async with asyncio.timeout(min(_LONGEST_SLEEP_SECONDS, due or _LONGEST_SLEEP_SECONDS)):
+                    async with asyncio.timeout(min(_MAX_SLEEP_SECONDS, due or _MAX_SLEEP_SECONDS)):
                         await self._changed.wait()
                 except TimeoutError:
-                    for passes in restless:
-                        passes.stir()
+                    for passes in periodic:
+                        passes.notify()
 
     async def _catch_up(self, *, whole: bool = False) -> None:
-        """Has the keeper take in what is new, and stirs the groups concerned."""
+        """Synchronises the cache, and notifies the groups affected."""
         async with self._catching_up:
-            for group in await self._keeper.catch_up(whole=whole):
-                self._of(group).stir()
+            for group in await self._cache_sync.catch_up(whole=whole):
+                self._of(group).notify()
 
-    def _of(self, group: str) -> GroupPasses:
+    def _of(self, group: str) -> GroupLoop:
         if group not in self._passes:
-            self._passes[group] = GroupPasses(
+            self._passes[group] = GroupLoop(
                 self._database,
                 self._term,
-                self._keeper,
+                self._cache_sync,
                 group,
                 self._committed,
                 self.wake,

@@ -1,4 +1,4 @@
-"""Preemption carried out: victims make way and room is kept for the winner, all of it in one commit."""
+"""Commits preemptions: ends or requeues the victims and holds their capacity for the winner, in one transaction."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PLACED = STARTING_SESSION_STATES | {SessionState.RUNNING}
 async def preempt(  # noqa: PLR0917  # all that a pass knows
     database: Database, term: int, settings: Settings, snapshot: Snapshot, running: Running, decisions: Decisions
 ) -> Affected:
-    """Ends or requeues the victims of a pass and promises their room. A winner that no longer waits wins nothing."""
+    """Ends or requeues the victims of a pass, and nominates their agents for the winners. Winners that no longer wait are left out."""
     winners = {snapshot.ids[each.winner]: each for each in decisions.preemptions}
     victims = {winner: [uuid.UUID(running.ids[victim]) for victim in each.victims] for winner, each in winners.items()}
     async with database.transaction() as tx:
         await leadership.check(tx, term)
         taken = await load_for_update(tx, {*winners, *(victim for each in victims.values() for victim in each)})
-        promises = []
+        nominated = []
         for winner, preemption in winners.items():
             if winner not in taken.machines or taken.machines[winner].session.state is not SessionState.PENDING:
                 continue
@@ -36,7 +36,7 @@ async def preempt(  # noqa: PLR0917  # all that a pass knows
             for victim in victims[winner]:
                 machine = taken.machines.get(victim)
                 if machine is None or machine.session.state not in _PLACED:
-                    # It made way by itself.
+                    # It has ended by itself.
                     continue
                 row = taken.rows[victim]
                 if not row["spec"].get("preemptible") or row["priority"] >= priority:
@@ -44,7 +44,7 @@ async def preempt(  # noqa: PLR0917  # all that a pass knows
                 machine.preempt(str(winner), requeue=settings.preemption == REQUEUE)
                 grace = max(grace, row["spec"].get("grace_seconds", DEFAULT_GRACE_SECONDS))
             agents = [snapshot.agents.ids[row] for row in preemption.agents.tolist()]
-            promises.append({"id": winner, "agents": agents, "seconds": grace + settings.preemption_hold_seconds})
-        await placements.promise(tx, promises)
+            nominated.append({"id": winner, "agents": agents, "seconds": grace + settings.preemption_hold_seconds})
+        await placements.nominate(tx, nominated)
         await save(tx, taken)
         return await attempts.find_affected_agents(tx, [victim for each in victims.values() for victim in each])

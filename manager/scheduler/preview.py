@@ -12,7 +12,7 @@ from typing import Any
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.scheduler.core.alternative_groups import groups_with_room
-from retinue.manager.scheduler.core.cache import Limit, Mirror
+from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduler.core.pending_table import Row
 from retinue.manager.scheduler.core.snapshot import (
     PastUsage,
@@ -22,7 +22,7 @@ from retinue.manager.scheduler.core.snapshot import (
     explanation_text,
     needed,
     offered,
-    take,
+    snapshot_of,
 )
 from retinue.manager.scheduling.columns import Policy, Running
 from retinue.manager.scheduling.custom import Advice
@@ -63,7 +63,7 @@ class Outlook:
 
     what_if: WhatIf
     after: float | None
-    elsewhere: Sequence[str]
+    alternative_groups: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Reading:
     rotation: str
     snapshot: Snapshot
     running: Running
-    mirror: Mirror
+    cache: Cache
     now: float
 
 
@@ -110,7 +110,7 @@ async def outlook(tx: AsyncSession, session: Row) -> Outlook | None:
     if images := images_of(session["spec"]):
         registries = await groups.read_image_registries(tx, policies.keys())
         allowed = {name for name in allowed if not denied_image(images, registries[name])}
-    reading.mirror.groups = policies
+    reading.cache.groups = policies
     return await asyncio.to_thread(_look, reading, waiting[0], sorted(allowed))
 
 
@@ -165,8 +165,8 @@ def _look(reading: _Reading, waiting: Row, others: Sequence[str]) -> Outlook:
     situation = Situation(snapshot.agents, snapshot.queue, settings, reading.rotation, reading.running, placer)
     reservation = reserve(situation, 0)
     hints = what_if(situation, 0)
-    elsewhere = groups_with_room(reading.mirror, waiting, others, reading.now)
-    return Outlook(hints, None if reservation is None else reservation.after, elsewhere)
+    alternative_groups = groups_with_room(reading.cache, waiting, others, reading.now)
+    return Outlook(hints, None if reservation is None else reservation.after, alternative_groups)
 
 
 async def _read(
@@ -179,40 +179,40 @@ async def _read(
     group = found[0]
     policy = Policy(group["session_strategy"], group["agent_strategy"], group["options"])
     settings = validate_policy(policy)
-    mirror = Mirror.empty(offered, needed)
-    mirror.groups = {name: group}
+    cache = Cache.empty(offered, needed)
+    cache.groups = {name: group}
     for row in await changes.read_agents(tx):
-        mirror.put_agent(row)
+        cache.put_agent(row)
     for row in await changes.read_quotas(tx):
-        mirror.put_quota((row["kind"], row["name"]), Limit.of(row))
+        cache.put_quota((row["kind"], row["name"]), Limit.of(row))
     for claim in await changes.read_claims(tx):
-        mirror.add_claim(*claim)
+        cache.add_claim(*claim)
     for account, number in await changes.read_placed(tx):
-        mirror.add_placed(account, number)
+        cache.add_placed(account, number)
     for agent, number in await changes.read_kernels(tx):
-        mirror.add_kernels(agent, number)
+        cache.add_kernels(agent, number)
     last = 0
     if only is not None:
-        mirror.put_waiting(await changes.read_waiting(tx, [only]))
+        cache.put_waiting(await changes.read_waiting(tx, [only]))
     else:
         async for page in changes.read_all_waiting(tx, name):
-            await asyncio.to_thread(mirror.put_waiting, page)
+            await asyncio.to_thread(cache.put_waiting, page)
             last = page[-1]["sequence"]
     now = await changes.read_now(tx)
-    mirror.put_waiting({**row, "sequence": last + number, "created": now} for number, row in enumerate(extra, 1))
+    cache.put_waiting({**row, "sequence": last + number, "created": now} for number, row in enumerate(extra, 1))
     past = None
     if settings.session_strategy == FAIR_SHARE:
-        owners = sorted({owner for _, owner, _ in mirror.accounts.names})
+        owners = sorted({owner for _, owner, _ in cache.accounts.names})
         used = await usage.read_decayed(
             tx, name, owners, half_life_days=settings.half_life_days, look_back_days=settings.look_back_days
         )
         past = PastUsage(used, settings.look_back_days, settings.usage_weights)
-    endpoints = endpoints_of(mirror, name)
+    endpoints = endpoints_of(cache, name)
     replicas = await changes.read_replicas(tx, endpoints) if endpoints else {}
-    snapshot = take(mirror, name, now, past, replicas=replicas)
+    snapshot = snapshot_of(cache, name, now, past, replicas=replicas)
     min_runtime = settings.preemption_min_runtime_seconds
     running = build_running(await placements.read_running(tx, name, min_runtime=min_runtime), snapshot.agents)
-    return _Reading(policy, settings, group["rotation"], snapshot, running, mirror, now)
+    return _Reading(policy, settings, group["rotation"], snapshot, running, cache, now)
 
 
 def _row(draft: Draft) -> dict[str, Any]:
@@ -238,8 +238,8 @@ def _row(draft: Draft) -> dict[str, Any]:
         "time_limit": spec["time_limit_seconds"],
         "retries": 0,
         "failed_starts": 0,
-        "promise": None,
-        "promise_until": 0.0,
+        "nominated": None,
+        "nominated_until": 0.0,
         "next_try": 0.0,
         "clearing": False,
         "earliest_start_time": spec.get("earliest_start_time") or 0.0,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retinue.manager.scheduler.cache_sync import Keeper
+from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.core.snapshot import Snapshot, explanation_text
 from retinue.manager.scheduling.columns import Explanation, Integers, Mask, Verdict
 from retinue.manager.scheduling.kinds import distinct_rows
@@ -29,7 +29,7 @@ _EXPLAINED = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class PassReasons:
     """Why the sessions of a pass wait."""
 
     # A reason, for kernels with such hostnames, and its explanation as it is kept.
@@ -41,7 +41,7 @@ class Judgement:
     turn: int
 
 
-def judge(snapshot: Snapshot, decisions: Decisions, turn: int) -> Judgement:
+def find_reasons(snapshot: Snapshot, decisions: Decisions, turn: int) -> PassReasons:
     """Works out why sessions wait, each reason once, at most some thousand reasons from session `turn` on. Pure."""
     verdicts = decisions.verdicts.astype(np.int64)
     reason_of = np.full(len(verdicts), -1, np.int64)
@@ -63,24 +63,24 @@ def judge(snapshot: Snapshot, decisions: Decisions, turn: int) -> Judgement:
             hostnames = int(snapshot.hostnames[session])
             reasons.append((why, hostnames, explanation_text(why, snapshot.hostname_sets[hostnames])))
     reason_of[waiting] = number_of[label_of]
-    return Judgement(reasons, reason_of, verdicts == Verdict.NO_ROOM, following)
+    return PassReasons(reasons, reason_of, verdicts == Verdict.NO_ROOM, following)
 
 
-class NoteWriter:
+class ReasonWriter:
     """The notes of one group."""
 
-    def __init__(self, database: Database, term: int, keeper: Keeper, group: str) -> None:
+    def __init__(self, database: Database, term: int, cache_sync: CacheSync, group: str) -> None:
         self._database = database
         self._term = term
-        self._keeper = keeper
+        self._cache_sync = cache_sync
         self._group = group
         # Arrival of the session whose words were renewed last.
         self._last = -1
 
-    def take(self, snapshot: Snapshot, judgement: Judgement) -> None:
+    def collect(self, snapshot: Snapshot, reasons: PassReasons) -> None:
         """Takes in why sessions wait; nothing is written yet."""
-        queue = self._keeper.mirror.queue
-        queue.forget_notes()
+        queue = self._cache_sync.cache.queue
+        queue.prune_reasons()
         if queue.packed == snapshot.packed:
             # Rows are not used twice: one that is still alive is that of the session.
             rows = np.where(queue.alive[snapshot.rows], snapshot.rows, -1)
@@ -90,14 +90,14 @@ class NoteWriter:
             )
         numbers = np.array(
             [
-                queue.note_number(why.code, why.message, hostnames, lambda text=text: text)  # type: ignore[misc]
-                for why, hostnames, text in judgement.reasons
+                queue.reason_number(why.code, why.message, hostnames, lambda text=text: text)  # type: ignore[misc]
+                for why, hostnames, text in reasons.reasons
             ],
             np.int64,
         )
-        told, tried = judgement.reason_of >= 0, judgement.tried & (rows >= 0)
+        told, tried = reasons.reason_of >= 0, reasons.tried & (rows >= 0)
         told &= rows >= 0
-        queue.note[rows[told]] = numbers[judgement.reason_of[told]]
+        queue.reason[rows[told]] = numbers[reasons.reason_of[told]]
         queue.tries[rows[tried]] += 1
 
     async def write(self) -> bool:
@@ -113,35 +113,35 @@ class NoteWriter:
         rows, codes = self._differing()
         rows = rows[~codes]
         if len(rows) > _REFRESHED:
-            arrivals = self._keeper.mirror.queue.sequence[rows]
+            arrivals = self._cache_sync.cache.queue.sequence[rows]
             start = int(np.searchsorted(arrivals, self._last, side="right"))
             rows = np.r_[rows[start:], rows[:start]][:_REFRESHED]
         if len(rows):
-            self._last = int(self._keeper.mirror.queue.sequence[rows[-1]])
+            self._last = int(self._cache_sync.cache.queue.sequence[rows[-1]])
             await self._write(rows)
 
     def _differing(self) -> tuple[Integers, Mask]:
         """Rows whose note or tries are not written, in order of arrival, and which of them have another code than written."""
-        queue = self._keeper.mirror.queue
+        queue = self._cache_sync.cache.queue
         rows = queue.rows_of(self._group)
-        note, written = queue.note[rows], queue.written_note[rows]
+        note, written = queue.reason[rows], queue.written_reason[rows]
         differing = (note != written) | (queue.tries[rows] != queue.written_tries[rows])
         rows, note, written = rows[differing], note[differing], written[differing]
         numbers = np.unique(np.r_[note, written])
-        codes = np.array([queue.notes[number].code for number in numbers.tolist()], dtype=object)
+        codes = np.array([queue.reasons[number].code for number in numbers.tolist()], dtype=object)
         other = codes[np.searchsorted(numbers, note)] != codes[np.searchsorted(numbers, written)]
         return rows, np.asarray(other, np.bool_)
 
     async def _write(self, rows: Integers) -> None:
-        queue = self._keeper.mirror.queue
+        queue = self._cache_sync.cache.queue
         ids: list[uuid.UUID] = queue.ids[rows].tolist()
-        numbers, which = np.unique(queue.note[rows], return_inverse=True)
-        notes = [queue.notes[number] for number in numbers.tolist()]
+        numbers, which = np.unique(queue.reason[rows], return_inverse=True)
+        notes = [queue.reasons[number] for number in numbers.tolist()]
         tries = queue.tries[rows].copy()
         async with self._database.transaction() as tx:
             leading, _ = await tx.together(leadership.checking(self._term), changes.UNMARKED)
             leadership.checked(leading, self._term)
-            changed = await placements.note(
+            changed = await placements.write_reasons(
                 tx,
                 [(note.code, note.message, note.explanation) for note in notes],
                 ids,
@@ -166,7 +166,7 @@ class NoteWriter:
             row = queue.row_of.get(session_id)
             if row is not None:
                 note, hostnames = notes[position], int(queue.hostnames[row])
-                queue.written_note[row] = queue.note_number(
+                queue.written_reason[row] = queue.reason_number(
                     note.code,
                     note.message,
                     hostnames,

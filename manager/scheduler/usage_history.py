@@ -28,8 +28,8 @@ class UsageReader:
         self._settings = (0, 0)
         self._owners: frozenset[str] = frozenset()
 
-    def doubt(self) -> None:
-        """The next one is read, however fresh what is kept may be."""
+    def invalidate(self) -> None:
+        """Has the next `read` go to the database, however fresh the kept usage is."""
         self._read = -math.inf
 
     async def read(self, owners: Iterable[str], settings: Settings, now: float) -> PastUsage:

@@ -47,8 +47,8 @@ class Verdict(enum.IntEnum):
     BEHIND = 4
     # A quota has no room for it.
     OVER_QUOTA = 5
-    # Room is kept for it, and not all of it is free yet.
-    PROMISED = 6
+    # Agents are nominated for it, and not all of their held capacity is free yet.
+    NOMINATED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,8 @@ class Queue:
     waited: Integers | None = None
     # Time limits that sessions declare, in seconds.
     limits: Mapping[int, float] = field(default_factory=dict)
-    # Rooms that are kept for sessions: the row of the agent of each kernel, by rank.
-    promises: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    # Capacity held for sessions, as by preemption: the row of the nominated agent of each kernel, by rank.
+    nominated: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

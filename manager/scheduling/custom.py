@@ -86,16 +86,16 @@ class Advice:
 
 
 @dataclass(slots=True)
-class Notes:
+class StrategyFailures:
     """What went wrong with strategies in a pass, in words, each thing once."""
 
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def failed(self, what: str, why: str, fallback: str) -> None:
         """A strategy failed, and `fallback` takes its place."""
         text = f"{what} failed ({why[:MAX_FAILURE]}), {fallback} decided instead"
-        if text not in self.said:
-            self.said.append(text)
+        if text not in self.messages:
+            self.messages.append(text)
 
 
 def checked_order(order: Sequence[Any], number: int) -> list[int]:

@@ -92,7 +92,7 @@ class Free:
         packed = self.packed[agent]
         return self.lanes.pack(self.amounts()[:, agent].tolist()) if packed == _UNKNOWN else packed
 
-    def take(self, agent: int, request: int) -> int:
+    def reserve(self, agent: int, request: int) -> int:
         """Takes a packed request that fits; returns what was free before, for `restore`."""
         before = self.packed[agent]
         if before == _UNKNOWN:
@@ -127,7 +127,7 @@ class Free:
         return emptied
 
     def restore(self, agent: int, before: int) -> None:
-        """Undoes a `take`."""
+        """Undoes a `reserve`."""
         self.packed[agent] = before
         self._stale.add(agent)
         self._log(agent)

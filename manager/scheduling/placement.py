@@ -110,7 +110,7 @@ class Placer:
                 return []
             agent = self._pick(whole)
             if agent != UNPLACED:
-                self._free.take(agent, whole.packed)
+                self._free.reserve(agent, whole.packed)
                 self.placements += 1
                 return agent
         if kind.single_node:
@@ -139,7 +139,7 @@ class Placer:
             if not fits:
                 self._undo(taken)
                 return "an agent is given that has no room, or cannot run it"
-            taken.append((agent, self._free.take(agent, shape.packed)))
+            taken.append((agent, self._free.reserve(agent, shape.packed)))
         self.placements += 1
         return ""
 
@@ -250,7 +250,7 @@ class Placer:
 
     def _take_all(self, kernels: Sequence[Shape]) -> tuple[list[tuple[int, int]], Shape | None]:
         taken: list[tuple[int, int]] = []
-        best, take = self._picker.best, self._free.take
+        best, take = self._picker.best, self._free.reserve
         for shape in kernels:
             agent = best(shape)
             if agent == UNPLACED:
@@ -270,7 +270,7 @@ class Placer:
     def _place_among(self, kind: Kind, tiers: list[Mask], wishes: AgentWishes) -> Placement:
         agent = self._scan(kind.whole, tiers, wishes)
         if agent != UNPLACED:
-            self._free.take(agent, kind.whole.packed)
+            self._free.reserve(agent, kind.whole.packed)
             return agent
         if kind.single_node:
             return UNPLACED
@@ -283,7 +283,7 @@ class Placer:
                 if self._rotation:
                     self._rotation.position = position
                 return UNPLACED
-            taken.append((agent, self._free.take(agent, shape.packed)))
+            taken.append((agent, self._free.reserve(agent, shape.packed)))
         return [agent for agent, _ in taken]
 
     def _scan(self, shape: Shape, tiers: list[Mask], wishes: AgentWishes) -> int:

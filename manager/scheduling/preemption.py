@@ -71,7 +71,7 @@ def preempt(
             hopeless.clear()
             yield found
             left = left[~np.isin(left, found.victims)]
-            situation = replace(situation, agents=_promised(situation.without(found.victims), queue, found))
+            situation = replace(situation, agents=_with_winner(situation.without(found.victims), queue, found))
 
 
 def _victims(situation: Situation, row: int, lower: Integers) -> Preemption | None:
@@ -135,7 +135,7 @@ def _touches(situation: Situation, session: int, agents: Integers) -> bool:
     return bool(np.isin(_agents_of(situation.running, session), agents).any())
 
 
-def _promised(agents: Agents, queue: Queue, preemption: Preemption) -> Agents:
+def _with_winner(agents: Agents, queue: Queue, preemption: Preemption) -> Agents:
     used, kernels = agents.used.copy(), agents.kernels.copy()
     np.add.at(used, preemption.agents, requests_of(queue, preemption.winner))
     np.add.at(kernels, preemption.agents, 1)

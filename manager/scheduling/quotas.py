@@ -15,7 +15,7 @@ from retinue.rpc.core.amounts import format_amount
 QUOTA = SessionReason.QUOTA
 
 
-class QuotaBook:
+class QuotaBudget:
     """What is left of the quotas of one pass."""
 
     def __init__(self, quotas: Quotas, slots: Sequence[str], columns: Sequence[int]) -> None:
@@ -38,7 +38,7 @@ class QuotaBook:
         """Whether every quota of a session has room for it."""
         return not any(self._over(quota, kind) for quota in self._quotas.of_sessions[session])
 
-    def take(self, session: int, kind: Kind) -> None:
+    def charge(self, session: int, kind: Kind) -> None:
         """Counts a session that was placed."""
         for quota in self._quotas.of_sessions[session]:
             left = self._left[quota]

@@ -56,7 +56,7 @@ def has_reservation(why: Explanation, agents: Sequence[str], after: float) -> Ex
     return replace(why, message=f"{why.message}; has a reservation on {_named(agents)} in {after:.0f} s at the latest")
 
 
-def promised(agents: Sequence[str]) -> Explanation:
+def preempting(agents: Sequence[str]) -> Explanation:
     """The reason of a session that others make way for."""
     return Explanation(
         Tier.CAPACITY, PREEMPTING, f"sessions of lower priority make way for it on {_named(sorted(set(agents)))}"

@@ -1,6 +1,6 @@
 """Reservations for aged sessions: EASY backfill.
 
-The first aged session, by priority and arrival, goes before all others of its priority and below. When it finds no room, it is promised
+The first aged session, by priority and arrival, goes before all others of its priority and below. When it finds no room, it is given
 the earliest that the time limits of running sessions give it: the shadow time, and the agents it will have then. Others may go ahead of
 it only if they end by then, or if they leave it what it needs on those agents (Lifka, "The ANL/IBM SP scheduling system", JSSPP'95;
 Skovira et al., "The EASY-LoadLeveler API project", JSSPP'96). The reservation is worked out anew in each pass, so it only gets better
@@ -45,7 +45,7 @@ def aged_head(queue: Queue, rows: Integers, settings: Settings) -> int | None:
 
 
 def reserve(situation: Situation, session: int) -> Reservation | None:
-    """The earliest room for a session that time limits of running sessions promise."""
+    """The earliest room for a session that time limits of running sessions allow."""
     ends = situation.running.ends
     finite = np.flatnonzero(np.isfinite(ends))
     times = np.unique(ends[finite])
@@ -96,7 +96,7 @@ class Backfill:
             taken = [(agent, shape.packed) for agent, shape in zip(placement, kind.kernels, strict=True)]
         for agent, amounts in taken:
             if here is self.closed:
-                there.free.take(agent, amounts)
+                there.free.reserve(agent, amounts)
                 if agent in self._spare:
                     spare = zip(self._spare[agent], self.open.lanes.unpack(amounts), strict=True)
                     self._spare[agent] = [left - amount for left, amount in spare]

@@ -24,19 +24,19 @@ from retinue.manager.scheduling.columns import (
     Tier,
     Verdict,
 )
-from retinue.manager.scheduling.custom import Advice, Notes, checked_order
+from retinue.manager.scheduling.custom import Advice, StrategyFailures, checked_order
 from retinue.manager.scheduling.free import Free
 from retinue.manager.scheduling.kinds import Kind
 from retinue.manager.scheduling.placement import Placement
 from retinue.manager.scheduling.preemption import Preemption, preempt
-from retinue.manager.scheduling.quotas import QuotaBook
+from retinue.manager.scheduling.quotas import QuotaBudget
 from retinue.manager.scheduling.reasons import (
     STRATEGY_DECLINED,
     Explainer,
     behind,
     behind_reservation,
     has_reservation,
-    promised,
+    preempting,
 )
 from retinue.manager.scheduling.reservation import Backfill, Reservation, aged_head, reserve
 from retinue.manager.scheduling.room import Situation
@@ -66,12 +66,12 @@ class Decisions:
     # Who is to make way for whom.
     preemptions: tuple[Preemption, ...]
     # What went wrong with strategies of others, in words.
-    notes: tuple[str, ...]
+    failures: tuple[str, ...]
     _view: View = field(repr=False)
     _backfill: Backfill | None = field(repr=False)
     _explainers: dict[int, Explainer] = field(repr=False)
     _behind: Explanation | None = field(repr=False)
-    _book: QuotaBook | None = field(repr=False)
+    _quotas_left: QuotaBudget | None = field(repr=False)
 
     def explain(self, session: int) -> Explanation | None:
         """Why the session in a row of the queue waits; None when it was placed. Sessions of one kind share one object."""
@@ -79,16 +79,16 @@ class Decisions:
         if verdict == Verdict.PLACED:
             return None
         why = self._why(session, verdict)
-        if why is None or not self.notes:
+        if why is None or not self.failures:
             return why
-        return replace(why, message="; ".join([why.message, *self.notes]))
+        return replace(why, message="; ".join([why.message, *self.failures]))
 
     def _why(self, session: int, verdict: int) -> Explanation | None:
         queue = self._view.queue
         if verdict == Verdict.HELD_BACK:
             return queue.held_back[session]
-        if verdict == Verdict.PROMISED:
-            return promised([self._view.agents.ids[row] for row in queue.promises[session]])
+        if verdict == Verdict.NOMINATED:
+            return preempting([self._view.agents.ids[row] for row in queue.nominated[session]])
         return self._behind if verdict == Verdict.BEHIND else self._of_kind(session, verdict)
 
     def alike(self) -> Integers:
@@ -100,7 +100,7 @@ class Decisions:
             closed[self._backfill.closed.rows] = self._backfill.closed.kind_of
         if self.reservation is not None:
             alone[self.reservation.session] = 0
-        own = np.flatnonzero((self.verdicts == Verdict.HELD_BACK) | (self.verdicts == Verdict.PROMISED))
+        own = np.flatnonzero((self.verdicts == Verdict.HELD_BACK) | (self.verdicts == Verdict.NOMINATED))
         alone[own] = own + 1
         if self._view.choices is not None:
             refused = np.fromiter(self._view.choices.refused, np.int64)
@@ -112,8 +112,8 @@ class Decisions:
         view = self._view if self._backfill is None else self._backfill.view_of(session)
         kind = view.kinds[session]
         why = self._explainers[id(view)].explain(kind, queue.wishes.get(session))
-        if verdict == Verdict.OVER_QUOTA and self._book is not None and why.tier is not Tier.CONFIGURATION:
-            return self._book.explain(session, kind)
+        if verdict == Verdict.OVER_QUOTA and self._quotas_left is not None and why.tier is not Tier.CONFIGURATION:
+            return self._quotas_left.explain(session, kind)
         choices = view.choices
         if choices is not None and session in choices.refused and why.tier is Tier.CAPACITY:
             return Explanation(Tier.POLICY, STRATEGY_DECLINED, choices.refused[session])
@@ -163,33 +163,33 @@ class _Pass:
         self, agents: Agents, owners: Owners, queue: Queue, settings: Settings, rotation: str, advice: Advice
     ) -> None:
         self.owners, self.queue, self.rotation, self.advice = owners, queue, rotation, advice
-        self.notes = Notes()
+        self.failures = StrategyFailures()
         scoring = choices = None
         if settings.custom_agent is not None:
-            scoring = Scoring(settings.custom_agent, settings.agent_strategy, self.notes)
+            scoring = Scoring(settings.custom_agent, settings.agent_strategy, self.failures)
         elif settings.agent_strategy == EXTERNAL:
             if advice.places is not None:
                 choices = Choices(advice.places)
             else:
-                self.notes.failed("external agent strategy", advice.places_failure, settings.agent_fallback)
+                self.failures.failed("external agent strategy", advice.places_failure, settings.agent_fallback)
             settings = replace(settings, agent_strategy=settings.agent_fallback)
         self.settings = settings
-        # What is promised is in use for all but the session it is promised to.
-        self.agents = agents if not queue.promises else _with_promises(agents, queue)
+        # Nominated capacity is in use for all but the session that it is held for.
+        self.agents = agents if not queue.nominated else _with_nominated(agents, queue)
         self.verdicts = np.full(len(queue.owners), Verdict.NO_ROOM, np.int8)
         if queue.held_back:
             self.verdicts[list(queue.held_back)] = Verdict.HELD_BACK
         rows = np.flatnonzero(self.verdicts == Verdict.NO_ROOM)
         self.view = View(self.agents, queue, rows, settings, rotation, scoring=scoring, choices=choices)
-        self.book = None if queue.quotas is None else QuotaBook(queue.quotas, agents.slots, self.view.columns)
+        self.quotas = None if queue.quotas is None else QuotaBudget(queue.quotas, agents.slots, self.view.columns)
         self.over_quota: set[int] = set()
         self.placed: list[int] = []
         # By placed session: rows of the agents of its kernels, or numbers of agents as the view has them.
         self.placements: list[Placement] = []
         self.backfill: Backfill | None = None
         self.reservation: Reservation | None = None
-        # A session with a promise knows its agents; the rest of the pass is about the others.
-        self.kept = self._keep_promises()
+        # A session with nominated agents goes there; the rest of the pass is about the others.
+        self.kept = self._place_nominated()
 
     def run(self, running: Running | None) -> Decisions:
         """Decides."""
@@ -197,10 +197,10 @@ class _Pass:
         rows = (
             view.rows[~np.isin(view.rows, np.fromiter(self.kept, np.int64, len(self.kept)))] if self.kept else view.rows
         )
-        homeless = _without_agents(self.queue, view.rows, view.found, view.kind_of, view.free)
-        verdicts[view.rows[homeless]] = Verdict.NO_AGENT
+        without_agents = _without_agents(self.queue, view.rows, view.found, view.kind_of, view.free)
+        verdicts[view.rows[without_agents]] = Verdict.NO_AGENT
         if self.kept:
-            verdicts[list(self.kept)] = Verdict.PROMISED
+            verdicts[list(self.kept)] = Verdict.NOMINATED
         rows = rows[verdicts[rows] == Verdict.NO_ROOM]
         aged = aged_head(self.queue, rows, settings) if settings.reserves and running is not None else None
         if aged is None or running is None:
@@ -226,17 +226,17 @@ class _Pass:
             rotation=view.rotation or self.rotation,
             reservation=self.reservation,
             preemptions=preemptions,
-            notes=tuple(self.notes.said),
+            failures=tuple(self.failures.messages),
             _view=view,
             _backfill=self.backfill,
             _explainers=explainers,
             _behind=None if head is None else behind(self.queue.ids[head]),
-            _book=self.book,
+            _quotas_left=self.quotas,
         )
 
     def _attempt(self, row: int) -> Kind | None:
         kind = self.view.kinds[row]
-        if self.book is not None and not self.book.admits(row, kind):
+        if self.quotas is not None and not self.quotas.admits(row, kind):
             self.over_quota.add(row)
             return None
         if kind.failed:
@@ -250,8 +250,8 @@ class _Pass:
     def _keep(self, row: int, placement: Placement) -> None:
         self.placed.append(row)
         self.placements.append(placement)
-        if self.book is not None:
-            self.book.take(row, self.view.kinds[row])
+        if self.quotas is not None:
+            self.quotas.charge(row, self.view.kinds[row])
 
     def _line(self, rows: Integers, *, backfill: bool = False) -> Line:
         owners = self.owners
@@ -284,7 +284,7 @@ class _Pass:
             return self._advised(arrived)
         except Exception as error:  # noqa: BLE001  # whatever others' code does, the pass goes on
             why = str(error) if settings.custom_session is None else f"{type(error).__name__}: {error}"
-            self.notes.failed(f"session strategy {settings.session_strategy}", why, settings.session_fallback)
+            self.failures.failed(f"session strategy {settings.session_strategy}", why, settings.session_fallback)
             self.settings = replace(settings, session_strategy=settings.session_fallback, custom_session=None)
             return None
 
@@ -323,7 +323,7 @@ class _Pass:
             used, kernels = agents.used.copy(), agents.kernels.copy()
             for row, placement in zip(self.placed, self.placements, strict=True):
                 of_kernels = self.view.agents_of(row, placement)
-                # Promised room is in use already.
+                # Held capacity is in use already.
                 if row not in self.kept:
                     np.add.at(used, of_kernels, requests_of(self.queue, row))
                     np.add.at(kernels, of_kernels, 1)
@@ -341,30 +341,30 @@ class _Pass:
     def _preempt(self, running: Running) -> tuple[Preemption, ...]:
         def admits(row: int) -> bool:
             kind = self.view.kinds[row]
-            if self.book is None:
+            if self.quotas is None:
                 return True
-            if not self.book.admits(row, kind):
+            if not self.quotas.admits(row, kind):
                 return False
-            self.book.take(row, kind)
+            self.quotas.charge(row, kind)
             return True
 
         waiting = np.flatnonzero(self.verdicts == Verdict.NO_ROOM)
         return tuple(preempt(self._situation(running), waiting, admits, self.view.kinds.__getitem__))
 
-    def _keep_promises(self) -> set[int]:
-        """Sessions whose promise stands; those whose room is free are placed on it."""
+    def _place_nominated(self) -> set[int]:
+        """Places the sessions whose nominated agents have their capacity free; returns all whose nomination stands."""
         queue, view, agents = self.queue, self.view, self.agents
         kept = set[int]()
-        for row in sorted(queue.promises, key=lambda row: (-queue.priorities[row], queue.orders[row])):
+        for row in sorted(queue.nominated, key=lambda row: (-queue.priorities[row], queue.orders[row])):
             if row not in view.kinds:
                 continue
             kept.add(row)
-            rows = np.array(queue.promises[row], np.int64)
-            # Others' promises are in use, the own one is not.
+            rows = np.array(queue.nominated[row], np.int64)
+            # Capacity nominated to others is in use, its own is not.
             over = (agents.used - agents.capacity)[rows]
             asked = requests_of(queue, row) > 0
             most = self.settings.max_kernels_per_agent
-            if self.book is not None and not self.book.admits(row, view.kinds[row]):
+            if self.quotas is not None and not self.quotas.admits(row, view.kinds[row]):
                 self.over_quota.add(row)
             elif not (
                 (over[asked] > 0).any()
@@ -376,12 +376,12 @@ class _Pass:
         return kept
 
 
-def _with_promises(agents: Agents, queue: Queue) -> Agents:
-    """The agents with what is promised in use."""
+def _with_nominated(agents: Agents, queue: Queue) -> Agents:
+    """Returns the agents with the nominated capacity counted as used."""
     used, kernels = agents.used.copy(), agents.kernels.copy()
-    for row, promise in queue.promises.items():
-        np.add.at(used, np.array(promise, np.int64), requests_of(queue, row))
-        np.add.at(kernels, np.array(promise, np.int64), 1)
+    for row, nominated in queue.nominated.items():
+        np.add.at(used, np.array(nominated, np.int64), requests_of(queue, row))
+        np.add.at(kernels, np.array(nominated, np.int64), 1)
     return replace(agents, used=used, kernels=kernels)
 
 
@@ -390,14 +390,14 @@ def _without_agents(
 ) -> NDArray[np.bool_]:
     """Which of the rows have no agent that could take them, whatever is free."""
     lacking = np.array([_lacks(kind, free, free.schedulable) for kind in found], np.bool_)
-    homeless = lacking[kind_of] if len(found) else np.zeros(len(rows), np.bool_)
+    without_agents = lacking[kind_of] if len(found) else np.zeros(len(rows), np.bool_)
     for session, wishes in queue.wishes.items():
         if wishes.strict and session not in queue.held_back:
             place = int(np.searchsorted(rows, session))
-            homeless[place] |= _lacks(
+            without_agents[place] |= _lacks(
                 found[int(kind_of[place])], free, np.isin(free.rows, np.array(wishes.designated, np.int64))
             )
-    return homeless
+    return without_agents
 
 
 def _lacks(kind: Kind, free: Free, among: Mask) -> bool:

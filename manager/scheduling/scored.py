@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retinue.manager.scheduling.columns import UNPLACED, Agents, Integers, Mask
-from retinue.manager.scheduling.custom import AgentStrategy, FittingAgents, Notes, checked_scores
+from retinue.manager.scheduling.custom import AgentStrategy, FittingAgents, StrategyFailures, checked_scores
 from retinue.manager.scheduling.free import Free
 from retinue.manager.scheduling.kinds import Shape
 from retinue.manager.scheduling.scan import scan_ordered
@@ -21,7 +21,7 @@ class Scoring:
 
     strategy: AgentStrategy
     name: str
-    notes: Notes
+    failures: StrategyFailures
     failed: bool = False
 
 
@@ -57,7 +57,7 @@ class ScoredPicker:
             except Exception as error:  # noqa: BLE001  # whatever others' code does, the pass goes on
                 scoring.failed = True
                 what = f"agent strategy {scoring.name}"
-                scoring.notes.failed(what, f"{type(error).__name__}: {error}", self._settings.agent_fallback)
+                scoring.failures.failed(what, f"{type(error).__name__}: {error}", self._settings.agent_fallback)
         most = self._settings.agent_fallback == DISPERSED
         return scan_ordered(self._free, shape, mask, most=most, compared=len(self._columns))
 

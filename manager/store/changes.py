@@ -51,7 +51,7 @@ class Changes:
     taken: list[tuple[str, int]] = field(default_factory=list)
 
 
-_TAKE = Statement("""
+_DRAIN = Statement("""
     WITH gone AS (DELETE FROM scheduling_change RETURNING kind, key, resource_group, owner, project, slot, amount)
     -- Nothing is lost that a crash of the database would leave: the marks are not written ahead.
     SELECT 'now' AS kind, set_config('synchronous_commit', 'off', TRUE) AS key, NULL AS resource_group, NULL AS owner, NULL AS project,
@@ -60,9 +60,9 @@ _TAKE = Statement("""
 """)
 
 
-async def take(tx: Transaction, term: int) -> Changes:
+async def drain_changes(tx: Transaction, term: int) -> Changes:
     """Takes all marks of committed changes; to be called by the leader only, and everything in them to be taken in. Raises NotLeader."""
-    leading, rows = await tx.together(leadership.checking(term), _TAKE)
+    leading, rows = await tx.together(leadership.checking(term), _DRAIN)
     leadership.checked(leading, term)
     changes = Changes(0.0)
     for row in rows:
@@ -96,14 +96,14 @@ UNMARKED = Statement("SELECT set_config('retinue.marked', 'no', TRUE)")
 
 
 @asynccontextmanager
-async def stillness(database: Database, term: int) -> AsyncIterator[AsyncSession]:
+async def consistent_snapshot(database: Database, term: int) -> AsyncIterator[AsyncSession]:
     """A transaction that sees one state of the database, marks included, from after every commit of this leader that was under way.
 
     Raises NotLeader.
     """
-    # Commits that nobody waits for any more may still be on their way: they hold the term, and are waited for.
-    async with database.transaction() as gate:
-        await leadership.check(gate, term, alone=True)
+    # Abandoned commits may still be under way: they hold the lock on the term, and are waited for.
+    async with database.transaction() as barrier:
+        await leadership.check(barrier, term, alone=True)
         async with database.transaction() as tx:
             await tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
             await tx.execute(text("DELETE FROM scheduling_change"))
@@ -222,7 +222,7 @@ _WAITING = f"""
     SELECT s.id, s.owner, s.project, s.resource_group, s.priority, s.sequence, s.cluster_mode, s.cluster_size, s.tries,
         s.failed_agents, s.last_failure,
         s.retries, s.failed_starts, extract(epoch FROM s.create_time)::float8 AS created,
-        s.promise->'agents' AS promise, coalesce({json_number("s.promise->'until'")}, 0) AS promise_until,
+        s.promise->'agents' AS nominated, coalesce({json_number("s.promise->'until'")}, 0) AS nominated_until,
         s.reason, s.message, coalesce(extract(epoch FROM s.next_try_time), 0)::float8 AS next_try,
         coalesce({json_number("s.spec->'earliest_start_time'")}, 0) AS earliest_start_time, s.endpoint,
         s.spec->'agents' AS agents, s.spec->'agents_strict' AS agents_strict, s.spec->>'architecture' AS architecture,

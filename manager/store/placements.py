@@ -1,6 +1,6 @@
 """The one commit of a scheduling pass: a fixed number of set-based statements, however much was placed, in three round trips.
 
-`hold` comes before `write`; the statements of both are in the order of locks.
+`lock` comes before `write`; the statements of both are in the order of locks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Locked:
     """What a commit may count on to its end: `quotas` as they are now, sessions that are `lost` because they do not wait any more, and `short`:
     what is free of each (agent, slot) of which there is not enough, None of an agent that takes nothing new.
     """
@@ -69,13 +69,13 @@ class Held:
     short: Mapping[tuple[str, str], int | None]
 
 
-async def hold(
+async def lock(
     tx: Transaction,
     term: int,
     subjects: Collection[tuple[str, str]],
     ids: Collection[uuid.UUID],
     wanted: tuple[Sequence[str], Sequence[str], Sequence[int]],
-) -> Held:
+) -> Locked:
     """Begins the commit, of this term only, and unmarked, because the scheduler knows what it writes: locks the quotas of subjects (kind, name),
     the sessions that still wait, and the agents of which amounts are `wanted`, by agent and slot; an agent that nothing is wanted of is
     named with the empty slot and 0. Raises NotLeader.
@@ -83,13 +83,13 @@ async def hold(
     leading, _, quotas, lost, _, short = await tx.together(
         leadership.checking(term),
         UNMARKED,
-        _holding_quotas(subjects),
-        _holding_waiting(ids),
-        _holding_agents(wanted[0]),
+        _locking_quotas(subjects),
+        _locking_waiting(ids),
+        _locking_agents(wanted[0]),
         _missing(*wanted),
     )
     leadership.checked(leading, term)
-    return Held(quotas, {row["id"] for row in lost}, {(row["agent_id"], row["slot"]): row["free"] for row in short})
+    return Locked(quotas, {row["id"] for row in lost}, {(row["agent_id"], row["slot"]): row["free"] for row in short})
 
 
 async def write(tx: Transaction, term: int, placed: Sessions, kernels: Kernels, networks: Sequence[Network]) -> None:
@@ -107,7 +107,7 @@ async def write(tx: Transaction, term: int, placed: Sessions, kernels: Kernels, 
     journal.appended_unseen(tx)
 
 
-def _holding_quotas(subjects: Collection[tuple[str, str]]) -> Statement:
+def _locking_quotas(subjects: Collection[tuple[str, str]]) -> Statement:
     return Statement(
         """
             SELECT q.kind, q.name, q.slots, q.max_sessions FROM quota q
@@ -118,7 +118,7 @@ def _holding_quotas(subjects: Collection[tuple[str, str]]) -> Statement:
     )
 
 
-def _holding_waiting(ids: Collection[uuid.UUID]) -> Statement:
+def _locking_waiting(ids: Collection[uuid.UUID]) -> Statement:
     return Statement(
         """
             WITH held AS (SELECT id FROM session WHERE id = ANY(:ids) AND state = 'PENDING' ORDER BY id FOR UPDATE)
@@ -128,7 +128,7 @@ def _holding_waiting(ids: Collection[uuid.UUID]) -> Statement:
     )
 
 
-def _holding_agents(agents: Sequence[str]) -> Statement:
+def _locking_agents(agents: Sequence[str]) -> Statement:
     return Statement(
         "SELECT FROM agent WHERE id = ANY(:agents) ORDER BY id FOR NO KEY UPDATE", {"agents": sorted(set(agents))}
     )
@@ -160,14 +160,14 @@ def _missing(agents: Sequence[str], slots: Sequence[str], amounts: Sequence[int]
 def _placing(term: int, placed: Sessions, kernels: Kernels) -> Statement:
     return Statement(
         """
-            WITH told AS (
+            WITH input AS (
                 SELECT * FROM unnest(CAST(:sessions AS uuid[]), CAST(:ranks AS int[]), CAST(:agents AS text[]), CAST(:addresses AS text[]),
                     CAST(:owners AS text[])) AS r(session_id, local_rank, agent_id, address, owner)
             ), placed AS (
-                UPDATE kernel SET state = 'SCHEDULED', agent_id = told.agent_id, epoch = greatest(kernel.epoch, last_epoch) + 1,
-                    address = told.address, exit_code = NULL, reason = ''
-                FROM told CROSS JOIN cluster WHERE kernel.session_id = told.session_id AND kernel.local_rank = told.local_rank
-                RETURNING kernel.id, kernel.epoch, kernel.session_id, kernel.agent_id, kernel.slots, told.owner
+                UPDATE kernel SET state = 'SCHEDULED', agent_id = input.agent_id, epoch = greatest(kernel.epoch, last_epoch) + 1,
+                    address = input.address, exit_code = NULL, reason = ''
+                FROM input CROSS JOIN cluster WHERE kernel.session_id = input.session_id AND kernel.local_rank = input.local_rank
+                RETURNING kernel.id, kernel.epoch, kernel.session_id, kernel.agent_id, kernel.slots, input.owner
             ), tried AS (
                 INSERT INTO attempt (kernel_id, epoch, session_id, agent_id, goal, observed, term, log_pending)
                 SELECT id, epoch, session_id, agent_id, 'HELD', '', :term, FALSE FROM placed
@@ -239,21 +239,21 @@ def _recording(placed: Sessions) -> Statement:
         """
             WITH counted AS (
                 UPDATE journal_head SET revision = revision + :number WHERE id = 1 RETURNING revision - :number AS head
-            ), told AS (
+            ), input AS (
                 SELECT head + r.before AS before, r.size, s.id, s.owner, s.project, s.network
                 FROM counted, unnest(CAST(:ids AS uuid[]), CAST(:befores AS bigint[]), CAST(:sizes AS int[])) AS r(id, before, size)
                 JOIN session s USING (id)
             )
             INSERT INTO journal (revision, create_time, session_id, owner, project, kind, payload)
-            SELECT told.before + k.local_rank + 1 AS revision, clock_timestamp(), told.id, told.owner, told.project, 'KERNEL_MOVED',
+            SELECT input.before + k.local_rank + 1 AS revision, clock_timestamp(), input.id, input.owner, input.project, 'KERNEL_MOVED',
                 jsonb_build_object('kernel_id', k.id, 'hostname', k.hostname, 'from', 'PENDING', 'to', 'SCHEDULED', 'agent', k.agent_id,
                     'epoch', k.epoch, 'address', k.address, 'exit_code', NULL, 'reason', '')
-            FROM told JOIN kernel k ON k.session_id = told.id
+            FROM input JOIN kernel k ON k.session_id = input.id
             UNION ALL
             SELECT before + size + 1, clock_timestamp(), id, owner, project, 'SESSION_MOVED',
                 jsonb_build_object('from', 'PENDING', 'to', 'SCHEDULED', 'result', 'UNDEFINED', 'exit_code', NULL, 'reason', '',
                     'message', '', 'network', network)
-            FROM told ORDER BY revision
+            FROM input ORDER BY revision
         """,
         {
             "number": entries[-1],
@@ -290,7 +290,7 @@ async def read_running(tx: AsyncSession, group: str, *, min_runtime: int) -> lis
     return fetched(rows)
 
 
-async def promise(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> None:
+async def nominate(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> None:
     """Keeps room for waiting sessions: rows of id, agents (of the kernels, by rank) and seconds."""
     await tx.execute(
         text("""
@@ -302,7 +302,7 @@ async def promise(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> None:
     )
 
 
-async def note(
+async def write_reasons(
     tx: AsyncSession,
     notes: Sequence[tuple[str, str, str]],
     ids: Sequence[uuid.UUID],
@@ -314,22 +314,22 @@ async def note(
     """
     changed = await tx.execute(
         text("""
-            WITH note AS (
+            WITH reasons AS (
                 SELECT * FROM unnest(CAST(:reasons AS text[]), CAST(:messages AS text[]), CAST(:explanations AS text[]))
                     WITH ORDINALITY AS n(reason, message, explanation, place)
-            ), told AS (
-                SELECT r.id, r.tries, note.reason, note.message, note.explanation
+            ), input AS (
+                SELECT r.id, r.tries, reasons.reason, reasons.message, reasons.explanation
                 FROM unnest(CAST(:ids AS uuid[]), CAST(:which AS int[]), CAST(:tries AS int[])) AS r(id, which, tries)
-                JOIN note ON note.place = r.which + 1
+                JOIN reasons ON reasons.place = r.which + 1
             ), held AS (
                 SELECT id, reason AS before, owner, project FROM session WHERE id = ANY(:ids) AND state = 'PENDING' ORDER BY id FOR UPDATE
             ), written AS (
-                UPDATE session SET reason = told.reason, message = told.message, explanation = CAST(told.explanation AS jsonb),
-                    tries = told.tries, evaluate_time = now(),
-                    version = session.version + CASE WHEN told.reason <> held.before THEN 1 ELSE 0 END
-                FROM told JOIN held USING (id) WHERE session.id = told.id
+                UPDATE session SET reason = input.reason, message = input.message, explanation = CAST(input.explanation AS jsonb),
+                    tries = input.tries, evaluate_time = now(),
+                    version = session.version + CASE WHEN input.reason <> held.before THEN 1 ELSE 0 END
+                FROM input JOIN held USING (id) WHERE session.id = input.id
             )
-            SELECT id, owner, project, reason, message FROM told JOIN held USING (id) WHERE reason <> before
+            SELECT id, owner, project, reason, message FROM input JOIN held USING (id) WHERE reason <> before
         """),
         {
             "reasons": [reason for reason, _, _ in notes],

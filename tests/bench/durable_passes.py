@@ -1,6 +1,6 @@
 """Passes of the scheduler's shell on a PostgreSQL that syncs to disk: decisions a second, what a pass costs beside history, agents and a queue.
 
-Rows of agents and sessions are made by `INSERT … SELECT`; a pass is taking in what changed, planning, the commit, and the notes. The peer
+Rows of agents and sessions are made by `INSERT … SELECT`; a pass is taking in what changed, planning, the commit, and the pending reasons. The peer
 of durable decisions is one `UPDATE … FROM unnest` of what a decision changes in `session` and `kernel`, and its commit, on the same rows.
 """
 

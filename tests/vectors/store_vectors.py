@@ -14,9 +14,9 @@ from sqlalchemy import text
 
 from retinue.manager.controllers import deadlines, dependencies
 from retinue.manager.dispatch.reports import Reports
-from retinue.manager.scheduler.cache_sync import Keeper
+from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.external_strategies import ExternalStrategies
-from retinue.manager.scheduler.group_loop import GroupPasses
+from retinue.manager.scheduler.group_loop import GroupLoop
 from retinue.manager.scheduler.loop import Scheduler
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, PREEMPTION
@@ -110,14 +110,14 @@ async def race(database: Database, sessions: Sequence[uuid.UUID]) -> None:
 
     planned = []
     for session in sessions:
-        keeper = Keeper(database, TERM)
-        await keeper.catch_up(whole=True)
+        cache_sync = CacheSync(database, TERM)
+        await cache_sync.catch_up(whole=True)
         for other in set(sessions) - {session}:
-            keeper.mirror.queue.remove(other)
-        passes = GroupPasses(
+            cache_sync.cache.queue.remove(other)
+        passes = GroupLoop(
             database,
             TERM,
-            keeper,
+            cache_sync,
             "default",
             committed=lambda _: None,
             wake=lambda: None,
@@ -128,7 +128,7 @@ async def race(database: Database, sessions: Sequence[uuid.UUID]) -> None:
         assert outcome is not None
         assert outcome.plan is not None
         planned.append((passes, outcome))
-    await asyncio.gather(*(passes.carry_out(outcome) for passes, outcome in planned))
+    await asyncio.gather(*(passes.commit_outcome(outcome) for passes, outcome in planned))
 
 
 async def placed(database: Database) -> set[uuid.UUID]:
@@ -208,7 +208,7 @@ async def reservation(vector: Vector, url: str) -> None:
     for slot, capacity in given["agent"].items():
         wanted = expected.get("reserved", {}).get(slot)
         if "invariant" in expected:
-            # What it is elsewhere, where one lost race rolls back the whole batch, is told beside it.
+            # What it is alternative_groups, where one lost race rolls back the whole batch, is told beside it.
             assert expected["invariant"] == "reserved+used never exceeds capacity"
             won = [kernels for session, kernels in zip(ids, sessions, strict=True) if session in winners]
             assert winners

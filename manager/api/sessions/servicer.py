@@ -256,7 +256,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         if length is not None and outlook is not None:
             message.queue_length = length
             message.would_start_with.extend(outlook.what_if.hints)
-            message.would_start_with.extend(f"resource group {name}" for name in outlook.elsewhere)
+            message.would_start_with.extend(f"resource group {name}" for name in outlook.alternative_groups)
             message.agents.extend(pb.AgentCount(cause=cause, number=number) for cause, number in outlook.what_if.agents)
             if outlook.after is not None:
                 message.estimated_start_time.FromNanoseconds(time.time_ns() + round(outlook.after * 1e9))

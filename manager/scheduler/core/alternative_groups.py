@@ -7,46 +7,46 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from retinue.manager.scheduler.core.cache import Mirror
+from retinue.manager.scheduler.core.cache import Cache
 from retinue.manager.scheduler.core.pending_table import Row
-from retinue.manager.scheduler.core.snapshot import PastUsage, take
+from retinue.manager.scheduler.core.snapshot import PastUsage, snapshot_of
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.custom import Advice
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, validate_policy
 
-MOST_TRIED, MOST_NAMED = 32, 3
+MAX_TRIED, MAX_NAMED = 32, 3
 _NOT_ASKED = "it is not asked for a hint"
 
 
-def groups_with_room(mirror: Mirror, waiting: Row, groups: Iterable[str], now: float) -> list[str]:
-    """Those of `groups`, in their order, that would place the session at `now`, quotas and all: at most MOST_NAMED, of the
-    first MOST_TRIED. None when its own group would, too: then it waits for its turn.
+def groups_with_room(cache: Cache, waiting: Row, groups: Iterable[str], now: float) -> list[str]:
+    """Those of `groups`, in their order, that would place the session at `now`, quotas and all: at most MAX_NAMED, of the
+    first MAX_TRIED. None when its own group would, too: then it waits for its turn.
 
-    `mirror` has agents, claims, quotas and the policies of the groups; what waits in it is forgotten but for the session.
+    `cache` has agents, claims, quotas and the policies of the groups; what waits in it is forgotten but for the session.
     """
-    for other in list(mirror.queue.row_of):
-        mirror.queue.remove(other)
+    for other in list(cache.queue.row_of):
+        cache.queue.remove(other)
     own = waiting["resource_group"]
-    if _has_room(mirror, waiting, own, now):
+    if _has_room(cache, waiting, own, now):
         return []
     found: list[str] = []
-    for group in [group for group in groups if group != own][:MOST_TRIED]:
-        if len(found) == MOST_NAMED:
+    for group in [group for group in groups if group != own][:MAX_TRIED]:
+        if len(found) == MAX_NAMED:
             break
-        if _has_room(mirror, waiting, group, now):
+        if _has_room(cache, waiting, group, now):
             found.append(group)
     return found
 
 
-def _has_room(mirror: Mirror, waiting: Row, group: str, now: float) -> bool:
-    row = mirror.groups[group]
+def _has_room(cache: Cache, waiting: Row, group: str, now: float) -> bool:
+    row = cache.groups[group]
     policy = Policy(row["session_strategy"], row["agent_strategy"], row["options"])
     settings = validate_policy(policy)
-    mirror.put_waiting([{**waiting, "resource_group": group}])
+    cache.put_waiting([{**waiting, "resource_group": group}])
     # One session needs no order among owners.
     unused = PastUsage({}, settings.look_back_days, settings.usage_weights)
-    snapshot = take(mirror, group, now, unused if settings.session_strategy == FAIR_SHARE else None)
+    snapshot = snapshot_of(cache, group, now, unused if settings.session_strategy == FAIR_SHARE else None)
     decisions = run_pass(
         snapshot.agents,
         snapshot.owners,

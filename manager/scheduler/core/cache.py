@@ -2,7 +2,7 @@
 
 It is columns of numbers, so that a pass takes what it needs in a few vector steps, whatever waits. It equals the rows at every moment in
 which no placement is on its way to the database; one that is on its way counts as done, so that the next pass can be planned meanwhile.
-`keeper.Keeper` fills it and takes in what changes.
+`cache_sync.CacheSync` fills it and takes in what changes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from retinue.manager.scheduler.core.account_table import AccountTable
 from retinue.manager.scheduler.core.agent_table import AgentTable
 from retinue.manager.scheduler.core.growable import Slots
-from retinue.manager.scheduler.core.pending_table import QueueTable, Row
+from retinue.manager.scheduler.core.pending_table import PendingTable, Row
 from retinue.manager.scheduling.columns import Integers
 from retinue.manager.session.core.quota_subjects import Account, Subject, subjects_of
 from retinue.rpc.core.amounts import MAX_AMOUNT
 
 
-class MirrorError(Exception):
+class CacheError(Exception):
     """A change that does not fit what is known: the rows have to be read anew."""
 
 
@@ -67,13 +67,13 @@ class Holdings:
 
 
 @dataclass(slots=True)
-class Mirror:
+class Cache:
     """All of it."""
 
     slots: Slots
     agents: AgentTable
     accounts: AccountTable
-    queue: QueueTable
+    queue: PendingTable
     groups: dict[str, Row] = field(default_factory=dict)
     quotas: dict[Subject, Limit] = field(default_factory=dict)
     subnets: set[str] = field(default_factory=set)
@@ -82,10 +82,10 @@ class Mirror:
     unreadable: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def empty(cls, offered: Callable[[Iterable[str]], int], needed: Callable[[bool], int]) -> Mirror:
+    def empty(cls, offered: Callable[[Iterable[str]], int], needed: Callable[[bool], int]) -> Cache:
         """Nothing yet."""
         slots = Slots()
-        return cls(slots, AgentTable(slots, offered), AccountTable(slots), QueueTable(slots, needed))
+        return cls(slots, AgentTable(slots, offered), AccountTable(slots), PendingTable(slots, needed))
 
     def put_waiting(self, rows: Iterable[Row]) -> set[str]:
         """Sessions that wait, as read; returns their groups."""
@@ -135,7 +135,7 @@ class Mirror:
         """What is held has grown by an amount, or shrunk."""
         row = self.agents.row_of.get(agent)
         if row is None:
-            raise MirrorError(f"claim on an unknown agent {agent}")
+            raise CacheError(f"claim on an unknown agent {agent}")
         column, holder = self.slots.column(slot), self.accounts.row(account)
         self.widen()
         self.agents.used[row, column] += amount
@@ -150,7 +150,7 @@ class Mirror:
         """So many more kernels are live on an agent; returns its group."""
         row = self.agents.row_of.get(agent)
         if row is None:
-            raise MirrorError(f"attempt on an unknown agent {agent}")
+            raise CacheError(f"attempt on an unknown agent {agent}")
         self.agents.kernels[row] += number
         return self.agents.groups[row]
 
@@ -174,11 +174,11 @@ class Mirror:
         if not quotas:
             return ()
         names = self.accounts.names
-        concerned = {
+        affected = {
             account: [subject for subject in subjects_of(names[account]) if subject in quotas]
             for account in set(holdings.accounts.tolist())
         }
-        subjects = {subject for found in concerned.values() for subject in found}
+        subjects = {subject for found in affected.values() for subject in found}
         if not subjects:
             return ()
         sizes = np.diff(holdings.offsets)
@@ -201,7 +201,7 @@ class Mirror:
         self.widen()
         over = []
         for session, (account, total) in enumerate(zip(holdings.accounts.tolist(), totals.tolist(), strict=True)):
-            mine_left = [left[subject] for subject in concerned[account]]
+            mine_left = [left[subject] for subject in affected[account]]
             if any(
                 (number is not None and number[0] < 1)
                 or any(column < len(total) and 0 < total[column] > rest for column, rest in amounts.items())

@@ -21,7 +21,7 @@ _PACKED_ABOVE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class PendingReason:
     """Why a session waits, as it is written into its row. `explanation` is JSON."""
 
     code: str
@@ -35,7 +35,7 @@ class _Shape(NamedTuple):
     hostnames: int
 
 
-class QueueTable:
+class PendingTable:
     """The sessions that wait, of all groups: rows in any order, with holes."""
 
     def __init__(self, slots: Slots, needed: Callable[[bool], int]) -> None:
@@ -55,12 +55,12 @@ class QueueTable:
         self.created: NDArray[np.float64] = empty(np.float64)
         # When something about it changes by itself, in order.
         self.next_try: NDArray[np.float64] = empty(np.float64)
-        self.promise_until: NDArray[np.float64] = empty(np.float64)
+        self.nominated_until: NDArray[np.float64] = empty(np.float64)
         # Tries as counted and as written; why it waits as found and as written, as numbers of notes.
         self.tries: Integers = empty(np.int32)
         self.written_tries: Integers = empty(np.int32)
-        self.note: Integers = empty(np.int32)
-        self.written_note: Integers = empty(np.int32)
+        self.reason: Integers = empty(np.int32)
+        self.written_reason: Integers = empty(np.int32)
         self.hostnames: Integers = empty(np.int32)
         self.first_kernel: Integers = empty(np.int64)
         self.size: Integers = empty(np.int32)
@@ -71,18 +71,18 @@ class QueueTable:
         self.requests = empty_amounts()
         self.needs: Integers = empty(np.int16)
         # What few sessions have, by row: the row as read.
-        self.particulars: dict[int, Row] = {}
+        self.constrained: dict[int, Row] = {}
         self.groups: list[str] = []
         self._group_of: dict[str, int] = {}
         self.hostname_sets: list[tuple[str, ...]] = []
         self._hostname_of: dict[tuple[str, ...], int] = {}
-        self.notes: list[Note | None] = []
-        self._note_of: dict[tuple[str, str, int], int] = {}
+        self.reasons: list[PendingReason | None] = []
+        self._reason_of: dict[tuple[str, str, int], int] = {}
 
     _COLUMNS = (
-        "ids", "alive", "single_node", "clearing", "group", "account", "sequence", "priority", "created", "next_try", "promise_until", "tries",
-        "written_tries", "note",
-        "written_note", "hostnames", "first_kernel", "size",
+        "ids", "alive", "single_node", "clearing", "group", "account", "sequence", "priority", "created", "next_try", "nominated_until", "tries",
+        "written_tries", "reason",
+        "written_reason", "hostnames", "first_kernel", "size",
     )  # fmt: skip
 
     def put(self, row: Row, account: int) -> None:
@@ -98,7 +98,7 @@ class QueueTable:
                 setattr(self, name, grown(getattr(self, name), self.count))
         self.row_of[row["id"]] = number
         self.ids[number] = row["id"]
-        note = self.note_number(row["reason"], row["message"], shape.hostnames)
+        reason = self.reason_number(row["reason"], row["message"], shape.hostnames)
         self.alive[number] = True
         self.single_node[number] = row["cluster_mode"] == "SINGLE_NODE"
         self.clearing[number] = row["clearing"]
@@ -107,13 +107,13 @@ class QueueTable:
         self.sequence[number] = row["sequence"]
         self.priority[number] = row["priority"]
         self.next_try[number] = max(row["next_try"], row["earliest_start_time"])
-        self.created[number], self.promise_until[number] = row["created"], row["promise_until"]
+        self.created[number], self.nominated_until[number] = row["created"], row["nominated_until"]
         self.tries[number] = self.written_tries[number] = row["tries"]
-        self.note[number] = self.written_note[number] = note
+        self.reason[number] = self.written_reason[number] = reason
         self.hostnames[number] = shape.hostnames
         self.first_kernel[number], self.size[number] = shape.first_kernel, shape.size
-        if is_particular(row):
-            self.particulars[number] = row
+        if is_constrained(row):
+            self.constrained[number] = row
 
     def _shape(self, text: str) -> _Shape:
         """Kernels as read, in rows of `requests` that all sessions with the same kernels share."""
@@ -140,7 +140,7 @@ class QueueTable:
             return None
         self.alive[number] = False
         self.ids[number] = None
-        self.particulars.pop(number, None)
+        self.constrained.pop(number, None)
         group: str = self.groups[int(self.group[number])]
         if self.count > _PACKED_ABOVE and len(self.row_of) < self.count // 2:
             self._pack()
@@ -164,15 +164,15 @@ class QueueTable:
             self.hostname_sets.append(hostnames)
         return self._hostname_of[hostnames]
 
-    def note_number(
+    def reason_number(
         self, code: str, message: str, hostnames: int, explanation: Callable[[], str] = lambda: "{}"
     ) -> int:
         """The number of a note: what is said by it follows from its words and from who the kernels are."""
         key = (code, message, hostnames)
-        if key not in self._note_of:
-            self._note_of[key] = len(self.notes)
-            self.notes.append(Note(code, message, explanation()))
-        return self._note_of[key]
+        if key not in self._reason_of:
+            self._reason_of[key] = len(self.reasons)
+            self.reasons.append(PendingReason(code, message, explanation()))
+        return self._reason_of[key]
 
     def rows_of(self, group: str) -> Integers:
         """The rows of a group's sessions in order of arrival."""
@@ -190,18 +190,21 @@ class QueueTable:
         kernels = np.repeat(self.first_kernel[rows] - offsets[:-1], sizes) + np.arange(offsets[-1])
         return kernels, offsets
 
-    def forget_notes(self) -> None:
+    def prune_reasons(self) -> None:
         """Forgets notes that no session has any more, once they are many."""
-        if len(self.notes) <= 2 * len(self.row_of) + _PACKED_ABOVE:
+        if len(self.reasons) <= 2 * len(self.row_of) + _PACKED_ABOVE:
             return
         rows = np.flatnonzero(self.alive[: self.count])
-        kept = np.unique(np.r_[self.note[rows], self.written_note[rows]])
-        renumbered = np.zeros(len(self.notes), np.int32)
+        kept = np.unique(np.r_[self.reason[rows], self.written_reason[rows]])
+        renumbered = np.zeros(len(self.reasons), np.int32)
         renumbered[kept] = np.arange(len(kept))
-        key_of = {number: key for key, number in self._note_of.items()}
-        self.note[rows], self.written_note[rows] = renumbered[self.note[rows]], renumbered[self.written_note[rows]]
-        self._note_of = {key_of[number]: position for position, number in enumerate(kept.tolist())}
-        self.notes = [self.notes[number] for number in kept.tolist()]
+        key_of = {number: key for key, number in self._reason_of.items()}
+        self.reason[rows], self.written_reason[rows] = (
+            renumbered[self.reason[rows]],
+            renumbered[self.written_reason[rows]],
+        )
+        self._reason_of = {key_of[number]: position for position, number in enumerate(kept.tolist())}
+        self.reasons = [self.reasons[number] for number in kept.tolist()]
 
     def _pack(self) -> None:
         self.packed += 1
@@ -221,19 +224,19 @@ class QueueTable:
         self.requests, self.needs = self.requests[kernels], self.needs[kernels]
         self.count, self.kernel_count = len(rows), len(kernels)
         moved = {number: position for position, number in enumerate(rows.tolist())}
-        self.particulars = {moved[number]: row for number, row in self.particulars.items()}
+        self.constrained = {moved[number]: row for number, row in self.constrained.items()}
         self.row_of = {session_id: position for position, session_id in enumerate(self.ids.tolist())}
 
 
 def _check_agents(row: Row) -> None:
     """Raises ValueError unless whatever names agents is a list of names: a pass would fail for all of its group."""
-    for member in ("agents", "failed_agents", "promise"):
+    for member in ("agents", "failed_agents", "nominated"):
         names = row[member]
         if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise ValueError(f"{member} is no list of agents")
 
 
-def is_particular(row: Row) -> bool:
+def is_constrained(row: Row) -> bool:
     """Whether a waiting session has something that few have, so that its row is kept: see `snapshot.held_back` and `snapshot.wishes_of`."""
     return bool(
         row["failed_agents"]
@@ -245,5 +248,5 @@ def is_particular(row: Row) -> bool:
         or row["replica_placement"]
         or row["architecture"]
         or row["time_limit"]
-        or row["promise"]
+        or row["nominated"]
     )

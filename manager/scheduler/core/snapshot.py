@@ -1,4 +1,4 @@
-"""What one pass of one group reads, taken from the mirror in a few vector steps. Pure."""
+"""What one pass of one group reads, taken from the cache in a few vector steps. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retinue.manager.reasons import SessionReason
-from retinue.manager.scheduler.core.cache import Limit, Mirror
+from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduler.core.pending_table import Row
 from retinue.manager.scheduling.columns import (
     UNLIMITED,
@@ -52,28 +52,28 @@ class PastUsage:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that one pass of one group reads, and where it stands in the mirror."""
+    """All that one pass of one group reads, and where it stands in the cache."""
 
     group: str
     agents: Agents
     owners: Owners
     queue: Queue
-    # By session of the queue: its account and its hostnames, as numbers of the mirror.
+    # By session of the queue: its account and its hostnames, as numbers of the cache.
     accounts: Integers
     hostnames: Integers
     # UUIDs.
     ids: NDArray[np.object_]
-    # By agent: its row in the mirror; by slot: its column there.
+    # By agent: its row in the cache; by slot: its column there.
     agent_rows: Integers
     columns: Integers
-    # By session: its row in the mirror's queue, while that is not packed again.
+    # By session: its row in the cache's queue, while that is not packed again.
     rows: Integers
     packed: int
     hostname_sets: Sequence[tuple[str, ...]]
 
 
-def take(
-    mirror: Mirror,
+def snapshot_of(
+    cache: Cache,
     group: str,
     now: float,
     past: PastUsage | None = None,
@@ -84,16 +84,16 @@ def take(
     session arrived; given past usage, those who used least for their weight come first: owners who hold nothing now differ by nothing else.
     `replicas` are the live kernels of endpoints by agent.
     """
-    mirror.widen()
-    table, queue = mirror.agents, mirror.queue
+    cache.widen()
+    table, queue = cache.agents, cache.queue
     rows = queue.rows_of(group)
     kernels, offsets = queue.kernels_of(rows)
     requests = queue.requests[kernels]
     index = table.of_group(group)
     capacity = table.capacity[index.rows]
     used_columns = np.flatnonzero(capacity.any(axis=0) | requests.any(axis=0)).tolist()
-    columns = np.array(sorted(used_columns, key=mirror.slots.names.__getitem__), np.int64)
-    slots = tuple(mirror.slots.names[column] for column in columns)
+    columns = np.array(sorted(used_columns, key=cache.slots.names.__getitem__), np.int64)
+    slots = tuple(cache.slots.names[column] for column in columns)
     capacity = capacity[:, columns]
     accounts = queue.account[rows].astype(np.int64)
     waiting, positions = np.unique(accounts, return_index=True)
@@ -101,17 +101,17 @@ def take(
     normalised: dict[str, float] = {}
     if past is not None:
         normalised = _normalised(past, dict(zip(slots, capacity.sum(axis=0, dtype=np.float64).tolist(), strict=True)))
-    owners, owner_of = _owners(mirror, group, in_order, columns, normalised if past is not None else None)
-    particulars = _particulars(mirror, rows)
+    owners, owner_of = _owners(cache, group, in_order, columns, normalised if past is not None else None)
+    constrained = _constrained(cache, rows)
     endpoints = {
         endpoint: number
-        for number, endpoint in enumerate(dict.fromkeys(filter(None, map(endpoint_of, particulars.values()))))
+        for number, endpoint in enumerate(dict.fromkeys(filter(None, map(endpoint_of, constrained.values()))))
     }
     found = {
-        subject: mirror.quotas[subject]
+        subject: cache.quotas[subject]
         for account in waiting.tolist()
-        for subject in subjects_of(mirror.accounts.names[account])
-        if subject in mirror.quotas
+        for subject in subjects_of(cache.accounts.names[account])
+        if subject in cache.quotas
     }
     limits = {subject: limit for subject, limit in found.items() if not limit.unreadable}
     broken = [subject for subject, limit in found.items() if limit.unreadable]
@@ -141,16 +141,16 @@ def take(
             requests=requests[:, columns],
             needs=queue.needs[kernels].astype(np.int64),
             tries=queue.tries[rows].astype(np.int64),
-            held_back=_held_by_broken_quotas(mirror, broken, accounts)
+            held_back=_held_by_broken_quotas(cache, broken, accounts)
             | {
                 session: why
-                for session, row in particulars.items()
+                for session, row in constrained.items()
                 if (why := held_back(row, now, index.position)) is not None
             },
-            architectures={session: row["architecture"] for session, row in particulars.items() if row["architecture"]},
+            architectures={session: row["architecture"] for session, row in constrained.items() if row["architecture"]},
             wishes={
                 session: wishes
-                for session, row in particulars.items()
+                for session, row in constrained.items()
                 if (wishes := wishes_of(row, index.position, endpoints)) is not None
             },
             replicas=[
@@ -162,14 +162,14 @@ def take(
                 for endpoint in endpoints
             ],
             waited=np.maximum(0, now - queue.created[rows]).astype(np.int64),
-            limits={session: row["time_limit"] for session, row in particulars.items() if row["time_limit"]},
-            promises={
-                session: tuple(index.position[agent] for agent in row["promise"])
-                for session, row in particulars.items()
-                # A promise on an agent that is gone is void.
-                if row["promise_until"] > now and all(agent in index.position for agent in row["promise"])
+            limits={session: row["time_limit"] for session, row in constrained.items() if row["time_limit"]},
+            nominated={
+                session: tuple(index.position[agent] for agent in row["nominated"])
+                for session, row in constrained.items()
+                # Capacity held on an agent that is gone is void.
+                if row["nominated_until"] > now and all(agent in index.position for agent in row["nominated"])
             },
-            quotas=_quotas(mirror, limits, accounts, slots, columns) if limits else None,
+            quotas=_quotas(cache, limits, accounts, slots, columns) if limits else None,
         ),
         accounts=accounts,
         hostnames=queue.hostnames[rows],
@@ -222,17 +222,17 @@ def endpoint_of(row: Row) -> Endpoint | None:
     return (row["project"], row["endpoint"]) if row["replica_placement"] else None
 
 
-def endpoints_of(mirror: Mirror, group: str) -> set[Endpoint]:
+def endpoints_of(cache: Cache, group: str) -> set[Endpoint]:
     """The endpoints whose replicas decide where sessions go that wait in a group."""
     return {
         endpoint
-        for row in mirror.queue.particulars.values()
+        for row in cache.queue.constrained.values()
         if row["resource_group"] == group and (endpoint := endpoint_of(row)) is not None
     }
 
 
 def held_back(row: Row, now: float, position: Mapping[str, int]) -> Explanation | None:
-    """Why a waiting session is not to be tried at `now`; `position` is that of agents by id. Only rows that `mirror.is_particular` picks
+    """Why a waiting session is not to be tried at `now`; `position` is that of agents by id. Only rows that `is_constrained` picks
     are asked about.
     """
     if (policy := _held_by_policy(row, now)) is not None:
@@ -254,14 +254,14 @@ def held_back(row: Row, now: float, position: Mapping[str, int]) -> Explanation 
     return None
 
 
-def _held_by_broken_quotas(mirror: Mirror, broken: Iterable[Subject], accounts: Integers) -> dict[int, Explanation]:
+def _held_by_broken_quotas(cache: Cache, broken: Iterable[Subject], accounts: Integers) -> dict[int, Explanation]:
     """Returns, by session, that a quota of its account cannot be read."""
     why = {
         account: Explanation(
             Tier.POLICY, QUOTA, f"the quota of {words(subject)} cannot be read: an administrator has to set it again"
         )
         for subject in broken
-        for account in mirror.accounts.of_subject[subject]
+        for account in cache.accounts.of_subject[subject]
     }
     if not why:
         return {}
@@ -356,15 +356,15 @@ class _ByAccount(Sequence[tuple[int, ...]]):
 
 
 def _owners(
-    mirror: Mirror,
+    cache: Cache,
     group: str,
     waiting: Sequence[int],
     columns: Integers,
     past_usage: Mapping[str, float] | None,
 ) -> tuple[Owners, Integers]:
     """The owners, and by account its owner's row: first those who wait, by arrival, then those who only hold; this order decides ties."""
-    table = mirror.accounts
-    weights: Mapping[str, int] = mirror.groups[group]["owner_weights"]
+    table = cache.accounts
+    weights: Mapping[str, int] = cache.groups[group]["owner_weights"]
     members = table.of_group.get(group, [])
     holding: list[bool] = np.any(table.held[members], axis=1).tolist()
     holders = {table.names[account][1] for account, holds in zip(members, holding, strict=True) if holds}
@@ -390,14 +390,14 @@ def _owners(
     )
 
 
-def _particulars(mirror: Mirror, rows: Integers) -> dict[int, Row]:
+def _constrained(cache: Cache, rows: Integers) -> dict[int, Row]:
     """What few sessions have, by session."""
-    particulars = mirror.queue.particulars
-    if not particulars:
+    constrained = cache.queue.constrained
+    if not constrained:
         return {}
-    where = np.full(mirror.queue.count, -1, np.int64)
+    where = np.full(cache.queue.count, -1, np.int64)
     where[rows] = np.arange(len(rows))
-    return {int(where[number]): row for number, row in particulars.items() if where[number] >= 0}
+    return {int(where[number]): row for number, row in constrained.items() if where[number] >= 0}
 
 
 def _normalised(past: PastUsage, capacity: Mapping[str, float]) -> dict[str, float]:
@@ -410,11 +410,11 @@ def _normalised(past: PastUsage, capacity: Mapping[str, float]) -> dict[str, flo
 
 
 def _quotas(
-    mirror: Mirror, limits: Mapping[Subject, Limit], accounts: Integers, slots: Sequence[str], columns: Integers
+    cache: Cache, limits: Mapping[Subject, Limit], accounts: Integers, slots: Sequence[str], columns: Integers
 ) -> Quotas:
     subjects = sorted(limits)
     row_of = {subject: row for row, subject in enumerate(subjects)}
-    table = mirror.accounts
+    table = cache.accounts
     holders = [table.of_subject.get(subject, []) for subject in subjects]
     return Quotas(
         names=[words(subject) for subject in subjects],
@@ -434,7 +434,7 @@ def _quotas(
             accounts,
             {
                 account: tuple(
-                    row_of[subject] for subject in subjects_of(mirror.accounts.names[account]) if subject in row_of
+                    row_of[subject] for subject in subjects_of(cache.accounts.names[account]) if subject in row_of
                 )
                 for account in np.unique(accounts).tolist()
             },

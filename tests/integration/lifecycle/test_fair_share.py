@@ -191,5 +191,5 @@ async def test_usage_is_read_again_when_it_is_old_or_says_too_little(database: D
     assert await read({"ann", "ben"}, slower, 119.9) == {"ann": 2, "ben": 1}
     await use("ben")
     assert await read({"ben"}, slower, 119.9) == {"ann": 2, "ben": 1}
-    reader.doubt()
+    reader.invalidate()
     assert await read({"ben"}, slower, 119.9) == {"ben": 2}

@@ -108,7 +108,7 @@ def _bits(features: frozenset[int]) -> int:
 
 
 def add_running(choice: random.Random, cluster: Cluster) -> Cluster:
-    """The same problem with placed sessions, time limits, promises, reservations and preemption."""
+    """The same problem with placed sessions, time limits, nominated, reservations and preemption."""
     for number in range(choice.randint(0, 12)):
         kernels = []
         for agent in choice.choices(cluster.agents, k=choice.choice([1, 1, 2, 3])) if cluster.agents else []:
@@ -206,7 +206,7 @@ def columns_of(cluster: Cluster) -> tuple[Agents, Owners, Queue, Policy]:
             {row[agent]: kernels for agent, kernels in cluster.replicas[endpoint].items()} for endpoint in endpoints
         ],
         limits={number: session.limit for number, session in enumerate(sessions) if session.limit < math.inf},
-        promises={
+        nominated={
             number: [row[agent] for agent in session.promise]
             for number, session in enumerate(sessions)
             if session.promise

@@ -239,7 +239,7 @@ class Group(RuleBasedStateMachine):
             offsets=np.cumsum([0, *(len(session.kernels) for session in waiting)]).astype(np.int64),
             requests=np.array([k for session in waiting for k in session.kernels], np.int64).reshape(-1, len(SLOTS)),
             tries=np.zeros(len(waiting), np.int64),
-            promises={
+            nominated={
                 row: np.searchsorted(present, session.promise).tolist()
                 for row, session in enumerate(waiting)
                 if session.promise

@@ -168,7 +168,7 @@ class PreemptingGroup(Group):
             if decisions.verdicts[row] == Verdict.PLACED:
                 assert (left[asked] >= 0).all(), "nobody else is placed on what is promised"
                 self.kept += row in self.promises_before
-            elif session.promise and decisions.verdicts[row] == Verdict.PROMISED:
+            elif session.promise and decisions.verdicts[row] == Verdict.NOMINATED:
                 there = (left + self.amounts_of(session, session.promise))[asked]
                 wanted = self.amounts_of(session, session.promise)[asked]
                 assert (there < wanted).any() or not self.schedulable[session.promise].all()

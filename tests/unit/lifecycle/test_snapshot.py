@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retinue.manager.scheduler.core import snapshot as snapshots
-from retinue.manager.scheduler.core.cache import Limit, Mirror
+from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduler.core.snapshot import Endpoint, PastUsage, Snapshot
 from retinue.manager.scheduling.columns import UNLIMITED, AgentWishes, Tier
 from retinue.manager.scheduling.fair_share import DAY_SECONDS
@@ -63,8 +63,8 @@ def waiting(owner: str, project: str = "p", **slots: int) -> dict[str, Any]:
         "retries": 0,
         "failed_starts": 0,
         "created": 0.0,
-        "promise": None,
-        "promise_until": 0.0,
+        "nominated": None,
+        "nominated_until": 0.0,
         "clearing": False,
         "kernels": json.dumps([{"hostname": "main1", "image": False, "slots": slots or {"cpu": 1000}}]),
     }
@@ -84,18 +84,18 @@ def build(
     replicas: Mapping[Endpoint, Mapping[str, int]] | None = None,
 ) -> Snapshot:
     """A snapshot of group g; `held` is by owner and project, with the number of placed sessions and the amounts on the first agent."""
-    mirror = Mirror.empty(snapshots.offered, snapshots.needed)
-    mirror.groups["g"] = {"owner_weights": weights}
+    cache = Cache.empty(snapshots.offered, snapshots.needed)
+    cache.groups["g"] = {"owner_weights": weights}
     for row in agents:
-        mirror.agents.put(row)
+        cache.agents.put(row)
     for (owner, project), (sessions, amounts) in held.items():
-        mirror.add_placed(("g", owner, project), sessions)
+        cache.add_placed(("g", owner, project), sessions)
         for slot, amount in amounts.items():
-            mirror.add_claim("n0", ("g", owner, project), slot, amount)
+            cache.add_claim("n0", ("g", owner, project), slot, amount)
     for subject, limit in (limits or {}).items():
-        mirror.put_quota(subject, limit)
-    mirror.put_waiting({**row, "sequence": number} for number, row in enumerate(queue, 1))
-    return snapshots.take(mirror, "g", 0.0, past, replicas=replicas or {})
+        cache.put_quota(subject, limit)
+    cache.put_waiting({**row, "sequence": number} for number, row in enumerate(queue, 1))
+    return snapshots.snapshot_of(cache, "g", 0.0, past, replicas=replicas or {})
 
 
 def test_without_past_usage_owners_are_in_order_of_arrival() -> None:
@@ -168,19 +168,19 @@ def test_strict_agents_that_are_away_are_waited_for() -> None:
 
 
 def test_sessions_with_the_same_kernels_share_them_also_after_others_are_gone() -> None:
-    mirror = Mirror.empty(snapshots.offered, snapshots.needed)
+    cache = Cache.empty(snapshots.offered, snapshots.needed)
     amounts: list[dict[str, Any]] = [{"cpu": 1000 + number // 2, "mem": 7} for number in range(3000)]
     rows = [{**waiting("ann", **slots), "sequence": number} for number, slots in enumerate(amounts)]
-    mirror.put_waiting(rows)
-    assert mirror.queue.kernel_count == 1500
+    cache.put_waiting(rows)
+    assert cache.queue.kernel_count == 1500
     for number, row in enumerate(rows):
         if number % 3:
-            mirror.queue.remove(row["id"])
-    assert mirror.queue.packed == 1
-    mirror.put_waiting([{**waiting("ben", disk=1), "sequence": 9000}])
+            cache.queue.remove(row["id"])
+    assert cache.queue.packed == 1
+    cache.put_waiting([{**waiting("ben", disk=1), "sequence": 9000}])
     kept = [*amounts[::3], {"disk": 1}]
-    kernels, offsets = mirror.queue.kernels_of(mirror.queue.rows_of("g"))
+    kernels, offsets = cache.queue.kernels_of(cache.queue.rows_of("g"))
     assert offsets.tolist() == list(range(len(kept) + 1))
-    columns = {slot: mirror.slots.column(slot) for slot in ("cpu", "mem", "disk")}
-    found = mirror.queue.requests[kernels]
+    columns = {slot: cache.slots.column(slot) for slot in ("cpu", "mem", "disk")}
+    found = cache.queue.requests[kernels]
     assert [{slot: int(row[at]) for slot, at in columns.items() if row[at]} for row in found] == kept

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from retinue.manager.scheduler.core import snapshot as snapshots
-from retinue.manager.scheduler.core.alternative_groups import MOST_NAMED, MOST_TRIED, groups_with_room
-from retinue.manager.scheduler.core.cache import Limit, Mirror
+from retinue.manager.scheduler.core.alternative_groups import MAX_NAMED, MAX_TRIED, groups_with_room
+from retinue.manager.scheduler.core.cache import Cache, Limit
 
 NOW = 1000.0
 
@@ -29,10 +29,10 @@ def waiting(**changes: Any) -> dict[str, Any]:
         "cluster_size": len(kernels),
         "kernels": json.dumps(kernels),
         **dict.fromkeys(("last_failure", "reason", "message", "endpoint"), ""),
-        **dict.fromkeys(("agents", "agents_strict", "architecture", "replica_placement", "time_limit", "promise")),
+        **dict.fromkeys(("agents", "agents_strict", "architecture", "replica_placement", "time_limit", "nominated")),
         "readable": True,
         **dict.fromkeys(("tries", "open_dependencies", "retries", "failed_starts"), 0),
-        **dict.fromkeys(("next_try", "earliest_start_time", "created", "promise_until"), 0.0),
+        **dict.fromkeys(("next_try", "earliest_start_time", "created", "nominated_until"), 0.0),
         "failed_agents": [],
         "waits_for": [],
         "clearing": False,
@@ -40,9 +40,9 @@ def waiting(**changes: Any) -> dict[str, Any]:
     return row | changes
 
 
-def mirror(agents: Mapping[str, int], policies: Mapping[str, Mapping[str, Any]] | None = None) -> Mirror:
+def cache(agents: Mapping[str, int], policies: Mapping[str, Mapping[str, Any]] | None = None) -> Cache:
     """An agent for each group, with so many thousandths of a processor."""
-    made = Mirror.empty(snapshots.offered, snapshots.needed)
+    made = Cache.empty(snapshots.offered, snapshots.needed)
     for group, cpu in agents.items():
         policy = {"session_strategy": "drf", "agent_strategy": "concentrated", "options": {}}
         made.groups[group] = {"owner_weights": {}, "rotation": "", **policy, **(policies or {}).get(group, {})}
@@ -64,13 +64,13 @@ def mirror(agents: Mapping[str, int], policies: Mapping[str, Mapping[str, Any]] 
     return made
 
 
-def found(made: Mirror, session: Mapping[str, Any]) -> list[str]:
+def found(made: Cache, session: Mapping[str, Any]) -> list[str]:
     made.put_waiting([session])
     return groups_with_room(made, session, sorted(made.groups), NOW)
 
 
 def test_groups_with_room_are_named_in_order() -> None:
-    made = mirror({"own": 1000, "a": 2000, "b": 4000, "c": 4000})
+    made = cache({"own": 1000, "a": 2000, "b": 4000, "c": 4000})
     made.add_claim("of-b", ("b", "zoe", "q"), "cpu", 2000)
     assert found(made, waiting()) == ["c"]
     assert found(made, waiting(slots={"cpu": 2000})) == ["a", "b", "c"]
@@ -78,7 +78,7 @@ def test_groups_with_room_are_named_in_order() -> None:
 
 
 def test_who_fits_at_home_waits_for_their_turn_there() -> None:
-    assert found(mirror({"own": 4000, "a": 4000}), waiting()) == []
+    assert found(cache({"own": 4000, "a": 4000}), waiting()) == []
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ def test_who_fits_at_home_waits_for_their_turn_there() -> None:
     ids=lambda changes: next(iter(changes)),
 )
 def test_what_no_group_cures_is_no_hint(changes: dict[str, Any]) -> None:
-    assert found(mirror({"own": 1000, "a": 4000}), waiting(**changes)) == []
+    assert found(cache({"own": 1000, "a": 4000}), waiting(**changes)) == []
 
 
 def test_quotas_hold_there_too() -> None:
-    made = mirror({"own": 1000, "a": 4000, "b": 4000})
+    made = cache({"own": 1000, "a": 4000, "b": 4000})
     made.put_quota(("RESOURCE_GROUP", "a"), Limit({"cpu": 2000}, None))
     assert found(made, waiting()) == ["b"]
     made.put_quota(("USER", "ann"), Limit({"cpu": 2000}, None))
@@ -105,7 +105,7 @@ def test_quotas_hold_there_too() -> None:
 
 
 def test_the_quota_of_the_own_group_may_be_what_is_in_the_way() -> None:
-    made = mirror({"own": 4000, "a": 4000})
+    made = cache({"own": 4000, "a": 4000})
     made.put_quota(("RESOURCE_GROUP", "own"), Limit({}, 0))
     assert found(made, waiting()) == ["a"]
 
@@ -114,11 +114,11 @@ def test_strategies_of_groups_make_no_difference() -> None:
     strategies = {"a": "fair-share", "b": "external", "c": "lifo"}
     policies: dict[str, dict[str, Any]] = {name: {"session_strategy": value} for name, value in strategies.items()}
     policies["b"]["options"] = {"address": "localhost:1"}
-    assert found(mirror({"own": 1000, "a": 4000, "b": 4000, "c": 4000}, policies), waiting()) == ["a", "b", "c"]
+    assert found(cache({"own": 1000, "a": 4000, "b": 4000, "c": 4000}, policies), waiting()) == ["a", "b", "c"]
 
 
 def test_what_is_tried_and_named_is_bounded() -> None:
-    many = mirror({"own": 1000} | {f"g{number:03}": 4000 for number in range(100)})
-    assert found(many, waiting()) == [f"g{number:03}" for number in range(MOST_NAMED)]
-    late = mirror({"own": 1000} | {f"g{number:03}": 1000 for number in range(MOST_TRIED)} | {"z": 4000})
+    many = cache({"own": 1000} | {f"g{number:03}": 4000 for number in range(100)})
+    assert found(many, waiting()) == [f"g{number:03}" for number in range(MAX_NAMED)]
+    late = cache({"own": 1000} | {f"g{number:03}": 1000 for number in range(MAX_TRIED)} | {"z": 4000})
     assert found(late, waiting()) == []

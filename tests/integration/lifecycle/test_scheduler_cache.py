@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from retinue.manager.scheduler.cache_sync import Keeper
-from retinue.manager.scheduler.core.cache import Mirror
+from retinue.manager.scheduler.cache_sync import CacheSync
+from retinue.manager.scheduler.core.cache import Cache
 from retinue.manager.scheduler.loop import Scheduler
 from retinue.manager.session.core.spec import KernelSpec
 from retinue.manager.store import agents, groups, placements, quotas, shares
@@ -25,30 +25,30 @@ from tests.integration.lifecycle.test_simulation import GIB, World, check
 SMALL = {"single_node": True, "cluster_size": 1, "kernel": KernelSpec(command=("x",), slots={"cpu": "1"})}
 
 
-def facts(mirror: Mirror) -> dict[str, Any]:
+def facts(cache: Cache) -> dict[str, Any]:
     """All that a pass may read, without the order in which it was learned."""
 
     def amounts(row: Any) -> dict[str, int]:
-        return {mirror.slots.names[column]: int(row[column]) for column in np.flatnonzero(row).tolist()}
+        return {cache.slots.names[column]: int(row[column]) for column in np.flatnonzero(row).tolist()}
 
-    table, accounts, queue = mirror.agents, mirror.accounts, mirror.queue
-    mirror.widen()
+    table, accounts, queue = cache.agents, cache.accounts, cache.queue
+    cache.widen()
     waiting = {}
     for session_id, row in queue.row_of.items():
         kernels, _ = queue.kernels_of(np.array([row]))
-        note = queue.notes[queue.written_note[row]]
+        note = queue.reasons[queue.written_reason[row]]
         assert note is not None
         waiting[session_id] = (
             queue.groups[queue.group[row]],
             accounts.names[queue.account[row]],
             [getattr(queue, name)[row].item() for name in ("sequence", "priority", "single_node", "clearing", "size")],
-            [getattr(queue, name)[row].item() for name in ("next_try", "created", "promise_until", "written_tries")],
+            [getattr(queue, name)[row].item() for name in ("next_try", "created", "nominated_until", "written_tries")],
             [amounts(queue.requests[kernel]) for kernel in kernels.tolist()],
             queue.needs[kernels].tolist(),
             queue.hostname_sets[queue.hostnames[row]],
             (note.code, note.message),
-            {**queue.particulars[row], "tries": None, "reason": None, "message": None}
-            if row in queue.particulars
+            {**queue.constrained[row], "tries": None, "reason": None, "message": None}
+            if row in queue.constrained
             else None,
         )
     return {
@@ -69,19 +69,19 @@ def facts(mirror: Mirror) -> dict[str, Any]:
             for name, row in accounts.row_of.items()
             if accounts.held[row].any() or accounts.sessions[row]
         },
-        "groups": {name: {**row, "rotation": None} for name, row in mirror.groups.items()},
-        "quotas": mirror.quotas,
-        "networks": (mirror.subnets, mirror.vnis),
+        "groups": {name: {**row, "rotation": None} for name, row in cache.groups.items()},
+        "quotas": cache.quotas,
+        "networks": (cache.subnets, cache.vnis),
     }
 
 
 async def compare(database: Database, scheduler: Scheduler) -> None:
     """Takes in what is new and reads everything anew, from rows that do not change meanwhile."""
-    await scheduler._keeper.catch_up(whole=True)  # noqa: SLF001  # the one thing that this is about
-    kept = facts(scheduler._keeper.mirror)  # noqa: SLF001
-    anew = Keeper(database, TERM)
+    await scheduler._cache_sync.catch_up(whole=True)  # noqa: SLF001  # the one thing that this is about
+    kept = facts(scheduler._cache_sync.cache)  # noqa: SLF001
+    anew = CacheSync(database, TERM)
     await anew.catch_up()
-    assert kept == facts(anew.mirror)
+    assert kept == facts(anew.cache)
 
 
 async def disturb(world: World) -> None:
@@ -158,9 +158,9 @@ async def before_the_commit(
     monkeypatch: pytest.MonkeyPatch, scheduler: Scheduler, change: Callable[[], Awaitable[None]]
 ) -> None:
     """A pass during whose commit, before it has looked at anything, something else is committed."""
-    hold = placements.hold
+    hold = placements.lock
 
-    async def changed(*arguments: Any) -> placements.Held:
+    async def changed(*arguments: Any) -> placements.Locked:
         await change()
         return await hold(*arguments)
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from retinue.manager.scheduler.core import snapshot as snapshots
 from retinue.manager.scheduler.core.growable import Slots
-from retinue.manager.scheduler.core.pending_table import QueueTable
+from retinue.manager.scheduler.core.pending_table import PendingTable
 from tests.unit.lifecycle.test_snapshot import waiting
 
 
-def cores(table: QueueTable, slots: Slots) -> dict[str, list[int]]:
+def cores(table: PendingTable, slots: Slots) -> dict[str, list[int]]:
     """What each session asks for, kernel by kernel; its priority stands for it."""
     rows = table.rows_of("g")
     kernels, offsets = table.kernels_of(rows)
@@ -25,7 +25,7 @@ def cores(table: QueueTable, slots: Slots) -> dict[str, list[int]]:
 
 def test_packing_keeps_every_session_and_its_kernels() -> None:
     slots = Slots()
-    table = QueueTable(slots, snapshots.needed)
+    table = PendingTable(slots, snapshots.needed)
     wanted: dict[str, list[int]] = {}
     ids = []
     for number in range(3000):
@@ -50,7 +50,7 @@ def test_packing_keeps_every_session_and_its_kernels() -> None:
     assert table.packed > 0
     assert table.count < 1600
     assert cores(table, slots) == wanted
-    assert {int(table.priority[row]) for row in table.particulars} == {2507}
+    assert {int(table.priority[row]) for row in table.constrained} == {2507}
     # A session of a shape that was kept, and one of a shape that was forgotten.
     for number, shape in ((3000, 9), (3001, 0)):
         kernels = [{"hostname": "k0", "image": False, "slots": {"cpu": 1000 * shape + 1}}]
@@ -65,18 +65,18 @@ def test_packing_keeps_every_session_and_its_kernels() -> None:
 
 
 def test_notes_that_nobody_has_are_forgotten() -> None:
-    table = QueueTable(Slots(), snapshots.needed)
+    table = PendingTable(Slots(), snapshots.needed)
     kept = waiting("ann") | {"reason": "QUOTA", "message": "kept"}
     table.put(kept, 0)
     for number in range(3000):
         row = waiting("ann") | {"id": kept["id"], "reason": "QUOTA", "message": f"{number}"}
         table.put(row, 0)
     table.put(kept, 0)
-    table.forget_notes()
-    assert len(table.notes) == 1
+    table.prune_reasons()
+    assert len(table.reasons) == 1
     (row,) = table.rows_of("g").tolist()
-    note = table.notes[table.note[row]]
+    note = table.reasons[table.reason[row]]
     assert note is not None
     assert note.message == "kept"
     # It is the same note still when it is found once more.
-    assert table.note_number("QUOTA", "kept", int(table.hostnames[row])) == table.note[row]
+    assert table.reason_number("QUOTA", "kept", int(table.hostnames[row])) == table.reason[row]
