@@ -10,8 +10,8 @@ from sqlalchemy import text
 from retinue.manager.session.core.attempts import NodeCondition
 from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import Node
-from tests.integration.lifecycle.test_scheduler_cache import before_the_commit
 from tests.integration.lifecycle.test_quotas import roomy_node, states, submit
+from tests.integration.lifecycle.test_scheduler_cache import before_the_commit
 
 FULL = NodeCondition("DISK_FULL", "STATE", "no space left")
 DAMAGED = NodeCondition("STATE_DAMAGED", message="term")

@@ -158,14 +158,14 @@ async def before_the_commit(
     monkeypatch: pytest.MonkeyPatch, scheduler: Scheduler, change: Callable[[], Awaitable[None]]
 ) -> None:
     """A pass during whose commit, before it has looked at anything, something else is committed."""
-    hold = placements.lock
+    lock = placements.lock
 
     async def changed(*arguments: Any) -> placements.Locked:
         await change()
-        return await hold(*arguments)
+        return await lock(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(placements, "hold", changed)
+        patch.setattr(placements, "lock", changed)
         await scheduler.run_once()
 
 
