@@ -37,7 +37,7 @@ from retinue.manager.scheduling.what_if import WhatIf, what_if
 from retinue.manager.session.core.image_registries import denied_image, images_of
 from retinue.manager.session.core.mounts import MountRoot, granted
 from retinue.manager.session.core.spec import MountSpec
-from retinue.manager.session.submit import Draft
+from retinue.manager.session.drafts import Draft
 from retinue.manager.store import changes, groups, placements, sessions, usage
 
 # Waiting sessions that are put into order to say where one of them is.
@@ -81,12 +81,12 @@ async def previews(tx: AsyncSession, drafts: Sequence[Draft]) -> dict[uuid.UUID,
     """What the next pass of each group would make of sessions that are not there yet, by their ids."""
     by_group: dict[str, list[Draft]] = {}
     for draft in drafts:
-        by_group.setdefault(draft.session["resource_group"], []).append(draft)
+        by_group.setdefault(draft.session.resource_group, []).append(draft)
     found: dict[uuid.UUID, Preview] = {}
     for name, of_group in by_group.items():
         reading = await _read(tx, name, [_row(draft) for draft in of_group])
         if reading is not None:
-            found |= await asyncio.to_thread(_decide, reading, {draft.session["id"] for draft in of_group})
+            found |= await asyncio.to_thread(_decide, reading, {draft.session.id for draft in of_group})
     return found
 
 
@@ -217,40 +217,42 @@ async def _read(
 
 def _row(draft: Draft) -> dict[str, Any]:
     """A session that is not there yet, as the queue would have it."""
-    session, spec = draft.session, draft.session["spec"]
-    images = {"": spec["kernel"]["image"], **{role: kernel["image"] for role, kernel in spec["roles"].items()}}
+    session, spec = draft.session, draft.spec
     return {
-        **{
-            name: session[name]
-            for name in ("id", "owner", "project", "resource_group", "priority", "cluster_mode", "endpoint")
-        },
+        "id": session.id,
+        "owner": session.owner,
+        "project": session.project,
+        "resource_group": session.resource_group,
+        "priority": session.priority,
+        "cluster_mode": session.cluster_mode,
+        "endpoint": session.endpoint,
         "tries": 0,
         "failed_agents": [],
         "last_failure": "",
         "reason": "",
         "message": "",
-        "agents": list(spec["agents"]),
-        "agents_strict": spec["agents_strict"],
-        "architecture": spec["architecture"],
-        "replica_placement": spec["replica_placement"],
+        "agents": list(spec.agents),
+        "agents_strict": spec.agents_strict,
+        "architecture": spec.architecture,
+        "replica_placement": spec.replica_placement,
         "readable": True,
         "cluster_size": len(draft.kernels),
-        "time_limit": spec["time_limit_seconds"],
+        "time_limit": spec.time_limit_seconds,
         "retries": 0,
         "failed_starts": 0,
         "nominated": None,
         "nominated_until": 0.0,
         "next_try": 0.0,
         "clearing": False,
-        "earliest_start_time": spec.get("earliest_start_time") or 0.0,
-        "open_dependencies": len(spec.get("depends_on", ())),
-        "waits_for": list(spec.get("depends_on", ()))[:3],
+        "earliest_start_time": spec.earliest_start_time or 0.0,
+        "open_dependencies": len(spec.depends_on),
+        "waits_for": list(spec.depends_on)[:3],
         "kernels": json.dumps(
             [
                 {
-                    "hostname": kernel["hostname"],
-                    "slots": kernel["slots"],
-                    "image": bool(images.get(kernel["role"]) or images[""]),
+                    "hostname": kernel.hostname,
+                    "slots": kernel.slots,
+                    "image": bool(spec.of_role(kernel.role).image),
                 }
                 for kernel in draft.kernels
             ]

@@ -6,14 +6,14 @@ Amounts and the number of placed sessions are for the scheduler's passes (see `r
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.session.core.quota_subjects import words
-from retinue.manager.session.submit import Draft
+from retinue.manager.session.drafts import Draft
 from retinue.manager.store import quotas, sessions
 from retinue.manager.store.quotas import PROJECT, RESOURCE_GROUP, USER, Subject
+from retinue.manager.store.sessions import NewSession
 from retinue.manager.store.tables import Quota
 
 _PATHS = {USER: "users", PROJECT: "projects", RESOURCE_GROUP: "resource_groups"}
@@ -22,20 +22,20 @@ _PATHS = {USER: "users", PROJECT: "projects", RESOURCE_GROUP: "resource_groups"}
 Violation = tuple[str, str]
 
 
-def subjects_of(session: Mapping[str, Any]) -> tuple[Subject, Subject, Subject]:
-    """Whose quotas hold for a session."""
-    return (USER, session["owner"]), (PROJECT, session["project"]), (RESOURCE_GROUP, session["resource_group"])
+def subjects_of(session: NewSession) -> tuple[Subject, Subject, Subject]:
+    """Returns the subjects whose quotas apply to a session."""
+    return (USER, session.owner), (PROJECT, session.project), (RESOURCE_GROUP, session.resource_group)
 
 
 def path(subject: Subject) -> str:
-    """Whose a quota is, for programs: `users/ann`."""
+    """Returns a subject for programs: `users/ann`."""
     return f"{_PATHS[subject[0]]}/{subject[1]}"
 
 
 async def violations(tx: AsyncSession, drafts: Sequence[Draft]) -> list[list[Violation]]:
-    """For each of the sessions to be made by one owner, in order, every quota in its way; those accepted before it count.
+    """Returns, for each of the sessions that one owner is to create, every quota that it exceeds; those accepted before it count.
 
-    What may wait is held until the commit, so that two commits together do not go beyond it.
+    Quotas on pending sessions are locked until the commit, so that two commits together do not exceed them.
     """
     subjects = {subject for draft in drafts for subject in subjects_of(draft.session)}
     found = await quotas.read(tx, subjects) if subjects else []
@@ -47,9 +47,9 @@ async def violations(tx: AsyncSession, drafts: Sequence[Draft]) -> list[list[Vio
     by_subject = {(quota.kind, quota.name): quota for quota in found}
     taken: set[tuple[str, str]] = set()
     if limited:
-        names = [(draft.session["project"], draft.session["name"]) for draft in drafts]
-        taken = await sessions.names_taken(tx, drafts[0].session["owner"], names)
-    return judge(drafts, by_subject, await quotas.count_pending(tx, limited), taken)
+        names = [(draft.session.project, draft.session.name) for draft in drafts]
+        taken = await sessions.names_taken(tx, drafts[0].session.owner, names)
+    return exceeded(drafts, by_subject, await quotas.count_pending(tx, limited), taken)
 
 
 async def limits_pending(tx: AsyncSession, owner: str) -> bool:
@@ -68,44 +68,42 @@ def too_many_pending(owner: str, number: int, most: int) -> list[Violation]:
     return [(path(subject), f"{number} of at most {most} sessions of {words(subject)} wait already")]
 
 
-def judge(
+def exceeded(
     drafts: Sequence[Draft],
     limits: Mapping[Subject, Quota],
     pending: Mapping[Subject, int],
     taken: Collection[tuple[str, str]],
 ) -> list[list[Violation]]:
-    """`violations` over plain values: limits and sessions that wait by subject, and (project, name) that are taken.
+    """Returns what `violations` does, from plain values: quotas and numbers of pending sessions by subject, and (project, name) that are taken.
 
-    A session whose name is taken is not counted: it will not be made.
+    A session whose name is taken is not counted: it will not be created.
     """
     waiting, names = dict(pending), set(taken)
-    judged = []
+    exceeding = []
     for draft in drafts:
         session = draft.session
         mine = [subject for subject in subjects_of(session) if subject in limits]
         found = [violation for subject in mine for violation in _found(subject, limits[subject], session, waiting)]
-        name = (session["project"], session["name"])
+        name = (session.project, session.name)
         if not found and name not in names:
             names.add(name)
             for subject in mine:
                 if subject in waiting:
                     waiting[subject] += 1
-        judged.append(found)
-    return judged
+        exceeding.append(found)
+    return exceeding
 
 
-def _found(
-    subject: Subject, limit: Quota, session: Mapping[str, Any], waiting: Mapping[Subject, int]
-) -> list[Violation]:
+def _found(subject: Subject, limit: Quota, session: NewSession, waiting: Mapping[Subject, int]) -> list[Violation]:
     found = []
     most, number = limit.max_pending_sessions, waiting.get(subject, 0)
     if most is not None and number >= most:
         found.append((path(subject), f"{number} of at most {most} sessions of {words(subject)} wait already"))
-    if limit.highest_priority is not None and session["priority"] > limit.highest_priority:
+    if limit.highest_priority is not None and session.priority > limit.highest_priority:
         found.append(
             (
                 path(subject),
-                f"priority {session['priority']} is above {limit.highest_priority}, the highest for {words(subject)}",
+                f"priority {session.priority} is above {limit.highest_priority}, the highest for {words(subject)}",
             )
         )
     return found

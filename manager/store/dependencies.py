@@ -29,9 +29,22 @@ class Doomed:
     parent_reason: str
 
 
-async def resolve(tx: AsyncSession, owner: str, references: Collection[tuple[str, str]]) -> dict[tuple[str, str], Row]:
-    """The owner's sessions meant by (project, id or name): id, name, type, state and result. Of several with the name, the live one counts,
-    else the newest. They stay as they are until the commit.
+@dataclass(frozen=True, slots=True)
+class ResolvedSession:
+    """A session that another one is to depend on."""
+
+    id: uuid.UUID
+    name: str
+    type: str
+    state: str
+    result: str
+
+
+async def resolve(
+    tx: AsyncSession, owner: str, references: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], ResolvedSession]:
+    """Returns the owner's sessions that (project, id or name) refer to. Of several with the name, the live one counts, else the newest. They
+    are locked until the commit.
     """
     found = await tx.execute(
         text("""
@@ -62,7 +75,12 @@ async def resolve(tx: AsyncSession, owner: str, references: Collection[tuple[str
             "references": [reference for _, reference in references],
         },
     )
-    return {(row["wanted_project"], row["reference"]): row for row in fetched(found)}
+    return {
+        (row["wanted_project"], row["reference"]): ResolvedSession(
+            row["id"], row["name"], row["type"], row["state"], row["result"]
+        )
+        for row in fetched(found)
+    }
 
 
 async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, uuid.UUID, int, bool]]) -> None:

@@ -11,8 +11,10 @@ from sqlalchemy import Result
 Row: TypeAlias = Mapping[str, Any]
 
 
-def recordset(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The text for a parameter used as `jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(column type, …)`; keys may be words of an enumeration."""
+def recordset(rows: Iterable[object]) -> str:
+    """Returns the text for a parameter used as `jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(column type, …)`. Rows are mappings, whose keys may
+    be words of an enumeration, or dataclasses.
+    """
     return orjson.dumps(list(rows), _plain, orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
 
 

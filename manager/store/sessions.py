@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,9 +69,56 @@ class Sight:
         return self.everything or owner == self.owner or project in self.administered
 
 
-def inserting(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> Statement:
-    """New sessions with their kernels, in order of arrival; finds the `id` of those made, with `create_time`. One whose name a live session of
-    the owner has, or an earlier one of these, is left out with its kernels.
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A session to be inserted; `spec` is the request as it is stored."""
+
+    id: uuid.UUID
+    name: str
+    owner: str
+    project: str
+    resource_group: str
+    type: str
+    cluster_mode: str
+    cluster_size: int
+    priority: int
+    spec: Mapping[str, Any]
+    endpoint: str
+
+    def renamed(self, session_id: uuid.UUID, name: str) -> NewSession:
+        """Returns a session of the same request but for the name."""
+        # By hand: for very many, `replace` takes most of the time.
+        return NewSession(
+            session_id,
+            name,
+            self.owner,
+            self.project,
+            self.resource_group,
+            self.type,
+            self.cluster_mode,
+            self.cluster_size,
+            self.priority,
+            {**self.spec, "name": name},
+            self.endpoint,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NewKernel:
+    """A kernel to be inserted; amounts are in smallest units."""
+
+    id: uuid.UUID
+    session_id: uuid.UUID
+    role: str
+    role_index: int
+    local_rank: int
+    hostname: str
+    slots: Mapping[str, int]
+
+
+def inserting(sessions: Iterable[NewSession], kernels: Iterable[NewKernel], *, reason: str, message: str) -> Statement:
+    """Inserts sessions with their kernels, in order of arrival, waiting for `reason`; returns `id` and `create_time` of each one made. One whose
+    name a live session of the owner has, or an earlier one of these, is left out with its kernels.
     """
     return Statement(
         """
@@ -79,12 +127,10 @@ def inserting(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[s
                     explanation, conditions, failed_agents, last_failure, state, result, reason, message, network, tries, failed_starts, force,
                     version)
                 SELECT r.id, r.name, r.owner, r.project, r.resource_group, r.type, r.cluster_mode, r.cluster_size, r.priority, r.spec,
-                    r.endpoint, '{}', '[]', '[]', '', 'PENDING', 'UNDEFINED', r.reason, r.message, '', 0, 0, FALSE, 1
+                    r.endpoint, '{}', '[]', '[]', '', 'PENDING', 'UNDEFINED', CAST(:reason AS text), CAST(:message AS text), '', 0, 0, FALSE, 1
                 FROM ROWS FROM (jsonb_to_recordset(CAST(:sessions AS jsonb)) AS (id uuid, name text, owner text, project text,
-                    resource_group text, type text, cluster_mode text, cluster_size int, priority int, spec jsonb, endpoint text, reason text,
-                    message text))
-                    WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint,
-                        reason, message, n)
+                    resource_group text, type text, cluster_mode text, cluster_size int, priority int, spec jsonb, endpoint text))
+                    WITH ORDINALITY AS r(id, name, owner, project, resource_group, type, cluster_mode, cluster_size, priority, spec, endpoint, n)
                 ORDER BY r.n
                 ON CONFLICT DO NOTHING RETURNING id, create_time
             ), of_kernels AS (
@@ -96,8 +142,13 @@ def inserting(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[s
             )
             SELECT id, create_time FROM made
         """,
-        {"sessions": recordset(sessions), "kernels": recordset(kernels)},
+        {"sessions": recordset(sessions), "kernels": recordset(kernels), "reason": reason, "message": message},
     )
+
+
+def create_times(rows: Iterable[Row]) -> dict[uuid.UUID, dt.datetime]:
+    """Returns when each session was created, from what `inserting` returns."""
+    return {row["id"]: row["create_time"] for row in rows}
 
 
 async def remove(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> None:

@@ -19,7 +19,7 @@ async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, int, str, lis
             text("""
                 INSERT INTO webhook (session_id, position, url, events, secret) VALUES (:id, :position, :url, CAST(:events AS jsonb), :secret)
             """),
-            {"id": session_id, "position": position, "url": url, "events": recordset(events), "secret": secret},  # type: ignore[arg-type]
+            {"id": session_id, "position": position, "url": url, "events": recordset(events), "secret": secret},
         )
 
 

@@ -20,12 +20,13 @@ from retinue.manager.scheduler.group_loop import GroupLoop
 from retinue.manager.scheduler.loop import Scheduler
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.strategies import PENDING_TIMEOUT_SECONDS, PREEMPTION
-from retinue.manager.session import submit as commands
 from retinue.manager.session.core.admission import admit
 from retinue.manager.session.core.features import FEATURES
 from retinue.manager.session.core.spec import MAIN, KernelSpec, SessionSpec
 from retinue.manager.session.core.states import SessionType
-from retinue.manager.session.submit import Draft
+from retinue.manager.session.drafts import Parent, draft
+from retinue.manager.session.submit import create_many
+from retinue.manager.session.terminate import terminate
 from retinue.manager.store import ledger
 from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
@@ -90,10 +91,10 @@ async def submit(
         )
     )
     assert violations == []
-    row, kernel_rows = commands.new_rows(session_id, "ann", spec)
+    made = draft(session_id, "ann", spec, [Parent(parent, settled=False) for parent in parents])
     async with database.transaction() as tx:
-        made, _ = await commands.create_many(tx, [Draft(row, kernel_rows, [(parent, False) for parent in parents])])
-    assert made == {session_id}
+        created, _ = await create_many(tx, [made])
+    assert created.keys() == {session_id}
     return session_id
 
 
@@ -171,7 +172,7 @@ async def carry_on(database: Database, node: Node, sessions: Sequence[uuid.UUID]
         case "cancelled" | "cancel" | "release" | "released" | "free":
             for session in sessions:
                 async with database.transaction() as tx:
-                    await commands.terminate(tx, session, by="ann", force=False)
+                    await terminate(tx, session, by="ann", force=False)
             while await node.step():
                 pass
         case other:

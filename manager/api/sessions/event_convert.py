@@ -12,8 +12,8 @@ from retinue.manager.api.sessions.convert import (
     service_ports,
     session_message,
     session_state,
-    time_message,
 )
+from retinue.manager.server.times import timestamp
 from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.store.journal import Event
 from retinue.manager.v1 import session_pb2 as pb
@@ -28,13 +28,13 @@ def event_message(event: Event) -> pb.SessionEvent:
     except Exception as error:  # noqa: BLE001  # logged; those who follow get what comes after it
         _log.warning("entry %d of the journal is shown in part: %r", event.revision, error)
         return pb.SessionEvent(
-            revision=event.revision, create_time=time_message(event.create_time), session_id=str(event.session_id)
+            revision=event.revision, create_time=timestamp(event.create_time), session_id=str(event.session_id)
         )
 
 
 def _event_message(event: Event) -> pb.SessionEvent:
     message = pb.SessionEvent(
-        revision=event.revision, create_time=time_message(event.create_time), session_id=str(event.session_id)
+        revision=event.revision, create_time=timestamp(event.create_time), session_id=str(event.session_id)
     )
     payload = event.payload
     if event.kind == "CREATED":

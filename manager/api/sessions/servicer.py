@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc.aio
 
-from retinue.manager.api.sessions.acceptance import accept, draft_with_templates, with_template
 from retinue.manager.api.sessions.convert import (
+    accepted_message,
     explanation_message,
     graph_message,
     preview_message,
@@ -21,17 +21,24 @@ from retinue.manager.api.sessions.convert import (
 )
 from retinue.manager.api.sessions.filters import session_terms
 from retinue.manager.api.sessions.idle import extend_session, show_checks
-from retinue.manager.api.sessions.requests import Drafted, admitted, bounded, draft_all, result_message, wrong_number
+from retinue.manager.api.sessions.refusal_convert import to_error
+from retinue.manager.api.sessions.requests import bounded, result_message, wrong_number
+from retinue.manager.api.sessions.spec_convert import MANY_DIGITS, to_requests
+from retinue.manager.api.sessions.template_rendering import Rendered, render
 from retinue.manager.api.sessions.watch import serve_watch
 from retinue.manager.api.visibility import find_session, full_view, sight
+from retinue.manager.identity.principal import Principal
 from retinue.manager.scheduler import preview
 from retinue.manager.server import errors, fields, pages
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.revisions import with_revision
-from retinue.manager.session import submit
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
+from retinue.manager.session.core.refusals import InvalidFields, Refused
 from retinue.manager.session.core.spec_views import SpecView
+from retinue.manager.session.drafts import Draft, prepare
+from retinue.manager.session.submit import Accepted, submit
+from retinue.manager.session.terminate import terminate
 from retinue.manager.store import dependencies, journal, requests, sessions
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.store.journal_tail import JournalTail
@@ -39,7 +46,9 @@ from retinue.manager.store.recordset import Row
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 
-_MOST_WAITED_FOR = 20
+_MAX_WAITED_FOR = 20
+# Of the name of a single session that has none.
+_FEW_DIGITS = 8
 # As many as fit in the 4 MiB that clients take.
 _MAX_NODES, _MAX_EDGES = 10_000, 40_000
 
@@ -63,41 +72,38 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self, request: pb.CreateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CreateSessionResponse:
         """See the proto."""
-        principal = current_principal()
+        caller = current_principal()
         wrong = fields.wrong_request_id(request.request_id)
         templated = request.spec.HasField("template")
-        if templated and wrong:
-            raise errors.InvalidRequest(wrong)
-        spec = None if templated else admitted(request.spec, principal, wrong)
+        prepared = [] if templated else _prepare([request.spec], caller, digits=_FEW_DIGITS)
+        _raise_invalid(prepared, wrong)
         async with self._database.transaction() as tx:
 
             async def create() -> pb.CreateSessionResponse:
                 # A repeated request is answered as the first, whatever has become of the template.
-                asked = spec or admitted(await with_template(tx, request.spec), principal)
-                draft = submit.draft(uuid.uuid4(), principal.name, asked)
-                drafted: list[Drafted] = [draft]
-                revision = await accept(tx, drafted, [request.spec], self._pending, validate_only=request.validate_only)
-                if isinstance(drafted[0], errors.ApiError):
-                    raise drafted[0]
-                session_id = draft.session["id"]
+                drafts = prepared or await _prepare_templated(tx, [request.spec], digits=_FEW_DIGITS)
+                submission = await submit(tx, caller.name, drafts, self._pending, validate_only=request.validate_only)
+                (outcome,) = submission.outcomes
+                if isinstance(outcome, Refused):
+                    raise to_error(outcome.reason)
+                session_id = outcome.draft.session.id
                 parents: Sequence[Row] = ()
-                if draft.parents and not request.validate_only:
+                if outcome.draft.parents and not request.validate_only:
                     parents = (await dependencies.read(tx, [session_id])).get(session_id, ())
-                shown = session_message(draft.session, draft.kernels, parents, view=SpecView.FULL)
                 response = pb.CreateSessionResponse(
-                    session=shown, revision=revision, incarnation=self._tail.incarnation
+                    session=accepted_message(outcome, parents),
+                    revision=submission.revision,
+                    incarnation=self._tail.incarnation,
                 )
                 if request.validate_only:
-                    found = await preview.previews(tx, [draft])
+                    found = await preview.previews(tx, [outcome.draft])
                     response.preview.CopyFrom(preview_message(found[session_id]))
                     show_unmade(response.session, found[session_id])
                 return response
 
             if request.validate_only:
                 return await create()
-            response = await requests.once(
-                tx, principal.name, "CreateSession", request, pb.CreateSessionResponse, create
-            )
+            response = await requests.once(tx, caller.name, "CreateSession", request, pb.CreateSessionResponse, create)
         self._tail.wake()
         return response
 
@@ -105,34 +111,33 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         self, request: pb.BatchCreateSessionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.BatchCreateSessionsResponse:
         """See the proto."""
-        principal = current_principal()
+        caller = current_principal()
         violations = [*wrong_number(request.specs), *fields.wrong_request_id(request.request_id)]
         if violations:
             raise errors.InvalidRequest(violations)
         templated = any(spec.HasField("template") for spec in request.specs)
-        drafted = [] if templated else await asyncio.to_thread(draft_all, request.specs, principal)
+        prepared = [] if templated else await asyncio.to_thread(_prepare, request.specs, caller)
         async with self._database.transaction() as tx:
 
             async def create() -> pb.BatchCreateSessionsResponse:
-                if templated:
-                    drafted.extend(await draft_with_templates(tx, request.specs))
-                revision = await accept(tx, drafted, request.specs, self._pending, validate_only=request.validate_only)
+                drafts = prepared or await _prepare_templated(tx, request.specs)
+                submission = await submit(tx, caller.name, drafts, self._pending, validate_only=request.validate_only)
                 found: Mapping[uuid.UUID, preview.Preview] = {}
                 if request.validate_only:
-                    accepted = [item for item in drafted if isinstance(item, submit.Draft)]
+                    accepted = [item.draft for item in submission.outcomes if isinstance(item, Accepted)]
                     found = await preview.previews(tx, accepted)
                 results = bounded(
-                    result_message(position, item, found, shown_id=not request.validate_only)
-                    for position, item in enumerate(drafted)
+                    result_message(position, outcome, found, shown_id=not request.validate_only)
+                    for position, outcome in enumerate(submission.outcomes)
                 )
                 return pb.BatchCreateSessionsResponse(
-                    results=results, revision=revision, incarnation=self._tail.incarnation
+                    results=results, revision=submission.revision, incarnation=self._tail.incarnation
                 )
 
             if request.validate_only:
                 return await create()
             response = await requests.once(
-                tx, principal.name, "BatchCreateSessions", request, pb.BatchCreateSessionsResponse, create
+                tx, caller.name, "BatchCreateSessions", request, pb.BatchCreateSessionsResponse, create
             )
         self._tail.wake()
         return response
@@ -212,7 +217,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             if request.etag:
                 locked = await sessions.read(tx, [session_id], lock=True)
                 check_etag(request.etag, locked[session_id]["version"])
-            await submit.terminate(tx, session_id, by=principal.name, force=request.force)
+            await terminate(tx, session_id, by=principal.name, force=request.force)
             # The position first: an event after it may be in the session already, and none before it is missing.
             response = await with_revision(tx, pb.TerminateSessionResponse())
             response.session.CopyFrom(await _shown(tx, session_id))
@@ -246,7 +251,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         async with self._database.transaction() as tx:
             session_id = await find_session(tx, request.session)
             row, _ = await _read(tx, session_id)
-            parents = await dependencies.read(tx, [session_id], unsettled=True, limit=_MOST_WAITED_FOR)
+            parents = await dependencies.read(tx, [session_id], unsettled=True, limit=_MAX_WAITED_FOR)
             position, length, outlook = 0, None, None
             if row["state"] == "PENDING":
                 position = await preview.queue_position(tx, row["resource_group"], session_id)
@@ -261,6 +266,31 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             if outlook.after is not None:
                 message.estimated_start_time.FromNanoseconds(time.time_ns() + round(outlook.after * 1e9))
         return message
+
+
+def _prepare(messages: Sequence[Rendered], caller: Principal, *, digits: int = MANY_DIGITS) -> list[Draft | Refused]:
+    return prepare(to_requests(messages, caller, digits=digits), caller)
+
+
+async def _prepare_templated(
+    tx: Transaction, messages: Sequence[session_pb2.SessionSpec], *, digits: int = MANY_DIGITS
+) -> list[Draft | Refused]:
+    """Returns drafts of requests of which some are made from templates. Raises InvalidRequest when there is too much in all."""
+    rendered = await render(tx, messages)
+    if violations := wrong_number([item for item in rendered if not isinstance(item, Refused)] or messages):
+        raise errors.InvalidRequest(violations)
+    return await asyncio.to_thread(_prepare, rendered, current_principal(), digits=digits)
+
+
+def _raise_invalid(prepared: Sequence[Draft | Refused], wrong: Sequence[errors.Violation]) -> None:
+    """Raises the error of a single request that is refused before the database is asked, with all wrong fields."""
+    reason = next((item.reason for item in prepared if isinstance(item, Refused)), None)
+    if isinstance(reason, InvalidFields):
+        raise errors.InvalidRequest([*reason.violations, *wrong])
+    if wrong:
+        raise errors.InvalidRequest(wrong)
+    if reason is not None:
+        raise to_error(reason)
 
 
 async def _shown(tx: Transaction, session_id: uuid.UUID) -> session_pb2.Session:

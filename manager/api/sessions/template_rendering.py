@@ -14,6 +14,7 @@ from retinue.manager.server import errors
 from retinue.manager.server.fields import parse_uuid
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core.overrides import Overrides
+from retinue.manager.session.core.refusals import InvalidFields, ProjectDenied, Reason, Refused, TemplateNotFound
 from retinue.manager.store import templates
 from retinue.manager.store.recordset import Row
 from retinue.manager.v1 import session_pb2
@@ -22,7 +23,7 @@ from retinue.manager.v1 import session_pb2
 MAX_TEMPLATES = 100
 MAX_RENDERED_BYTES = 8 * 1024 * 1024
 
-Rendered: TypeAlias = session_pb2.SessionSpec | errors.ApiError
+Rendered: TypeAlias = session_pb2.SessionSpec | Refused
 # Name or id, project, version.
 _Key: TypeAlias = tuple[str, str, int]
 
@@ -66,11 +67,11 @@ def stored_spec(row: Row) -> session_pb2.SessionSpec:
 
 
 async def render(tx: AsyncSession, messages: Sequence[session_pb2.SessionSpec]) -> list[Rendered]:
-    """Requests with their templates under them, those without one as they are; or why there is none.
+    """Returns requests merged over their templates, those without one as they are, or why there is none.
 
     Raises InvalidRequest when there is too much of it.
     """
-    found: dict[_Key, Row | errors.ApiError] = {}
+    found: dict[_Key, Row | Reason] = {}
     for message in messages:
         if message.HasField("template") and (key := _key(message)) not in found:
             if len(found) == MAX_TEMPLATES:
@@ -84,24 +85,24 @@ def _key(message: session_pb2.SessionSpec) -> _Key:
     return reference.name, reference.project or message.project, reference.version
 
 
-async def _look_up(tx: AsyncSession, message: session_pb2.SessionSpec) -> Row | errors.ApiError:
+async def _look_up(tx: AsyncSession, message: session_pb2.SessionSpec) -> Row | Reason:
     name, project, version = _key(message)
     if not name:
-        return errors.InvalidRequest([("spec.template.name", "is required")])
+        return InvalidFields((("spec.template.name", "is required"),))
     try:
         return await find_template(tx, name, project, version=version)
     except errors.InvalidRequest as error:
-        return errors.InvalidRequest([(f"spec.template.{path}", text) for path, text in error.violations])
-    except errors.ApiError as error:
-        return error
+        return InvalidFields(tuple((f"spec.template.{path}", text) for path, text in error.violations))
+    except errors.ProjectDenied:
+        return ProjectDenied(project)
+    except errors.NotFound:
+        return TemplateNotFound(name, version)
 
 
-def _render_all(
-    messages: Sequence[session_pb2.SessionSpec], found: Mapping[_Key, Row | errors.ApiError]
-) -> list[Rendered]:
+def _render_all(messages: Sequence[session_pb2.SessionSpec], found: Mapping[_Key, Row | Reason]) -> list[Rendered]:
     bases: dict[_Key, tuple[Overrides, int]] = {}
     for key, row in found.items():
-        if not isinstance(row, errors.ApiError):
+        if isinstance(row, Mapping):
             spec = stored_spec(row)
             bases[key] = overrides_of(spec, "spec"), spec.ByteSize()
     sizes = (bases[_key(message)][1] for message in messages if message.HasField("template") and _key(message) in bases)
@@ -113,13 +114,13 @@ def _render_all(
             rendered.append(message)
             continue
         row = found[_key(message)]
-        if isinstance(row, errors.ApiError):
-            rendered.append(row)
+        if not isinstance(row, Mapping):
+            rendered.append(Refused(message.name, row))
             continue
         try:
             rendered.append(_rendered(row, bases[_key(message)][0], message))
-        except errors.ApiError as error:
-            rendered.append(error)
+        except errors.InvalidRequest as error:
+            rendered.append(Refused(message.name, InvalidFields(tuple(error.violations))))
     return rendered
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from retinue.manager.api.sessions.convert import spec_from_message
 from retinue.manager.api.sessions.override_convert import mask_paths, overrides_of, spec_of
+from retinue.manager.api.sessions.spec_convert import to_spec
 from retinue.manager.server import errors
 from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.admission import admit, completed
@@ -37,7 +37,7 @@ def check_content(template: pb.Template, violations: Violations) -> None:
     stand_in.CopyFrom(spec)
     stand_in.type = spec.type or session_pb2.SESSION_TYPE_BATCH
     try:
-        partial = spec_from_message(stand_in, default_name="template", default_project="template")
+        partial = to_spec(stand_in, default_name="template", default_project="template")
     except ValueError as error:
         violations.add(f"template.{error.args[0]}", error.args[1])
         return

@@ -8,6 +8,7 @@ import grpc.aio
 from google.protobuf import json_format
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.api.sessions.refusal_convert import to_error
 from retinue.manager.api.sessions.template_rendering import find_template, render, scope, stored_spec
 from retinue.manager.api.sessions.template_requests import check_content, updated
 from retinue.manager.server import errors
@@ -17,6 +18,7 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.server.times import timestamp
+from retinue.manager.session.core.refusals import Refused
 from retinue.manager.store import requests, sessions, templates
 from retinue.manager.store.database import Database
 from retinue.manager.store.recordset import Row
@@ -130,8 +132,8 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
             raise errors.InvalidRequest([("spec.template", "is required")])
         async with self._database.transaction() as tx:
             (made,) = await render(tx, [request.spec])
-        if isinstance(made, errors.ApiError):
-            raise made
+        if isinstance(made, Refused):
+            raise to_error(made.reason)
         return pb.RenderTemplateResponse(spec=made)
 
 

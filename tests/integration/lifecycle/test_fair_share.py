@@ -17,10 +17,11 @@ from retinue.manager.scheduler.usage_history import KEPT_SECONDS, UsageReader
 from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.fair_share import DAY_SECONDS, decayed_usage
 from retinue.manager.scheduling.strategies import Settings, validate_policy
-from retinue.manager.session import submit as commands
 from retinue.manager.session.core.admission import admit
 from retinue.manager.session.core.spec import KernelSpec, SessionSpec
 from retinue.manager.session.core.states import SessionType
+from retinue.manager.session.drafts import draft
+from retinue.manager.session.submit import create_many
 from retinue.manager.store import usage
 from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
@@ -56,7 +57,7 @@ async def submit(database: Database, owner: str) -> uuid.UUID:
     )
     assert violations == []
     async with database.transaction() as tx:
-        await commands.create(tx, *commands.new_rows(session_id, owner, spec))
+        await create_many(tx, [draft(session_id, owner, spec)])
     return session_id
 
 

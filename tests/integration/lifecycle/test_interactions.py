@@ -12,9 +12,10 @@ from sqlalchemy import event, text
 
 from retinue.manager.idle.activity import ActivityRecorder
 from retinue.manager.idle.controller import IdleController
-from retinue.manager.session import submit
 from retinue.manager.session.core.spec import KernelSpec, SessionSpec
 from retinue.manager.session.core.states import SessionType
+from retinue.manager.session.drafts import draft
+from retinue.manager.session.submit import create_many
 from retinue.manager.store import idle, sessions
 from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM
@@ -39,13 +40,13 @@ async def make(database: Database, **policy: float) -> list[str]:
         name="s", project="default", resource_group="default", type=SessionType.INTERACTIVE, cluster_size=2,
         kernel=KernelSpec(slots={"cpu": "1", "mem": "1g"}),
     )  # fmt: skip
-    draft = submit.draft(session_id, "ada", spec)
+    made = draft(session_id, "ada", spec)
     async with database.transaction() as tx:
-        await submit.create_many(tx, [draft])
+        await create_many(tx, [made])
         stored = ", ".join(f'"{name}": {value}' for name, value in policy.items())
         statement = text("UPDATE resource_group SET idle_policy = CAST(:policy AS jsonb)")
         await tx.execute(statement, {"policy": f"{{{stored}}}"})
-    return [f"{kernel['id']}.1" for kernel in draft.kernels]
+    return [f"{kernel.id}.1" for kernel in made.kernels]
 
 
 async def age(database: Database) -> float:

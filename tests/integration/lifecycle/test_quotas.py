@@ -14,10 +14,11 @@ import pytest
 from retinue.manager.api.admin.quota_convert import quota_message
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.scheduler.loop import Scheduler
-from retinue.manager.session import submit as commands
 from retinue.manager.session.core.admission import admit
 from retinue.manager.session.core.spec import KernelSpec, SessionSpec
 from retinue.manager.session.core.states import SessionType
+from retinue.manager.session.drafts import draft
+from retinue.manager.session.submit import create_many
 from retinue.manager.store import quotas
 from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
@@ -53,7 +54,7 @@ async def submit(database: Database, owner: str, name: str, cpu: str = "1", **ch
     assert violations == []
     session_id = uuid.uuid4()
     async with database.transaction() as tx:
-        await commands.create_many(tx, [commands.draft(session_id, owner, spec)])
+        await create_many(tx, [draft(session_id, owner, spec)])
     return session_id
 
 

@@ -12,10 +12,11 @@ from sqlalchemy import text
 
 from retinue.manager.controllers.leader import Leader
 from retinue.manager.dispatch.core.liveness import Timers
-from retinue.manager.session import submit
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.spec import KernelSpec, SessionSpec
 from retinue.manager.session.core.states import SessionType
+from retinue.manager.session.drafts import draft
+from retinue.manager.session.submit import create_many
 from retinue.manager.store import retention
 from retinue.manager.store.database import Database
 from retinue.manager.store.journal_tail import JournalTail
@@ -37,11 +38,11 @@ async def ended(database: Database, name: str, days: float, *, log_pending: bool
         cluster_size=2,
         kernel=KernelSpec(command=("true",), slots={"cpu": "1", "mem": "64m"}),
     )
-    draft = submit.draft(uuid.uuid4(), "ada", spec)
+    made = draft(uuid.uuid4(), "ada", spec)
     async with database.transaction() as tx:
-        await submit.create_many(tx, [draft])
-        for kernel in draft.kernels:
-            values = {"kernel": kernel["id"], "session": draft.session["id"], "pending": log_pending}
+        await create_many(tx, [made])
+        for kernel in made.kernels:
+            values = {"kernel": kernel.id, "session": made.session.id, "pending": log_pending}
             for statement in (
                 "INSERT INTO attempt (kernel_id, epoch, session_id, agent_id, goal, observed, term, log_pending, end_time)"
                 " VALUES (:kernel, 1, :session, 'n1', 'STOPPED', 'EXITED', 1, :pending, now())",
@@ -54,7 +55,7 @@ async def ended(database: Database, name: str, days: float, *, log_pending: bool
             text(
                 "UPDATE session SET state = 'TERMINATED', end_time = now() - make_interval(secs => :age) WHERE id = :id"
             ),
-            {"id": draft.session["id"], "age": 86_400.0 * days},
+            {"id": made.session.id, "age": 86_400.0 * days},
         )
 
 

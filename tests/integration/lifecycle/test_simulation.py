@@ -15,10 +15,12 @@ from sqlalchemy import text
 from retinue.manager.controllers import deadlines
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.scheduler.loop import Scheduler
-from retinue.manager.session import submit as commands
 from retinue.manager.session.core.admission import admit
 from retinue.manager.session.core.spec import KernelSpec, RetryPolicy, SessionSpec
 from retinue.manager.session.core.states import SessionType
+from retinue.manager.session.drafts import draft
+from retinue.manager.session.submit import create_many
+from retinue.manager.session.terminate import terminate
 from retinue.manager.store import journal, ledger
 from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
@@ -65,9 +67,9 @@ class World:
         spec, violations = admit(SessionSpec(**{**values, **changes}))
         assert not violations
         session_id = uuid.UUID(int=self.random.getrandbits(128), version=4)
-        row, kernels = commands.new_rows(session_id, self.random.choice(["ann", "ben", "cem"]), spec)
+        owner = self.random.choice(["ann", "ben", "cem"])
         async with self.database.transaction() as tx:
-            await commands.create(tx, row, kernels)
+            await create_many(tx, [draft(session_id, owner, spec)])
         return session_id
 
     async def schedule(self) -> None:
@@ -81,11 +83,11 @@ class World:
             ids = list(live.scalars())
         if ids:
             async with self.database.transaction() as tx:
-                await commands.terminate(tx, self.random.choice(ids), by="test", force=False)
+                await terminate(tx, self.random.choice(ids), by="test", force=False)
 
     async def end(self, session_id: uuid.UUID) -> None:
         async with self.database.transaction() as tx:
-            await commands.terminate(tx, session_id, by="test", force=False)
+            await terminate(tx, session_id, by="test", force=False)
 
     async def act(self) -> None:
         choice = self.random.random()
@@ -117,7 +119,7 @@ class World:
         async with self.database.transaction() as tx:
             rows = await tx.execute(text("SELECT id FROM session WHERE state NOT IN ('TERMINATED', 'CANCELLED')"))
             for session_id in rows.scalars().all():
-                await commands.terminate(tx, session_id, by="test", force=False)
+                await terminate(tx, session_id, by="test", force=False)
         for _ in range(20):
             if not any([await node.step() for node in self.nodes]):
                 return

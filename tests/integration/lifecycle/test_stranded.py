@@ -17,11 +17,13 @@ from retinue.manager.dispatch.core.liveness import LOST
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
 from retinue.manager.scheduler.loop import Scheduler
-from retinue.manager.session import submit as commands
 from retinue.manager.session.core.admission import admit
 from retinue.manager.session.core.attempts import ListenerBrokenError
 from retinue.manager.session.core.spec import KernelSpec, RetryPolicy, SessionSpec
 from retinue.manager.session.core.states import Goal, SessionState, SessionType
+from retinue.manager.session.drafts import draft
+from retinue.manager.session.submit import create_many
+from retinue.manager.session.terminate import terminate
 from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import agents, bounds, conditions, ledger, nodes
 from retinue.manager.store.database import Database
@@ -64,10 +66,10 @@ class World:
                 )
             )
             assert not violations
-            row, kernels = commands.new_rows(uuid.uuid4(), "ann", spec)
+            one = draft(uuid.uuid4(), "ann", spec)
             async with self.database.transaction() as tx:
-                await commands.create(tx, row, kernels)
-            made.append(row["id"])
+                await create_many(tx, [one])
+            made.append(one.session.id)
         await self.scheduler.run_once()
         return made
 
@@ -86,7 +88,7 @@ class World:
     async def terminate(self, session_ids: list[uuid.UUID], *, force: bool = False) -> None:
         for session_id in session_ids:
             async with self.database.transaction() as tx:
-                await commands.terminate(tx, session_id, by="test", force=force)
+                await terminate(tx, session_id, by="test", force=force)
 
     async def prepare(self) -> None:
         """Sessions at every stage, and the nodes as they are called."""

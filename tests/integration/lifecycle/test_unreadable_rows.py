@@ -13,11 +13,11 @@ from retinue.manager.api.admin.fleet_convert import agent_message
 from retinue.manager.api.sessions.convert import session_message
 from retinue.manager.controllers import deadlines
 from retinue.manager.dispatch.desired_state import read_desired
-from retinue.manager.session import submit as commands
 from retinue.manager.session.core.attempts import SentState
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.session.core.state_machine import SessionMachine
+from retinue.manager.session.terminate import terminate
 from retinue.manager.session.transaction import UnreadableSessionError
 from retinue.manager.store import agents, sessions
 from retinue.manager.store.database import Database
@@ -103,7 +103,7 @@ async def test_it_ends_when_that_is_requested(database: Database, kind: str) -> 
         await until(partial(running, database, "one"))
         await damage(database, "one", f"spec = {SPECS[kind]}")
         async with database.transaction() as tx:
-            assert await commands.terminate(tx, session_id, by="ann", force=False)
+            assert await terminate(tx, session_id, by="ann", force=False)
         await until(partial(ended, database, "one"))
 
 
@@ -112,7 +112,7 @@ async def test_one_that_cannot_be_moved_says_so(database: Database) -> None:
     await damage(database, "one", "state = 'HIBERNATED'")
     with pytest.raises(UnreadableSessionError):
         async with database.transaction() as tx:
-            await commands.terminate(tx, session_id, by="ann", force=False)
+            await terminate(tx, session_id, by="ann", force=False)
     assert (await message_of(database, "one")).state == pb.SESSION_STATE_UNSPECIFIED
 
 
@@ -293,7 +293,7 @@ async def test_a_waiting_session_without_its_kernels_is_not_placed_and_can_be_en
         assert [condition.type for condition in shown.conditions] == ["UNREADABLE"]
         assert (shown.state, shown.spec.name) == (pb.SESSION_STATE_PENDING, "odd")
         async with database.transaction() as tx:
-            assert await commands.terminate(tx, odd, by="ann", force=False)
+            assert await terminate(tx, odd, by="ann", force=False)
         assert (await states(database))["odd"] == "CANCELLED"
 
 
@@ -315,7 +315,7 @@ async def test_a_session_that_runs_without_kernels_ends_when_that_is_requested(d
         async with database.transaction() as tx:
             await tx.execute(text("DELETE FROM kernel"))
         async with database.transaction() as tx:
-            assert await commands.terminate(tx, odd, by="ann", force=False)
+            assert await terminate(tx, odd, by="ann", force=False)
         await until(partial(ended, database, "odd"))
         await submit(database, "ann", "other")
         await until(partial(running, database, "other"))

@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import text
 
 from retinue.manager.idle.controller import IdleController
-from retinue.manager.session import submit as commands
 from retinue.manager.session.core.spec import WebhookSpec
+from retinue.manager.session.terminate import terminate
 from retinue.manager.store.database import Database
 from retinue.manager.webhooks.core.rules import PUBLIC_ONLY, AddressPolicy
 from retinue.manager.webhooks.dispatcher import WebhookDispatcher
@@ -82,7 +82,7 @@ async def test_told_in_order_and_again_until_taken_over_restarts(database: Datab
         session_id = await submit(database, "ann", "watched", webhooks=(webhook,))
         await submit(database, "ann", "unwatched")
         async with database.transaction() as tx:
-            await commands.terminate(tx, session_id, by="ann", force=False)
+            await terminate(tx, session_id, by="ann", force=False)
         server.answers = [b"500 Not Now", b"302 Found"]
         assert await told(database, WebhookDispatcher(database, TERM, LOCAL))
         assert server.events == ["CREATED"], "what comes later waits for what came before"
@@ -183,7 +183,7 @@ async def test_an_entry_and_a_secret_that_cannot_be_read_cost_themselves_only(da
         ids = [await submit(database, "ann", name, webhooks=(webhook,)) for name in ("entry", "secret", "sound")]
         for session_id in ids:
             async with database.transaction() as tx:
-                await commands.terminate(tx, session_id, by="ann", force=False)
+                await terminate(tx, session_id, by="ann", force=False)
         async with database.transaction() as tx:
             of_first = {"id": ids[0]}
             await tx.execute(

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import uuid
 
-from retinue.manager.session.admission_quota import judge
-from retinue.manager.session.submit import Draft
+from retinue.manager.session.admission_quota import exceeded
+from retinue.manager.session.core.spec import KernelSpec, SessionSpec
+from retinue.manager.session.core.states import SessionType
+from retinue.manager.session.drafts import Draft
+from retinue.manager.session.drafts import draft as make_draft
 from retinue.manager.store.quotas import PROJECT, USER, Subject
 from retinue.manager.store.tables import Quota
 
 
 def draft(name: str, *, project: str = "p", priority: int = 10) -> Draft:
-    session = {
-        "id": uuid.uuid4(),
-        "name": name,
-        "owner": "ann",
-        "project": project,
-        "resource_group": "g",
-        "priority": priority,
-    }
-    return Draft(session, [])
+    spec = SessionSpec(name, project, "g", SessionType.BATCH, priority=priority, kernel=KernelSpec(slots={"cpu": "1"}))
+    return make_draft(uuid.uuid4(), "ann", spec)
 
 
 def quota(kind: str, name: str, *, pending: int | None = None, priority: int | None = None) -> dict[Subject, Quota]:
@@ -27,12 +23,12 @@ def quota(kind: str, name: str, *, pending: int | None = None, priority: int | N
 
 
 def test_without_quotas_nothing_is_refused() -> None:
-    assert judge([draft("a"), draft("b")], {}, {}, ()) == [[], []]
+    assert exceeded([draft("a"), draft("b")], {}, {}, ()) == [[], []]
 
 
 def test_those_accepted_count_for_those_after_them() -> None:
     limits = quota(USER, "ann", pending=3)
-    found = judge([draft(name) for name in "abcd"], limits, {(USER, "ann"): 1}, ())
+    found = exceeded([draft(name) for name in "abcd"], limits, {(USER, "ann"): 1}, ())
     assert [len(item) for item in found] == [0, 0, 1, 1]
     assert found[2] == [("users/ann", "3 of at most 3 sessions of user ann wait already")]
 
@@ -40,24 +36,24 @@ def test_those_accepted_count_for_those_after_them() -> None:
 def test_those_refused_do_not_count() -> None:
     limits = {**quota(USER, "ann", pending=2), **quota(PROJECT, "p", priority=10)}
     drafts = [draft("a", priority=11), draft("b"), draft("c"), draft("d", project="q")]
-    found = judge(drafts, limits, {(USER, "ann"): 0}, ())
+    found = exceeded(drafts, limits, {(USER, "ann"): 0}, ())
     assert [len(item) for item in found] == [1, 0, 0, 1]
 
 
 def test_names_that_are_taken_do_not_count() -> None:
     limits = quota(USER, "ann", pending=2)
     drafts = [draft("a"), draft("taken"), draft("a"), draft("a", project="q"), draft("b")]
-    found = judge(drafts, limits, {(USER, "ann"): 0}, {("p", "taken")})
+    found = exceeded(drafts, limits, {(USER, "ann"): 0}, {("p", "taken")})
     assert [len(item) for item in found] == [0, 0, 0, 0, 1]
 
 
 def test_the_numbers_given_are_left_alone() -> None:
     pending = {(USER, "ann"): 0}
-    judge([draft("a")], quota(USER, "ann", pending=2), pending, ())
+    exceeded([draft("a")], quota(USER, "ann", pending=2), pending, ())
     assert pending == {(USER, "ann"): 0}
 
 
 def test_a_limit_of_zero_is_a_limit() -> None:
     limits = quota(USER, "ann", pending=0, priority=0)
-    found = judge([draft("a", priority=0), draft("b", priority=1)], limits, {(USER, "ann"): 0}, ())
+    found = exceeded([draft("a", priority=0), draft("b", priority=1)], limits, {(USER, "ann"): 0}, ())
     assert [len(item) for item in found] == [1, 2]

@@ -18,8 +18,8 @@ import retinue.manager.v1
 from retinue.manager.api.admin.accounts import checked_role, checked_user
 from retinue.manager.api.admin.group_policy import changed_policy, new_policy
 from retinue.manager.api.admin.quota_convert import checked_limits
-from retinue.manager.api.sessions.convert import spec_from_message
 from retinue.manager.api.sessions.idle_convert import checked_override
+from retinue.manager.api.sessions.spec_convert import to_spec
 from retinue.manager.api.sessions.template_requests import check_content, updated
 from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.fields import Violations
@@ -119,7 +119,7 @@ def _template(template: Any) -> Any:
 
 def _spec(spec: Any) -> Any:
     try:
-        return spec_from_message(spec, default_name="", default_project="")
+        return to_spec(spec, default_name="", default_project="")
     except ValueError as error:
         raise InvalidRequest([(error.args[0], error.args[1])]) from error
 

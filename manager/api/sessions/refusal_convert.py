@@ -1,0 +1,36 @@
+"""Reasons why requests for sessions are refused, as errors of the API."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from retinue.manager.server import errors
+from retinue.manager.session.core import refusals
+
+
+def to_error(reason: refusals.Reason) -> errors.ApiError:  # noqa: PLR0911  # one for each reason
+    """Returns the error that a refused caller gets."""
+    match reason:
+        case refusals.InvalidFields(violations):
+            return errors.InvalidRequest(violations)
+        case refusals.ProjectDenied(project):
+            return errors.ProjectDenied(project)
+        case refusals.TemplateNotFound(name, version):
+            return errors.NotFound("template", name if version == 0 else f"{name} in version {version}")
+        case refusals.FeatureUnavailable(kind, feature, words):
+            message = f"a session of type {kind} cannot have {words}"
+            return errors.FeatureUnavailable(message, f"session_type/{kind}", {"feature": feature})
+        case refusals.ImageNotAllowed(image, registry, group):
+            return errors.ImageNotAllowed(image, registry, group)
+        case refusals.MountNotAllowed(source, writable):
+            return errors.MountNotAllowed(source, writable=writable)
+        case refusals.QuotaExceeded(violations):
+            return errors.QuotaExceeded(violations)
+        case refusals.NameTaken(name):
+            return errors.NameTaken("session", name)
+        case refusals.DependencyRefused(path, name):
+            return errors.DependencyRefused(path, name)
+        case refusals.DependencyFailed(path, name, result):
+            return errors.DependencyFailed(path, name, result)
+        case _:
+            assert_never(reason)

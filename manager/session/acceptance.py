@@ -1,0 +1,140 @@
+"""Decides which of the requested sessions are accepted: what they refer to exists, and grants and quotas allow them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from retinue.manager.session import admission_quota, dependency_links
+from retinue.manager.session.core.image_registries import denied_image, registry_of
+from retinue.manager.session.core.mounts import MountRoot, granted
+from retinue.manager.session.core.pending_limit import PendingLimit
+from retinue.manager.session.core.refusals import (
+    ImageNotAllowed,
+    InvalidFields,
+    MountNotAllowed,
+    ProjectDenied,
+    QuotaExceeded,
+    Reason,
+    Refused,
+)
+from retinue.manager.session.core.spec import MountSpec
+from retinue.manager.session.drafts import Candidates, Draft
+from retinue.manager.store import agents, groups, sessions
+from retinue.manager.store.database import Transaction
+
+
+async def decide(tx: Transaction, owner: str, prepared: Sequence[Draft | Refused], pending: PendingLimit) -> Candidates:
+    """Returns the drafts that are accepted, with their dependencies and mounts resolved, and the reasons of those that are refused.
+
+    What they refer to stays until the commit.
+    """
+    candidates = Candidates(prepared)
+    links = await dependency_links.link(tx, owner, candidates)
+    has_quotas = await _check_references(tx, owner, candidates)
+    await _check_agents(tx, candidates)
+    await _check_images(tx, candidates)
+    await _check_mounts(tx, candidates)
+    await links.refuse_taken(tx, owner, candidates)
+    if has_quotas:
+        await _check_quotas(tx, candidates)
+    await _check_pending(tx, owner, candidates, pending, has_quotas=has_quotas)
+    links.refuse_dependents(candidates)
+    return candidates
+
+
+async def _check_references(tx: Transaction, owner: str, candidates: Candidates) -> bool:
+    """Refuses sessions of projects and resource groups that do not exist, and locks the others; returns whether there are any quotas."""
+    drafts = candidates.drafts
+    projects, known, has_quotas = await sessions.hold_references(
+        tx,
+        owner,
+        {draft.session.project for draft in drafts.values()},
+        {draft.session.resource_group for draft in drafts.values()},
+    )
+    reasons: dict[int, Reason] = {}
+    for n, draft in drafts.items():
+        if draft.session.project not in projects:
+            reasons[n] = ProjectDenied(draft.session.project)
+        elif draft.session.resource_group not in known:
+            reasons[n] = InvalidFields((("spec.resource_group", "is not the name of a resource group"),))
+    candidates.refuse(reasons)
+    return has_quotas
+
+
+async def _check_agents(tx: Transaction, candidates: Candidates) -> None:
+    """Refuses sessions that ask for agents of other groups; whether an agent is schedulable is for the scheduler to say."""
+    asking = {n: draft for n, draft in candidates.drafts.items() if draft.spec.agents}
+    if not asking:
+        return
+    group_of = await agents.groups_of(tx, {agent for draft in asking.values() for agent in draft.spec.agents})
+    reasons: dict[int, Reason] = {}
+    for n, draft in asking.items():
+        group = draft.session.resource_group
+        wrong = tuple(
+            (f"spec.agents[{number}]", f"{agent} is not an agent of resource group {group}")
+            for number, agent in enumerate(draft.spec.agents)
+            if group_of.get(agent) != group
+        )
+        if wrong:
+            reasons[n] = InvalidFields(wrong)
+    candidates.refuse(reasons)
+
+
+async def _check_images(tx: Transaction, candidates: Candidates) -> None:
+    """Refuses sessions with an image of a registry that their group does not allow."""
+    asking = {n: (draft, images) for n, draft in candidates.drafts.items() if (images := draft.images)}
+    if not asking:
+        return
+    allowed = await groups.read_image_registries(tx, {draft.session.resource_group for draft, _ in asking.values()})
+    reasons: dict[int, Reason] = {}
+    for n, (draft, images) in asking.items():
+        group = draft.session.resource_group
+        if image := denied_image(images, allowed[group]):
+            reasons[n] = ImageNotAllowed(image, registry_of(image), group)
+    candidates.refuse(reasons)
+
+
+async def _check_mounts(tx: Transaction, candidates: Candidates) -> None:
+    """Records with each mount the root that grants it, and refuses sessions with one that no root grants."""
+    asking = {n: draft for n, draft in candidates.drafts.items() if draft.spec.mounts}
+    if not asking:
+        return
+    roots = await groups.read_mount_roots(tx, {draft.session.resource_group for draft in asking.values()})
+    reasons: dict[int, Reason] = {}
+    for n, draft in asking.items():
+        of_group = map(MountRoot.from_json, roots[draft.session.resource_group])
+        found = granted(draft.spec.mounts, of_group, draft.session.project)
+        if isinstance(found, MountSpec):
+            reasons[n] = MountNotAllowed(found.source, found.writable)
+        else:
+            candidates.drafts[n] = draft.with_mounts(found)
+    candidates.refuse(reasons)
+
+
+async def _check_quotas(tx: Transaction, candidates: Candidates) -> None:
+    """Refuses sessions that exceed a quota."""
+    found = await admission_quota.violations(tx, list(candidates.drafts.values()))
+    candidates.refuse(
+        {
+            n: QuotaExceeded(tuple(violations))
+            for n, violations in zip(candidates.drafts, found, strict=True)
+            if violations
+        }
+    )
+
+
+async def _check_pending(
+    tx: Transaction, owner: str, candidates: Candidates, pending: PendingLimit, *, has_quotas: bool
+) -> None:
+    """Refuses sessions beyond the limit on pending ones, unless a quota of the owner has one."""
+    positions = list(candidates.drafts)
+    if pending.spend(owner, len(positions), time.monotonic()):
+        return
+    if has_quotas and await admission_quota.limits_pending(tx, owner):
+        return
+    number = await admission_quota.count_pending(tx, owner)
+    accepted = min(pending.counted(owner, number, time.monotonic()), len(positions))
+    pending.spend(owner, accepted, time.monotonic())
+    too_many = QuotaExceeded(tuple(admission_quota.too_many_pending(owner, number + accepted, pending.most)))
+    candidates.refuse(dict.fromkeys(positions[accepted:], too_many))

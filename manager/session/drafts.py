@@ -1,0 +1,154 @@
+"""Drafts: requests as they are admitted, with the records of the sessions that they become. Pure computation."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from retinue.manager.identity.principal import Principal
+from retinue.manager.session.core.admission import admit, wrong_name
+from retinue.manager.session.core.features import FEATURES
+from retinue.manager.session.core.refusals import FeatureUnavailable, InvalidFields, ProjectDenied, Reason, Refused
+from retinue.manager.session.core.spec import MountSpec, SessionSpec, kernel_id, kernel_plans
+from retinue.manager.store.sessions import NewKernel, NewSession
+from retinue.rpc.core.amounts import parse_amount
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for a session by a name. Requests that differ in nothing but their names may share a `spec`, with any of the names."""
+
+    name: str
+    spec: SessionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """A session that another one depends on; `settled` when it has succeeded already."""
+
+    id: uuid.UUID
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A session to be created, with its kernels. Its `spec` may be shared by others, so the name is that of `session`."""
+
+    session: NewSession
+    kernels: tuple[NewKernel, ...]
+    spec: SessionSpec
+    parents: tuple[Parent, ...] = ()
+
+    @property
+    def images(self) -> list[str]:
+        """Returns the references of the images that it asks for."""
+        return [kernel.image for kernel in (self.spec.kernel, *self.spec.roles.values()) if kernel.image]
+
+    def with_mounts(self, mounts: Sequence[MountSpec]) -> Draft:
+        """Returns the draft with its mounts as they are granted."""
+        stored = {**self.session.spec, "mounts": [asdict(mount) for mount in mounts]}
+        return replace(self, session=replace(self.session, spec=stored), spec=replace(self.spec, mounts=tuple(mounts)))
+
+    def with_parents(self, parents: Sequence[Parent]) -> Draft:
+        """Returns the draft with the sessions that it depends on, by their ids."""
+        ids = tuple(str(parent.id) for parent in parents)
+        return replace(
+            self,
+            session=replace(self.session, spec={**self.session.spec, "depends_on": ids}),
+            spec=replace(self.spec, depends_on=ids),
+            parents=tuple(parents),
+        )
+
+
+def prepare(requests: Sequence[Request | Refused], owner: Principal) -> list[Draft | Refused]:
+    """Returns a draft for each request, or why there is none; what is refused already stays so. Takes up to a second."""
+    drafts: list[Draft | Refused] = []
+    # By identity of the spec: most of very many differ in nothing but their names.
+    alike: dict[int, Draft] = {}
+    for request in requests:
+        if isinstance(request, Refused):
+            drafts.append(request)
+            continue
+        if (known := alike.get(id(request.spec))) is not None and not wrong_name(request.name):
+            drafts.append(_draft_alike(known, uuid.uuid4(), request.name))
+            continue
+        admitted = _admitted(replace(request.spec, name=request.name), owner)
+        if isinstance(admitted, Refused):
+            drafts.append(admitted)
+            continue
+        made = draft(uuid.uuid4(), owner.name, admitted)
+        drafts.append(made)
+        if not admitted.depends_on:
+            alike[id(request.spec)] = made
+    return drafts
+
+
+def _admitted(spec: SessionSpec, owner: Principal) -> SessionSpec | Refused:
+    if not spec.project:
+        violation = ("spec.project", "is required: you are not a member of exactly one project")
+        return Refused(spec.name, InvalidFields((violation,)))
+    if spec.project not in owner.projects:
+        return Refused(spec.name, ProjectDenied(spec.project))
+    admitted, violations = admit(spec)
+    if violations:
+        return Refused(spec.name, InvalidFields(tuple(violations)))
+    for feature in sorted(admitted.features() - FEATURES[admitted.type]):
+        return Refused(spec.name, FeatureUnavailable(admitted.type.lower(), feature.name, feature))
+    return admitted
+
+
+def draft(session_id: uuid.UUID, owner: str, spec: SessionSpec, parents: Sequence[Parent] = ()) -> Draft:
+    """Returns the draft of an admitted request; amounts of its kernels are in smallest units."""
+    session = NewSession(
+        session_id,
+        spec.name,
+        owner,
+        spec.project,
+        spec.resource_group,
+        spec.type,
+        "SINGLE_NODE" if spec.single_node else "MULTI_NODE",
+        spec.cluster_size,
+        spec.priority,
+        spec.to_json(),
+        spec.endpoint,
+    )
+    amounts = {
+        role: {slot: parse_amount(slot, text) for slot, text in spec.of_role(role).slots.items()}
+        for role, _ in spec.layout
+    }
+    kernels = tuple(
+        NewKernel(plan.id, session_id, plan.role, plan.index, plan.local_rank, plan.hostname, amounts[plan.role])
+        for plan in kernel_plans(session_id, spec.layout)
+    )
+    return Draft(session, kernels, spec, tuple(parents))
+
+
+def _draft_alike(other: Draft, session_id: uuid.UUID, name: str) -> Draft:
+    """Returns the draft of a request that differs from another one, which depends on nothing, in nothing but its name."""
+    kernels = tuple(
+        NewKernel(
+            kernel_id(session_id, kernel.local_rank, kernel.hostname),
+            session_id,
+            kernel.role,
+            kernel.role_index,
+            kernel.local_rank,
+            kernel.hostname,
+            kernel.slots,
+        )
+        for kernel in other.kernels
+    )
+    return Draft(other.session.renamed(session_id, name), kernels, other.spec)
+
+
+class Candidates:
+    """The requests of one call while it is decided which are accepted: drafts and reasons to refuse, by position."""
+
+    def __init__(self, prepared: Sequence[Draft | Refused]) -> None:
+        self.drafts = {n: item for n, item in enumerate(prepared) if isinstance(item, Draft)}
+        self.refused = {n: item for n, item in enumerate(prepared) if isinstance(item, Refused)}
+
+    def refuse(self, reasons: Mapping[int, Reason]) -> None:
+        """Refuses drafts by their positions."""
+        for n, reason in reasons.items():
+            self.refused[n] = Refused(self.drafts.pop(n).session.name, reason)
