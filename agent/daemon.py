@@ -34,7 +34,6 @@ from retinue.agent.fencing.lease import Fence
 from retinue.agent.host.users import UserRange
 from retinue.agent.kernel.build import CACHE
 from retinue.agent.kernel.ssh_programs import find_programs
-from retinue.agent.logs import log_tasks
 from retinue.agent.network.core.hosts import hosts_text
 from retinue.agent.network.name_servers import read
 from retinue.agent.network.name_servers import text as resolver_text
@@ -53,6 +52,7 @@ from retinue.agent.state.damaged import DIRECTORY, DamagedFiles, report_damage
 from retinue.agent.state.disk import Disk
 from retinue.agent.state.exclusive import lock
 from retinue.agent.v1 import agent_service_pb2
+from retinue.rpc.logs import log_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,7 +134,7 @@ async def serve(settings: Settings, stopping: asyncio.Event) -> None:
     Raises InUseError, IdentityError, OSError, grpc.aio.AioRpcError, BackendError or NetworkError when it cannot start.
     """
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    in_use = f"another agent process uses the state directory {settings.state_dir}: stop it first"
+    in_use = f"another agent process uses the data directory {settings.state_dir}: stop it first"
     # First of all: what follows takes over what a former process left, and ends what it does not need.
     descriptor = await asyncio.to_thread(lock, settings.state_dir, in_use)
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import grpc
 
-from retinue.agent import logs
+from retinue.rpc import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,14 +54,9 @@ def _agent_id(_context: click.Context, _parameter: click.Parameter, value: str) 
     return value
 
 
-@click.group(context_settings={"auto_envvar_prefix": "RETINUE_AGENT"})
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
-def main(log_format: str, log_level: str) -> None:
+@click.group()
+def main() -> None:
     """Runs beside a node and starts kernels for a manager."""
-    logs.set_up(log_format, log_level)
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -69,9 +64,15 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(
         (
             click.option("--id", "agent_id", required=True, callback=_agent_id, envvar="RETINUE_AGENT_ID"),
-            click.option("--state-dir", type=directory, default=Path("/var/lib/retinue-agent"), show_default=True),
             click.option(
-                "--scratch-dir", type=directory, help="For the files of kernels.  [default: STATE_DIR/scratch]"
+                "--data-dir",
+                type=directory,
+                default=Path("/var/lib/retinue-agent"),
+                show_default=True,
+                help="Directory of the agent's identity and its records of kernels.",
+            ),
+            click.option(
+                "--scratch-dir", type=directory, help="For the files of kernels.  [default: DATA_DIR/scratch]"
             ),
             click.option(
                 "--manager",
@@ -155,6 +156,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 metavar="CIDR",
                 help="A network that image registries may be in although it is this node's own, link-local, or the fleet's.",
             ),
+            logs.options,
         )
     ):
         command = option(command)
@@ -165,7 +167,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @_options
 def run(  # noqa: PLR0917 - one per option
     agent_id: str,
-    state_dir: Path,
+    data_dir: Path,
     scratch_dir: Path | None,
     manager: tuple[str, ...],
     join_token: str | None,
@@ -189,6 +191,8 @@ def run(  # noqa: PLR0917 - one per option
     name_server: tuple[str, ...],
     egress_allow: tuple[str, ...],
     registry_allow: tuple[str, ...],
+    log_format: str,
+    log_level: str,
 ) -> None:
     """Runs the agent until it is told to end; kernels run on then."""
     from retinue.agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
@@ -197,10 +201,11 @@ def run(  # noqa: PLR0917 - one per option
     from retinue.agent.network.errors import NetworkError  # noqa: PLC0415
     from retinue.agent.state.exclusive import InUseError  # noqa: PLC0415
 
+    logs.configure_logging(log_format, log_level)
     settings = daemon.Settings(
         agent_id=agent_id,
-        state_dir=state_dir,
-        scratch_dir=scratch_dir or state_dir / "scratch",
+        state_dir=data_dir,
+        scratch_dir=scratch_dir or data_dir / "scratch",
         managers=manager,
         listen=listen,
         join_token=_secret(join_token),

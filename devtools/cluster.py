@@ -386,7 +386,7 @@ class Cluster:
                 "run",
                 "--id",
                 agent_id,
-                "--state-dir",
+                "--data-dir",
                 str(directory),
             ),
             *("--manager", f"{manager_address}:{self._ports[0]}", "--join-token", str(token_file)),

@@ -16,7 +16,6 @@ import sqlalchemy
 
 from retinue.manager import installation, options
 from retinue.manager.installation import CA_CERTIFICATE, CA_KEY, BusyError, MismatchError
-from retinue.manager.logs import configure_logging
 from retinue.manager.store.backups import invariants, rows
 from retinue.manager.store.backups.archive import Archive, BadBackupError, Manifest, opened, writing
 from retinue.manager.store.backups.restore import OccupiedError, begin_incarnation, restore
@@ -30,6 +29,7 @@ from retinue.manager.store.migrations import (
     check,
     synchronous_engine,
 )
+from retinue.rpc.logs import configure_logging
 
 EXPECTED = (
     BusyError,
@@ -54,7 +54,7 @@ _file = click.argument("file", type=click.Path(path_type=Path, exists=True, dir_
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Runs a command's work; what may be expected to go wrong ends it with one line."""
-    configure_logging(as_json=False, level="WARNING")
+    configure_logging("text", "warning")
     try:
         asyncio.run(work)
     except EXPECTED as error:

@@ -25,7 +25,9 @@ def health(data_dir: Path, listen: str) -> None:
         raise click.ClickException(f"cannot read {data_dir / 'ca.pem'}: {error.strerror}") from error
     endpoint = f"127.0.0.1:{port}"
     if not asyncio.run(is_serving(endpoint, certificate)):
-        raise click.ClickException(f"no manager serves at {endpoint}: give its port with --listen or RETINUE_LISTEN")
+        raise click.ClickException(
+            f"no manager serves at {endpoint}: give its port with --listen or RETINUE_MANAGER_LISTEN"
+        )
 
 
 if __name__ == "__main__":

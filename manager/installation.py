@@ -101,7 +101,7 @@ async def refuse_second_cluster(directory: Path, url: str) -> None:
     elif not await asyncio.to_thread(embedded_server(directory).exists):
         raise MismatchError(
             f"{directory} belongs to cluster {cluster_id} and has no embedded database: give the URL of the cluster's database "
-            "(--database-url, RETINUE_DATABASE_URL), or bring it back with `retinue-manager admin restore`"
+            "(--database-url, RETINUE_MANAGER_DATABASE_URL), or bring it back with `retinue-manager admin restore`"
         )
 
 
@@ -169,11 +169,11 @@ async def existing_url(directory: Path, url: str) -> AsyncIterator[str]:
     if not await asyncio.to_thread(server.exists):
         if read_cluster_id(directory) or (directory / CA_KEY).exists():
             raise NoDatabaseError(
-                f"{directory} has no database of its own, as its manager uses one by URL: give --database-url or RETINUE_DATABASE_URL"
+                f"{directory} has no database of its own, as its manager uses one by URL: give --database-url or RETINUE_MANAGER_DATABASE_URL"
             )
         raise NoDatabaseError(
-            f"{directory} is not the data directory of a manager: give the right one with --data-dir or RETINUE_DATA_DIR, or the URL of a "
-            "database with --database-url or RETINUE_DATABASE_URL; `retinue-manager serve` makes a new cluster"
+            f"{directory} is not the data directory of a manager: give the right one with --data-dir or RETINUE_MANAGER_DATA_DIR, or the URL of a "
+            "database with --database-url or RETINUE_MANAGER_DATABASE_URL; `retinue-manager serve` makes a new cluster"
         )
     found = await server.start()
     try:

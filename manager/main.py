@@ -1,4 +1,7 @@
-"""The command `retinue-manager`: serve, and what is done on the manager's machine only."""
+"""Defines the command `retinue-manager`: serve, and administration on the manager's machine only.
+
+Every option of `serve` can be given as a variable, `RETINUE_MANAGER_` and its name in capitals.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ from retinue.manager.gateway.serving import GatewaySettings
 from retinue.manager.health import health
 from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
 from retinue.manager.installation import existing_database
-from retinue.manager.logs import configure_logging, log_tasks
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING
 from retinue.manager.settings import Settings
 from retinue.manager.store import accounts, agents, conditions
 from retinue.manager.store.retention import DEFAULT_KEPT_DAYS
 from retinue.manager.webhooks.core.rules import AddressPolicy, Network
+from retinue.rpc import logs
 
 _TIMERS = Timers()
 
@@ -40,66 +43,58 @@ main.add_command(health)
 main.add_command(admin)
 
 
-@main.command("serve")
+@main.command("serve", context_settings={"auto_envvar_prefix": options.ENVIRONMENT_PREFIX})
 @options.data_directory
 @options.database_url
 @options.listen
 @click.option(
     "--ca-seal-key-file",
-    envvar="RETINUE_CA_SEAL_KEY_FILE",
     default=None,
     type=click.Path(path_type=Path, dir_okay=False),
     help="Key that the certificate authority is sealed with in the database, for further managers to take it from there.",
 )
 @click.option(
     "--agent-listen",
-    envvar="RETINUE_AGENT_LISTEN",
     default=options.DEFAULT_AGENT_LISTEN,
     show_default=True,
     help="Port for agents.",
 )
 @click.option(
     "--advertise",
-    envvar="RETINUE_ADVERTISE",
     default="",
     metavar="HOST[,HOST…]",
     help="Names and addresses under which this manager is reached.",
 )
 @click.option(
-    "--dev", "development", envvar="RETINUE_DEV", is_flag=True, help="Make accounts and tokens: DIR/dev.json."
+    "--dev", "development", envvar="RETINUE_MANAGER_DEV", is_flag=True, help="Make accounts and tokens: DIR/dev.json."
 )
-@click.option("--heartbeat", envvar="RETINUE_HEARTBEAT", default=_TIMERS.heartbeat, show_default=True, help="Seconds.")
+@click.option("--heartbeat", default=_TIMERS.heartbeat, show_default=True, help="Seconds.")
 @click.option(
     "--suspect-after",
-    envvar="RETINUE_SUSPECT_AFTER",
     default=_TIMERS.suspect_after,
     show_default=True,
     help="Seconds of silence.",
 )
 @click.option(
     "--lost-after",
-    envvar="RETINUE_LOST_AFTER",
     default=_TIMERS.lost_after,
     show_default=True,
     help="Seconds of silence.",
 )
 @click.option(
     "--webhook-allow",
-    envvar="RETINUE_WEBHOOK_ALLOW",
     default="",
     metavar="CIDR[,CIDR…]",
     help="Addresses besides the public internet that webhooks may go to.",
 )
 @click.option(
     "--webhook-deny",
-    envvar="RETINUE_WEBHOOK_DENY",
     default="",
     metavar="CIDR[,CIDR…]",
     help="Addresses that webhooks may not go to, whatever is allowed.",
 )
 @click.option(
     "--keep-sessions",
-    envvar="RETINUE_KEEP_SESSIONS",
     default=DEFAULT_KEPT_DAYS,
     show_default=True,
     type=click.IntRange(0, 36_500),
@@ -108,7 +103,6 @@ main.add_command(admin)
 )
 @click.option(
     "--max-pending-sessions",
-    envvar="RETINUE_MAX_PENDING_SESSIONS",
     default=DEFAULT_MAX_PENDING,
     show_default=True,
     type=click.IntRange(0),
@@ -116,14 +110,12 @@ main.add_command(admin)
 )
 @click.option(
     "--http-listen",
-    envvar="RETINUE_HTTP_LISTEN",
     default="",
     metavar="HOST:PORT",
     help="Port for browsers; without it there is no HTTP to ports of sessions.",
 )
 @click.option(
     "--http-domain",
-    envvar="RETINUE_HTTP_DOMAIN",
     default="localhost",
     show_default=True,
     metavar="NAME[:PORT]",
@@ -131,26 +123,17 @@ main.add_command(admin)
 )
 @click.option(
     "--http-certificate",
-    envvar="RETINUE_HTTP_CERTIFICATE",
     default=None,
     type=click.Path(path_type=Path, dir_okay=False),
     help="Certificate for *.NAME with its chain, PEM; by default the manager's own authority issues one.",
 )
 @click.option(
     "--http-key",
-    envvar="RETINUE_HTTP_KEY",
     default=None,
     type=click.Path(path_type=Path, dir_okay=False),
     help="Key of that certificate, PEM.",
 )
-@click.option("--log-json", envvar="RETINUE_LOG_JSON", is_flag=True, help="Log lines as JSON.")
-@click.option(
-    "--log-level",
-    envvar="RETINUE_LOG_LEVEL",
-    default="INFO",
-    show_default=True,
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-)
+@logs.options
 def _serve(  # noqa: PLR0917  # called by the parser, by name
     data_dir: Path,
     database_url: str,
@@ -170,13 +153,13 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
     http_domain: str,
     http_certificate: Path | None,
     http_key: Path | None,
-    log_json: bool,
+    log_format: str,
     log_level: str,
 ) -> None:
     """Serve until SIGTERM or SIGINT."""
     if not 0 < heartbeat < suspect_after < lost_after:
         raise click.UsageError("heartbeat, suspect-after and lost-after must be positive and grow in this order")
-    configure_logging(as_json=log_json, level=log_level)
+    logs.configure_logging(log_format, log_level)
     settings = Settings(
         data_directory=data_dir,
         listen=listen,
@@ -234,7 +217,7 @@ async def _until_signalled(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGUSR1, log_tasks)
+    loop.add_signal_handler(signal.SIGUSR1, logs.log_tasks)
 
     def ready(at: Ready) -> None:
         click.echo(f"ready: users at {at.endpoint}, agents at {at.agent_endpoint}", err=True)

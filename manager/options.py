@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+ENVIRONMENT_PREFIX = "RETINUE_MANAGER"
 DEFAULT_DATA_DIRECTORY = Path("/var/lib/retinue/manager")
 DEFAULT_LISTEN, DEFAULT_AGENT_LISTEN = "0.0.0.0:7440", "0.0.0.0:7441"
 
 data_directory = click.option(
     "--data-dir",
-    envvar="RETINUE_DATA_DIR",
+    envvar=f"{ENVIRONMENT_PREFIX}_DATA_DIR",
     default=DEFAULT_DATA_DIRECTORY,
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
@@ -19,10 +20,10 @@ data_directory = click.option(
 )
 database_url = click.option(
     "--database-url",
-    envvar="RETINUE_DATABASE_URL",
+    envvar=f"{ENVIRONMENT_PREFIX}_DATABASE_URL",
     default="",
     help="PostgreSQL to use instead of the embedded one: postgresql://…",
 )
 listen = click.option(
-    "--listen", envvar="RETINUE_LISTEN", default=DEFAULT_LISTEN, show_default=True, help="Port for users."
+    "--listen", envvar=f"{ENVIRONMENT_PREFIX}_LISTEN", default=DEFAULT_LISTEN, show_default=True, help="Port for users."
 )

@@ -23,7 +23,7 @@ from retinue.client.spec import session_spec
 from retinue.devtools.cluster import Cluster, ClusterOptions
 from tests.bench import end_politely, report
 
-_ARRIVAL = re.compile(r"^(\d\d):(\d\d):(\d\d\.\d{3}) debug +\S+: wanted: (.*)$", re.MULTILINE)
+_ARRIVAL = re.compile(r"^\S+ (\d\d):(\d\d):(\d\d\.\d{3}) debug +\S+: wanted: (.*)$", re.MULTILINE)
 
 
 class _Cluster(Cluster):
@@ -31,7 +31,7 @@ class _Cluster(Cluster):
 
     def _agent_command(self, *arguments: Any) -> list[str]:
         command = super()._agent_command(*arguments)
-        place = command.index("retinue.agent.main") + 1
+        place = command.index("run") + 1
         return [*command[:place], "--log-level", "debug", *command[place:]]
 
 

@@ -38,7 +38,7 @@ async def test_a_second_process_does_not_start(
     code, words = await second.refused()
     assert code != 0
     expected = {
-        "state directory": f"another agent process uses the state directory {settings.state_dir}",
+        "data directory": f"another agent process uses the data directory {settings.state_dir}",
         "id": f"another process of agent {settings.agent_id} runs on this node",
     }[shared]
     assert expected in words

@@ -61,7 +61,7 @@ class AgentProcess:
     async def _spawn(self, stderr: int | None = None) -> asyncio.subprocess.Process:
         values = {
             "ID": self.settings.agent_id,
-            "STATE_DIR": str(self.settings.state_dir),
+            "DATA_DIR": str(self.settings.state_dir),
             "SCRATCH_DIR": str(self.settings.scratch_dir),
             "MANAGER": ",".join(self.settings.managers),
             "JOIN_TOKEN": TOKEN,

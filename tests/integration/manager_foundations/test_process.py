@@ -226,15 +226,15 @@ async def test_two_replicas_on_one_server_of_ones_own(postgres: Postgres, direct
         with passable_directory() as other:
             key = other / "seal"
             key.write_text("0" * 64)
-            shared = {"RETINUE_DATABASE_URL": url, "RETINUE_CA_SEAL_KEY_FILE": str(key)}
+            shared = {"RETINUE_MANAGER_DATABASE_URL": url, "RETINUE_MANAGER_CA_SEAL_KEY_FILE": str(key)}
             async with manager(directory, "--dev", ready=True, **shared) as first:
-                async with manager(other / "without", RETINUE_DATABASE_URL=url, ready=False) as refused:
+                async with manager(other / "without", RETINUE_MANAGER_DATABASE_URL=url, ready=False) as refused:
                     assert await refused.ended(15) == 1
                 await with_a_second(other / "m", directory, first, shared)
 
 
 async def with_a_second(place: Path, directory: Path, first: Manager, shared: dict[str, str]) -> None:
-    async with manager(place, "--dev", "--log-json", ready=True, **shared) as second:
+    async with manager(place, "--dev", "--log-format", "json", ready=True, **shared) as second:
         assert second.said["ca_fingerprint"] == first.said["ca_fingerprint"]
         assert not (directory / "postgres").exists()
         async with first.channel() as there, second.channel() as here:

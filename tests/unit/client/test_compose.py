@@ -19,7 +19,7 @@ def compose() -> dict[str, Any]:
     return content
 
 
-def variables(command: Any, prefix: str = "") -> set[str]:
+def variables(command: Any, prefix: str) -> set[str]:
     """Variables that the options of a command can be given as."""
     found = set()
     for option in command.params:
@@ -47,7 +47,8 @@ def test_compose_brings_up_three_services_that_exist() -> None:
 def test_compose_sets_what_the_programs_read() -> None:
     services = compose()["services"]
     serve = manager_main.main.commands["serve"]
-    assert set(services["manager"]["environment"]) <= variables(serve)
+    assert serve.context_settings["auto_envvar_prefix"] == "RETINUE_MANAGER"
+    assert set(services["manager"]["environment"]) <= variables(serve, "RETINUE_MANAGER_")
     run = agent_main.main.commands["run"]
     assert run.context_settings["auto_envvar_prefix"] == "RETINUE_AGENT"
     assert set(services["agent"]["environment"]) <= variables(run, "RETINUE_AGENT_")

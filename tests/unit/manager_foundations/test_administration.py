@@ -30,4 +30,4 @@ def test_health_says_where_it_asked(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     result = CliRunner().invoke(health, ["--data-dir", str(tmp_path), "--listen", "0.0.0.0:1"])
     assert result.exit_code != 0
-    assert "no manager serves at 127.0.0.1:1: give its port with --listen or RETINUE_LISTEN" in result.output
+    assert "no manager serves at 127.0.0.1:1: give its port with --listen or RETINUE_MANAGER_LISTEN" in result.output

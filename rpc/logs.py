@@ -1,0 +1,102 @@
+"""Writes the log of a daemon: lines of text for people, or one JSON object per line for machines."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import json
+import logging
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+# Tasks without a name of their own are numbered.
+_NUMBER = re.compile(r"-\d+$")
+_GRPC = "grpc._cython.cygrpc"
+# They log every step at INFO or DEBUG.
+_VERBOSE = ("alembic", "asyncio", "sqlalchemy", "psycopg")
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options `--log-format` and `--log-level`, the arguments of `configure_logging`."""
+    level = click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+        default="info",
+        show_default=True,
+        help="Least severity of what is logged.",
+    )
+    form = click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Text for people, or one JSON object per line.",
+    )
+    return form(level(command))
+
+
+def configure_logging(log_format: str, log_level: str) -> None:
+    """Sends all log lines to standard error; `log_format` is `json` or `text`."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(level=log_level.upper(), handlers=[handler], force=True)
+    for verbose in _VERBOSE:
+        logging.getLogger(verbose).setLevel(logging.WARNING)
+    logging.getLogger(_GRPC).addFilter(is_not_lost_caller)
+
+
+def is_not_lost_caller(record: logging.LogRecord) -> bool:
+    """Returns False for the traceback that gRPC logs when a caller disconnects before its response was sent."""
+    return record.exc_info is None or type(record.exc_info[1]).__name__ != "ExecuteBatchError"
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object; no text in it can break out of its line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns time, level, logger, message and, for an exception, its traceback."""
+        values = {
+            "time": _time(record).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            values["exception"] = self.formatException(record.exc_info)
+        return json.dumps(values)
+
+
+class TextFormatter(logging.Formatter):
+    """Formats a record as one line, with the lines of an exception indented below it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the text, with control characters of the message as escapes; times are in UTC."""
+        time = _time(record).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        line = f"{time} {record.levelname.lower():7} {record.name}: {_printable(record.getMessage())}"
+        if record.exc_info:
+            lines = self.formatException(record.exc_info).splitlines()
+            line = "\n    ".join([line, *map(_printable, lines)])
+        return line
+
+
+def log_tasks() -> None:
+    """Logs how many tasks the running event loop has, in all and by name."""
+    tasks = asyncio.all_tasks()
+    names = collections.Counter(_NUMBER.sub("", task.get_name()) for task in tasks)
+    _log.info("tasks of the event loop: %d: %s", len(tasks), dict(names.most_common(20)))
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
