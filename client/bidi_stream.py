@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import grpc
 import grpc.aio
 
 from retinue.client.errors import CallError, Unavailable, UsageError, from_rpc
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
+from retinue.rpc.stream_status import UNSENT, StreamStatus
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
-_Value = TypeVar("_Value")
-
-_UNSENT = "Internal error from Core"
-# The details that grpc.aio gives a call one of whose requests could not be sent.
-_SETTLE_SECONDS, _SETTLE_TRIES = 1.0, 100
-# From the last response to the status behind it.
 
 
 class BidiStream(Generic[_Request, _Response]):
     """One call whose requests and responses are both streams; one task at a time reads, and one writes.
 
     When a server ends a call while requests are being sent, one of these cannot be sent. grpc.aio then takes the call for failed,
-    whatever the server said: `read()` gives no more of the responses that had come before, and the status is one of its own, which is
-    there until the server's comes, or for good if that came first. So the responses are iterated over, which continues to the end, and
-    the first status is noted.
+    whatever the server said: `read()` gives no more of the responses that had come before, and the status is one of its own. So the
+    responses are iterated over, which continues to the end, and the status is StreamStatus's.
     """
 
     def __init__(self, call: grpc.aio.StreamStreamCall[_Request, _Response], identity: str) -> None:
@@ -40,8 +31,7 @@ class BidiStream(Generic[_Request, _Response]):
         self._responses = call.__aiter__()
         self._reading = asyncio.Lock()
         self._kept: deque[_Response] = deque()
-        self._status: grpc.aio.AioRpcError | None = None
-        call.add_done_callback(self._note)
+        self._status = StreamStatus(call)
         self.ended_well = False
         """Whether the server ended the call without an error."""
 
@@ -100,39 +90,14 @@ class BidiStream(Generic[_Request, _Response]):
             except grpc.aio.AioRpcError:
                 return
 
-    def _note(self, call: grpc.aio.StreamStreamCall[_Request, _Response]) -> None:
-        """Records the status of a call that has ended, unless it is not the server's; is called once, with the first there is."""
-        if (details := _now(call.details())) != _UNSENT:
-            before, after = _now(call.initial_metadata()), _now(call.trailing_metadata())
-            self._status = grpc.aio.AioRpcError(_now(call.code()), before, after, details)
-
     async def _outcome(self) -> CallError:
-        # Also waits for the first status, if there is none yet.
-        await self._call.code()
-        for _ in range(_SETTLE_TRIES):
-            if self._status is not None:
-                break
-            await asyncio.sleep(_SETTLE_SECONDS / _SETTLE_TRIES)
-            self._note(self._call)
-        if self._status is None:
+        status = await self._status.wait()
+        if status.details() == UNSENT:
             return self._unavailable("the connection broke")
-        self.ended_well = self._status.code() is grpc.StatusCode.OK
-        return (
-            self._unavailable("the server ended the stream")
-            if self.ended_well
-            else from_rpc(self._status, self._identity)
-        )
+        self.ended_well = status.code() is grpc.StatusCode.OK
+        if self.ended_well:
+            return self._unavailable("the server ended the stream")
+        return from_rpc(status, self._identity)
 
     def _unavailable(self, message: str) -> Unavailable:
         return Unavailable(message, code=grpc.StatusCode.UNAVAILABLE, request_id=self._identity)
-
-
-def _now(coroutine: Coroutine[Any, Any, _Value]) -> _Value:
-    """Returns the result of a coroutine that has nothing to wait for: the call has ended."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        value: _Value = done.value
-        return value
-    coroutine.close()
-    raise AssertionError("a call that has ended knows its status")

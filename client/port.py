@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from retinue.client.bidi_stream import BidiStream
 from retinue.client.errors import REQUEST_ID_KEY, CallError
 from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.rpc.sockets import receive_available
 from retinue.types.v1 import port_pb2
 
 if TYPE_CHECKING:
@@ -195,17 +196,9 @@ async def _out(local: socket.socket, remote: PortConnection) -> None:
 
 
 async def _filled(local: socket.socket, room: memoryview) -> int:
-    """Reads what is there, up to as much as there is room for: few large messages cost least. 0: there is no more."""
+    """Waits for data and reads as much of it as there is room for; 0: there is no more."""
     count = await asyncio.get_running_loop().sock_recv_into(local, room)
-    while 0 < count < len(room):
-        try:
-            more = local.recv_into(room[count:])
-        except BlockingIOError:
-            break
-        if not more:
-            break
-        count += more
-    return count
+    return receive_available(local, room, count) if count else 0
 
 
 async def _back(local: socket.socket, remote: PortConnection) -> None:

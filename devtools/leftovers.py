@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from retinue.devtools import engine, namespaces, nodes
+from retinue.devtools import engine, nodes
+from retinue.rpc import network_namespaces as namespaces
 
 _CGROUPS = Path("/sys/fs/cgroup")
 # As agents name the namespaces of their networks: longer ids end in a digest of the whole.

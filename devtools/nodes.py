@@ -23,7 +23,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from retinue.client.errors import RetinueError
-from retinue.devtools import namespaces
+from retinue.devtools.namespaces import netlink_socket
+from retinue.rpc import network_namespaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +97,7 @@ def add_node(underlay: Underlay, index: int) -> Node:
     """Makes a node and plugs it in; what is there of it from before goes first. Raises NodeError, PermissionError."""
     node = underlay.node(index)
     delete_node(node)
-    namespaces.create(node.namespace)
+    network_namespaces.create(node.namespace, exclusive=True)
     try:
         with _links(underlay.switch) as switch:
             _plug(switch, f"n{index + 1}", _UPLINK, node.namespace)
@@ -115,24 +116,24 @@ def add_node(underlay: Underlay, index: int) -> Node:
 def delete_node(node: Node) -> None:
     """Removes a node, with its end of its link and so the link; one that is not there is no error."""
     _empty(node.namespace, _UPLINK)
-    namespaces.delete(node.namespace)
+    network_namespaces.delete(node.namespace)
 
 
 def delete_underlay(underlay: Underlay) -> None:
     """Removes an underlay and every node on it; what is not there is no error."""
-    for name in namespaces.names(f"{underlay.prefix}{underlay.number}-n"):
+    for name in network_namespaces.names(f"{underlay.prefix}{underlay.number}-n"):
         _empty(name, _UPLINK)
-        namespaces.delete(name)
+        network_namespaces.delete(name)
     # Removing one end of a link takes the other one with it, now; with a namespace it would go at some later time.
     with IPRoute() as machine:
         for index in machine.link_lookup(ifname=underlay.link):
             machine.link("del", index=index)
-    namespaces.delete(underlay.switch)
+    network_namespaces.delete(underlay.switch)
 
 
 def _try_create(machine: IPRoute, underlay: Underlay) -> bool:
     try:
-        namespaces.create(underlay.switch)
+        network_namespaces.create(underlay.switch, exclusive=True)
     except FileExistsError:
         return False
     try:
@@ -143,7 +144,7 @@ def _try_create(machine: IPRoute, underlay: Underlay) -> bool:
             peer = {"ifname": _HOST_PORT, "net_ns_fd": descriptor}
             machine.link("add", ifname=underlay.link, kind="veth", peer=peer)
     except NetlinkError as error:
-        namespaces.delete(underlay.switch)
+        network_namespaces.delete(underlay.switch)
         if error.code == errno.EEXIST:
             return False
         raise
@@ -183,13 +184,13 @@ def _empty(namespace: str, link: str) -> None:
 @contextlib.contextmanager
 def _links(namespace: str) -> Iterator[IPRoute]:
     # Leaving closes the socket; an open one would keep the namespace.
-    with IPRoute(use_socket=namespaces.netlink_socket(namespace)) as links:
+    with IPRoute(use_socket=netlink_socket(namespace)) as links:
         yield links
 
 
 @contextlib.contextmanager
 def _descriptor(namespace: str) -> Iterator[int]:
-    descriptor = os.open(namespaces.NAMESPACES / namespace, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(network_namespaces.DIRECTORY / namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:

@@ -25,6 +25,7 @@ from retinue.agent.host.processes import open_pidfd
 from retinue.agent.network.errors import NetworkError
 from retinue.agent.network.sockets import LOOPBACK, PortClosedError, connect
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.sockets import receive_available
 from retinue.types.v1 import port_pb2
 
 if TYPE_CHECKING:
@@ -163,16 +164,7 @@ class PortService:
         """Waits until something is there, and reads it, up to the size of a piece; nothing: there is no more. Raises OSError."""
         await _readable(connection)
         room = self._scratch[: size.next(self._room.limit())]
-        count = 0
-        while count < len(room):
-            try:
-                more = connection.recv_into(room[count:])
-            except BlockingIOError:
-                break
-            if not more:
-                break
-            count += more
-        return bytes(room[:count])
+        return bytes(room[: receive_available(connection, room)])
 
 
 async def _readable(connection: socket.socket) -> None:

@@ -23,7 +23,7 @@ from grpc_status import rpc_status
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import Dialer, Purpose
-from retinue.manager.agent_rpc.stream_status import UNSENT, Ending
+from retinue.rpc.stream_status import UNSENT, StreamStatus
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Forwarder:
         with _told(place.agent_id):
             async with self._stub(place, purpose) as stub:
                 call = method(stub)()
-                ending = Ending(call)
+                ended = StreamStatus(call)
                 writing = asyncio.create_task(
                     _write(call, requests, lambda: self._hear(place)), name=f"requests to {place.agent_id}"
                 )
@@ -140,7 +140,9 @@ class Forwarder:
                         except (StopAsyncIteration, grpc.aio.AioRpcError):
                             if _failed(writing):
                                 writing.result()
-                            await ending.raise_error()
+                            status = await ended.wait()
+                            if status.code() is not grpc.StatusCode.OK:
+                                raise status from None
                             return
                         except asyncio.CancelledError:
                             if not _failed(writing) or _is_cancelled():

@@ -16,8 +16,9 @@ import pytest
 import pytest_asyncio
 
 from retinue.client.settings import Settings, read_contexts, write_context
-from retinue.devtools import namespaces, process, state
+from retinue.devtools import process, state
 from retinue.devtools.cluster import DIRECTORIES, Cluster, ClusterError, ClusterOptions
+from retinue.rpc import network_namespaces
 from tests.integration.cli.conftest import SECONDS, Program, line_with
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ async def test_dev_is_used_by_its_context_and_leaves_nothing(
     async with asyncio.timeout(SECONDS):
         assert await dev.wait() == 0
     assert _alive(made.processes) == []
-    assert namespaces.names(f"{made.underlay.prefix}{made.underlay.number}-") == []
-    assert namespaces.names(f"rt-{made.agents[0]}-") == []
+    assert network_namespaces.names(f"{made.underlay.prefix}{made.underlay.number}-") == []
+    assert network_namespaces.names(f"rt-{made.agents[0]}-") == []
     assert made.underlay.link not in [name for _, name in socket.if_nameindex()]
     assert read_contexts(path) == (None, {})
     # The data stays where it was asked to.
@@ -129,12 +130,12 @@ async def test_a_killed_dev_is_cleaned_up_by_the_next(
     dev.kill()
     await dev.wait()
     assert len(_alive(made.processes)) == 2
-    assert namespaces.names(f"rt-{made.agents[0]}-") != []
+    assert network_namespaces.names(f"rt-{made.agents[0]}-") != []
 
     await asyncio.to_thread(state.clear, directory)
     assert _alive(made.processes) == []
-    assert namespaces.names(f"{made.underlay.prefix}{made.underlay.number}-") == []
-    assert namespaces.names(f"rt-{made.agents[0]}-") == []
+    assert network_namespaces.names(f"{made.underlay.prefix}{made.underlay.number}-") == []
+    assert network_namespaces.names(f"rt-{made.agents[0]}-") == []
     assert _servers(directory) == []
     assert _control_groups(made.agents[0]) == []
     assert state.ClusterState.read(directory) is None

@@ -12,6 +12,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from retinue.devtools import namespaces, nodes
+from retinue.rpc import network_namespaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +77,7 @@ def test_a_node_is_made_anew_over_an_old_one(underlay: nodes.Underlay) -> None:
 
 
 def test_nothing_is_left_and_removing_twice_is_no_error() -> None:
-    links, names, descriptors = _links(), namespaces.names(), len(os.listdir("/proc/self/fd"))
+    links, names, descriptors = _links(), network_namespaces.names(), len(os.listdir("/proc/self/fd"))
     made = [nodes.create_underlay(PREFIX) for _ in range(3)]
     try:
         assert len({underlay.number for underlay in made}) == 3
@@ -91,7 +92,7 @@ def test_nothing_is_left_and_removing_twice_is_no_error() -> None:
     ours = {underlay.link for underlay in made}
     assert not ours & _links()
     assert {link for link in links if not link.startswith("rtu")} <= _links()
-    assert namespaces.names(PREFIX) == [name for name in names if name.startswith(PREFIX)]
+    assert network_namespaces.names(PREFIX) == [name for name in names if name.startswith(PREFIX)]
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
@@ -107,13 +108,13 @@ async def test_underlays_made_at_once_do_not_collide() -> None:
 def test_half_made_nodes_are_removed(underlay: nodes.Underlay) -> None:
     """Whoever made the name died before there was a namespace behind it."""
     node = underlay.node(3)
-    (namespaces.NAMESPACES / node.namespace).touch()
+    (network_namespaces.DIRECTORY / node.namespace).touch()
     assert nodes.add_node(underlay, 3) == node
     assert _exchange(node, None) == b"hello"
     nodes.delete_node(node)
-    (namespaces.NAMESPACES / node.namespace).touch()
+    (network_namespaces.DIRECTORY / node.namespace).touch()
     nodes.delete_underlay(underlay)
-    assert node.namespace not in namespaces.names()
+    assert node.namespace not in network_namespaces.names()
 
 
 def test_names_and_limits(underlay: nodes.Underlay) -> None:
@@ -122,7 +123,7 @@ def test_names_and_limits(underlay: nodes.Underlay) -> None:
     with pytest.raises(nodes.NodeError):
         underlay.node(-1)
     with pytest.raises(FileExistsError):
-        namespaces.create(underlay.switch)
+        network_namespaces.create(underlay.switch, exclusive=True)
     with pytest.raises(FileNotFoundError):
         namespaces.run_in(f"{PREFIX}none", lambda: None)
     assert nodes.extra_links(f"{PREFIX}none") == []

@@ -13,6 +13,7 @@ import pytest
 from retinue.agent.network.name_servers import text
 from retinue.agent.process.sandboxes import WITHOUT_RESOLVER
 from retinue.devtools import namespaces
+from retinue.rpc import network_namespaces
 
 SERVER = "127.0.0.9"
 NODE = "rt-test-names"
@@ -22,7 +23,7 @@ A, AAAA = 1, 28
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
     """A name server, in a network of its own, that is asked and never answers."""
-    namespaces.create(NODE)
+    network_namespaces.create(NODE, exclusive=True)
     try:
         subprocess.run(["ip", "-n", NODE, "link", "set", "lo", "up"], check=True)  # noqa: S607
 
@@ -34,7 +35,7 @@ def server() -> Iterator[socket.socket]:
         with namespaces.run_in(NODE, listen) as made:
             yield made
     finally:
-        namespaces.delete(NODE)
+        network_namespaces.delete(NODE)
 
 
 def look_up(directory: Path, resolver: str, *command: str) -> tuple[str, float]:
