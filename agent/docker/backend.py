@@ -41,6 +41,7 @@ from retinue.agent.host.processes import send_signal
 from retinue.agent.inside.exec_session import BUFFER, DockerStream, NotRunningError, Wire
 from retinue.agent.kernel.build import PUMP, BuildError, built_path
 from retinue.agent.process.sandboxes import KernelError
+from retinue.agent.process.seccomp import FilterError
 from retinue.agent.reasons import AttemptReason, ConditionReason
 from retinue.agent.resources.core.allocation import AllocationError
 from retinue.agent.resources.core.holdings import Holdings
@@ -445,7 +446,7 @@ class DockerBackend:
                 await self._recover(node, attempt_id)
             if foreign := await self._run(node.foreign):
                 log.warning("containers with the labels of this agent are not its own: %s", ", ".join(foreign))
-        except (BackendError, BuildError, OSError) as error:
+        except (BackendError, BuildError, FilterError, OSError) as error:
             if str(error) != self._trouble:
                 log.warning("containers cannot be created: %s", error)
             self._trouble = str(error)

@@ -35,9 +35,10 @@ from retinue.agent.inside.provision import (
     ssh_of,
 )
 from retinue.agent.inside.workdir import empty_work, remove_work
-from retinue.agent.kernel.build import ATTACH, CACHE, PUMP, build
+from retinue.agent.kernel.build import ATTACH, CACHE, PUMP, build, store
 from retinue.agent.kernel.core.ssh import server_command
 from retinue.agent.process.sandboxes import GATE, WITHOUT_RESOLVER, KernelError
+from retinue.agent.process.seccomp import build_container_filter
 from retinue.agent.resources.discovery import MIN_STARTS
 from retinue.agent.runtime.disk_use import Area, devices_of, host_directory
 
@@ -105,7 +106,7 @@ class DockerKernels:
     def __init__(self, options: DockerOptions, engine: Engine) -> None:
         """Makes the agent's directories, and the first process of containers if need be.
 
-        Raises BuildError, OSError.
+        Raises BuildError, FilterError, OSError.
         """
         self._options = options
         self._engine = engine
@@ -114,6 +115,7 @@ class DockerKernels:
         self._init = build(options.cache_dir)
         self._attach = build(options.cache_dir, ATTACH)
         self._pump = build(options.cache_dir, PUMP)
+        self._filter = store("filter", build_container_filter(), options.cache_dir)
         # Images of which the engine can read what they say of users.
         self._checked: set[str] = set()
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -239,14 +241,16 @@ class DockerKernels:
         for name, text in ((HOSTS, hosts), (RESOLVER, resolver)):
             (place / name).write_text(text)
             (place / name).chmod(0o644)
-        return Files(self._init, self._attach, place / GATE, output, place / HOSTS, place / RESOLVER, home)
+        return Files(
+            self._init, self._attach, self._filter, place / GATE, output, place / HOSTS, place / RESOLVER, home
+        )
 
     def attach(self, attempt_id: str) -> tuple[str, socket.socket] | None:
         """A helper in the container: its id at the engine, and a connection to it, by frames.
 
         None when the container does not run. Raises EngineError.
         """
-        return self._engine.execute(container_name(attempt_id), [f"{INSIDE}/attach"])
+        return self._engine.execute(container_name(attempt_id), [f"{INSIDE}/attach", "confine", f"{INSIDE}/filter"])
 
     def end_attached(self, execution: str) -> bool:
         """Tells a helper that it is alone, should the engine not have told it; False while it still runs. Raises EngineError."""

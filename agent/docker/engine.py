@@ -20,6 +20,7 @@ from docker.utils import decode_json_header
 from retinue.agent.attempts import ATTEMPT_ID
 from retinue.agent.docker.core.container_spec import AGENT_LABEL, ATTEMPT_LABEL, container_name
 from retinue.agent.errors import BackendError
+from retinue.agent.runtime.bwrap_status import known_exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ CALL_TIMEOUT = 30.0
 """Seconds that the engine may take for anything but fetching an image."""
 MAX_ERROR = 2000
 """Characters of the engine's own words that are kept: they repeat whatever an image says, at any length."""
+UNKNOWN_EXIT_CODE = 255
+"""In place of one that no process has, as an engine says that lost how a container ended; never 0, which is success."""
 CONNECTIONS = 16
 """Idle connections that are kept: one for each of the last paths asked for, as the SDK does it."""
 
@@ -89,13 +92,14 @@ def parse_state(answer: Mapping[str, Any]) -> ContainerState:
     """Reads the answer to `GET /containers/ID/json`."""
     state, labels = answer["State"], answer["Config"].get("Labels") or {}
     running = bool(state["Running"])
+    code = known_exit_code(state["ExitCode"])
     return ContainerState(
         attempt_id=labels.get(ATTEMPT_LABEL, ""),
         agent_id=labels.get(AGENT_LABEL, ""),
         fresh=state["Status"] == "created",
         running=running,
         pid=int(state["Pid"]),
-        exit_code=int(state["ExitCode"]),
+        exit_code=UNKNOWN_EXIT_CODE if code is None else code,
         out_of_memory=bool(state["OOMKilled"]),
         error=str(state.get("Error") or ""),
         end_time=None if running else parse_time(state["FinishedAt"]),

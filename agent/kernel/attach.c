@@ -1,7 +1,9 @@
 /*
  * Runs one command inside a kernel for somebody outside, and leaves nothing of it behind.
  *
- * Usage: attach                                     inside a container already, as `docker exec` starts it
+ * Usage: attach confine FILTER                      inside a container already, as `docker exec` starts it: sets the filter of
+ *                                                   system calls in the file FILTER, on top of the engine's
+ *        attach                                     the same without a filter
  *        attach enter PIDFD FILTER UID GID [PROCS...]  on the node: joins the control groups whose cgroup.procs are PROCS and the
  *                                                   namespaces of the process behind PIDFD, and becomes the user, for good;
  *                                                   the system calls of all that runs then are those the filter (a program of
@@ -39,6 +41,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "filter.h"
+
 #define CANNOT_RUN 126
 #define NOT_FOUND 127
 #define BY_SIGNAL 128
@@ -50,22 +54,8 @@
 #define KILL_MS 5000
 #define END_OF_TERMINAL 4
 #define LAST_CAPABILITY 63
-/* Instructions; Linux takes no more. */
-#define LONGEST_FILTER 4096
-#define FILTER_MODE 2
 /* Frames taken in before anything else gets its turn. */
 #define TURNS 64
-
-/* As in <linux/filter.h>, which not every C library brings along. */
-struct instruction {
-	uint16_t code;
-	uint8_t jump_true, jump_false;
-	uint32_t operand;
-};
-struct filter {
-	unsigned short length;
-	struct instruction *instructions;
-};
 
 /* Frames that are not yet written; room for one piece of output and what is small besides. */
 static unsigned char out[2 * (HEADER + PIECE) + 1024];
@@ -626,20 +616,6 @@ static void write_own_number(const char *path)
 	close(descriptor);
 }
 
-static void read_filter(int descriptor, struct filter *filter)
-{
-	static struct instruction instructions[LONGEST_FILTER];
-	ssize_t count = pread(descriptor, instructions, sizeof instructions, 0);
-
-	if (count <= 0 || (size_t)count == sizeof instructions || (size_t)count % sizeof *instructions != 0) {
-		errno = EINVAL;
-		refuse("cannot read the filter of system calls");
-	}
-	close(descriptor);
-	filter->instructions = instructions;
-	filter->length = (unsigned short)((size_t)count / sizeof *instructions);
-}
-
 /* Goes into the kernel and becomes its user. Who returns is a child, inside; the parent passes on how it ended. */
 static void enter(int count, char **arguments)
 {
@@ -655,7 +631,8 @@ static void enter(int count, char **arguments)
 		refuse("usage: attach enter PIDFD FILTER UID GID [PROCS...]");
 	}
 	pidfd = atoi(arguments[2]);
-	read_filter(atoi(arguments[3]), &filter);
+	if (read_filter(atoi(arguments[3]), &filter) != 0)
+		refuse("cannot read the filter of system calls");
 	uid = (uid_t)strtoul(arguments[4], NULL, 10);
 	gid = (gid_t)strtoul(arguments[5], NULL, 10);
 	for (int at = 6; at < count; at++)
@@ -677,10 +654,9 @@ static void enter(int count, char **arguments)
 	for (capability = 0; capability <= LAST_CAPABILITY; capability++)
 		prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
 	setrlimit(RLIMIT_CORE, &nothing);
-	if (chdir("/") != 0 || setgroups(0, NULL) != 0 || setresgid(gid, gid, gid) != 0 || setresuid(uid, uid, uid) != 0 ||
-	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+	if (chdir("/") != 0 || setgroups(0, NULL) != 0 || setresgid(gid, gid, gid) != 0 || setresuid(uid, uid, uid) != 0)
 		refuse("cannot become the kernel's user");
-	if (prctl(PR_SET_SECCOMP, FILTER_MODE, &filter) != 0)
+	if (set_filter(&filter) != 0)
 		refuse("cannot set the filter of system calls");
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
@@ -695,9 +671,11 @@ int main(int count, char **arguments)
 	umask(022);
 	if (count > 1 && strcmp(arguments[1], "enter") == 0)
 		enter(count, arguments);
-	setsid();
 	/* Whoever runs in here as the same user has no business with this process' memory and descriptors. */
 	prctl(PR_SET_DUMPABLE, 0);
+	if (count > 2 && strcmp(arguments[1], "confine") == 0 && set_filter_of(arguments[2]) != 0)
+		refuse("cannot set the filter of system calls");
+	setsid();
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) | O_NONBLOCK);
 	fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);

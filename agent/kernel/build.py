@@ -15,6 +15,11 @@ CACHE = Path("/var/cache/retinue")
 INIT, ATTACH, PUMP = "init", "attach", "pump"
 PROGRAMS = (INIT, ATTACH, PUMP)
 """The first process of containers, what runs a command in a kernel for somebody outside, and what takes a kernel's output."""
+EXECUTE_ONLY = (INIT, ATTACH)
+"""Programs whose files kernels can run and not read: Linux keeps others from tracing such processes from their first moment on.
+
+Whoever could trace one before it has set its filter of system calls would run without it.
+"""
 SHIPPED = Path("/usr/lib/retinue")
 """Where images of the agent have it: those hold no compiler."""
 COMPILERS = ("musl-gcc", "gcc", "cc")
@@ -34,7 +39,9 @@ def source_of(program: str) -> Path:
 
 def built_path(cache: Path, program: str = INIT) -> Path:
     """Where a program is once it is built; differs with its source and the machine type."""
-    digest = hashlib.sha256(source_of(program).read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
+    sources = (source_of(program), *sorted(Path(__file__).parent.glob("*.h")))
+    content = b"".join(source.read_bytes() for source in sources) + " ".join((*FLAGS, f"{_mode(program):o}")).encode()
+    digest = hashlib.sha256(content).hexdigest()[:16]
     return cache / f"{program}-{platform.machine()}-{digest}"
 
 
@@ -44,7 +51,7 @@ def build(cache: Path = CACHE, program: str = INIT) -> Path:
     if path.exists():
         return path
     if (shipped := built_path(SHIPPED, program)).exists():
-        return _copy(shipped, path)
+        return _copy(shipped, path, _mode(program))
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise BuildError(f"the program {program} for kernels is not built, and there is no C compiler")
@@ -56,26 +63,46 @@ def build(cache: Path = CACHE, program: str = INIT) -> Path:
             done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT, check=False)  # noqa: S603
             if done.returncode != 0:
                 raise BuildError(f"the program {program} for kernels does not build: {done.stderr.strip()}")
-            _settle(fresh, path)
+            _settle(fresh, path, _mode(program))
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"the program {program} for kernels does not build: {error}") from error
     return path
 
 
-def _copy(shipped: Path, path: Path) -> Path:
+def store(name: str, content: bytes, cache: Path = CACHE) -> Path:
+    """Writes a file that kernels read, unless it is there, and returns its path, which differs with the content. Raises BuildError."""
+    path = cache / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}"
+    if path.exists():
+        return path
+    try:
+        cache.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".build-") as directory:
+            fresh = Path(directory) / name
+            fresh.write_bytes(content)
+            _settle(fresh, path, 0o644)
+    except OSError as error:
+        raise BuildError(f"{path} cannot be written: {error}") from error
+    return path
+
+
+def _mode(program: str) -> int:
+    return 0o711 if program in EXECUTE_ONLY else 0o755
+
+
+def _copy(shipped: Path, path: Path, mode: int) -> Path:
     """The engine mounts it into containers: it has to be where the node, and not only this process, finds it."""
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as directory:
-            _settle(Path(shutil.copyfile(shipped, Path(directory) / path.name)), path)
+            _settle(Path(shutil.copyfile(shipped, Path(directory) / path.name)), path, mode)
     except OSError as error:
         raise BuildError(f"{shipped} cannot be copied: {error}") from error
     return path
 
 
-def _settle(fresh: Path, path: Path) -> None:
+def _settle(fresh: Path, path: Path, mode: int) -> None:
     """Gives it its name, which must never last without its content: it would be taken for built."""
-    fresh.chmod(0o755)
+    fresh.chmod(mode)
     descriptor = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

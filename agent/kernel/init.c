@@ -1,11 +1,12 @@
 /*
  * First process of a container: waits at a gate, then becomes the parent of the user's command.
  *
- * Usage: init GATE OUTPUT COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]
+ * Usage: init GATE OUTPUT FILTER COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]
  *
  * GATE is a FIFO: a newline in it lets the command go; an `s` before says that the network is there. It is opened for reading and writing, so that the death of whoever is to
  * write does not open it; that somebody can write to it without waiting says that this process is ready for signals.
- * OUTPUT is a pipe that becomes the command's standard output and error. It is opened for reading as well, so that the death of
+ * FILTER is a file with a filter of system calls (a program of classic BPF), set on this process and all that it starts, on
+ * top of what the engine has set. OUTPUT is a pipe that becomes the command's standard output and error. It is opened for reading as well, so that the death of
  * whoever reads it ends nobody who writes. COUNT is how many of the words after it make
  * up a server that is started at the first `s`, with no input and output, and whose end changes nothing. Without a COMMAND, there is nothing but
  * waiting for a signal. Signals are passed on to the command, orphans are reaped, and when the command has ended, so does
@@ -29,11 +30,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "filter.h"
+
 #define CANNOT_RUN 126
 #define NOT_FOUND 127
 #define BY_SIGNAL 128
 /* Most words of a server. */
 #define WORDS 16
+/* Arguments before the server, with the name of the program. */
+#define COMMON 5
 #define NOTHING -1
 #define NETWORK 's'
 
@@ -147,13 +152,17 @@ int main(int count, char **arguments)
 	int gate, signals, number, code, words, served = 0;
 	pid_t command = 0;
 
-	words = count < 4 ? -1 : atoi(arguments[3]);
-	if (words < 0 || words > WORDS || words > count - 4) {
-		fprintf(stderr, "usage: init GATE OUTPUT COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]\n");
+	words = count < COMMON ? -1 : atoi(arguments[4]);
+	if (words < 0 || words > WORDS || words > count - COMMON) {
+		fprintf(stderr, "usage: init GATE OUTPUT FILTER COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]\n");
 		return CANNOT_RUN;
 	}
 	/* Whoever runs in here as the same user has no business with this process' memory and descriptors. */
 	prctl(PR_SET_DUMPABLE, 0);
+	if (set_filter_of(arguments[3]) != 0) {
+		complain("cannot set the filter of system calls");
+		return CANNOT_RUN;
+	}
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
 	signals = signalfd(-1, &all, SFD_CLOEXEC);
@@ -165,14 +174,14 @@ int main(int count, char **arguments)
 		return CANNOT_RUN;
 	}
 	while (wait_at(gate, signals) == NETWORK) {
-		serve(arguments + 4, served ? 0 : words, &before);
+		serve(arguments + COMMON, served ? 0 : words, &before);
 		served = 1;
 	}
 	close(gate);
-	if (count > 4 + words) {
+	if (count > COMMON + words) {
 		command = fork();
 		if (command == 0)
-			become(arguments + 4 + words, output, &before);
+			become(arguments + COMMON + words, output, &before);
 		if (command < 0) {
 			complain("cannot fork");
 			return CANNOT_RUN;

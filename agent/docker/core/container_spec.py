@@ -25,8 +25,13 @@ SESSION_LABEL = "retinue.session"
 KERNEL_LABEL = "retinue.kernel"
 IMAGE_LABEL = "retinue.image"
 INSIDE = PROGRAMS_PREFIX
-"""Directory of ours in a container: the first process, its gate, and the file it prints to."""
-BOUND = (HOME, *(f"{INSIDE}/{name}" for name in ("init", "attach", "gate", "output")), "/etc/hosts", "/etc/resolv.conf")
+"""Directory of ours in a container: the first process, its filter of system calls, its gate, and the file it prints to."""
+BOUND = (
+    HOME,
+    *(f"{INSIDE}/{name}" for name in ("init", "attach", "filter", "gate", "output")),
+    "/etc/hosts",
+    "/etc/resolv.conf",
+)
 """Where files of the node are in a container. The engine cannot mount them without devices and set-user-ID programs."""
 OPEN_FILES = 65_536
 """Most open files of a process, where the node allows so many."""
@@ -39,10 +44,14 @@ OUT_OF_MEMORY_SCORE = 500
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The node's files that a container sees: its first process, what runs commands for others, gate, output, names, home."""
+    """The node's files that a container sees.
+
+    They are its first process, what runs commands for others, the filter of system calls that both set, gate, output, names and home.
+    """
 
     init: Path
     attach: Path
+    filter: Path
     gate: Path
     output: Path
     hosts: Path
@@ -89,7 +98,7 @@ def body(container: Container) -> dict[str, Any]:
         "User": container.user,
         "WorkingDir": HOME,
         "Env": [f"{name}={value}" for name, value in ({"HOME": HOME} | dict(spec.environment)).items()],
-        "Entrypoint": [f"{INSIDE}/{name}" for name in ("init", "gate", "output")]
+        "Entrypoint": [f"{INSIDE}/{name}" for name in ("init", "gate", "output", "filter")]
         + [str(len(container.server)), *container.server],
         "Cmd": list(spec.command),
         # What an image says of its health would be run in the kernel, and its cost counted to the user.
@@ -112,8 +121,8 @@ def body(container: Container) -> dict[str, Any]:
 def host_settings(container: Container) -> dict[str, Any]:
     """How the container is held: nothing it does not need, and an end to everything it takes.
 
-    Docker's own lists of system calls, and of paths in /proc and /sys that are masked or read-only, stay as they are. Its
-    own first process (`Init`) is left out: ours does the same.
+    Docker's own lists of system calls, and of paths in /proc and /sys that are masked or read-only, stay as they are; our first
+    process sets a filter of its own on top. Docker's first process (`Init`) is left out: ours does the same.
     """
     spec = container.spec
     open_files = min(OPEN_FILES, container.open_files)
@@ -181,6 +190,7 @@ def mounts(files: Files) -> list[dict[str, Any]]:
     read_only = {
         f"{INSIDE}/init": files.init,
         f"{INSIDE}/attach": files.attach,
+        f"{INSIDE}/filter": files.filter,
         "/etc/hosts": files.hosts,
         "/etc/resolv.conf": files.resolver,
     }

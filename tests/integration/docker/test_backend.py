@@ -120,6 +120,7 @@ async def test_hardened(contract: Contract, engine: TestEngine) -> None:
     assert mounts == {
         "/run/kernel/init": ("bind", False, "rprivate"),
         "/run/kernel/attach": ("bind", False, "rprivate"),
+        "/run/kernel/filter": ("bind", False, "rprivate"),
         "/run/kernel/gate": ("bind", True, "rprivate"),
         "/run/kernel/output": ("bind", True, "rprivate"),
         "/etc/hosts": ("bind", False, "rprivate"),
@@ -144,6 +145,15 @@ async def test_inside_of_a_container(contract: Contract) -> None:
     assert not {"environ", "descriptors", "mounted", "linked", "docker.sock", "mem", "kmsg", "vda"} & set(lines)
     assert {line.removeprefix("safe ") for line in lines if line.startswith("safe ")} == set(BOUND)
     assert lines[-1] == "init"
+
+
+async def test_programs_that_set_the_filter_cannot_be_read(contract: Contract) -> None:
+    """Linux lets nobody of the container trace such a process, not even before it has set the filter."""
+    script = "cat /run/kernel/init >/dev/null; cat /run/kernel/attach >/dev/null; wc -c </run/kernel/filter"
+    observed, output = await contract.ran(contract.spec("k", "sh", "-c", script))
+    assert observed.exit_code == 0
+    assert output.count("Permission denied") == 2, output
+    assert int(output.splitlines()[-1]) > 0
 
 
 async def test_orphans_are_reaped(contract: Contract) -> None:

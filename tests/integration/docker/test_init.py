@@ -12,6 +12,7 @@ import pytest
 
 from retinue.agent.kernel import build as building
 from retinue.agent.kernel.build import BuildError, build, built_path
+from retinue.agent.process.seccomp import build_container_filter
 from tests.integration.agent.waiting import eventually
 from tests.integration.docker.engine import install
 
@@ -31,10 +32,12 @@ class Run:
     """One run of the program, its gate and its output."""
 
     def __init__(self, program: Path, directory: Path, *command: str) -> None:
+        filter_file = directory / "filter"
+        filter_file.write_bytes(build_container_filter())
         self.gate, self.output = directory / "gate", directory / "output"
         os.mkfifo(self.gate)
         self.output.touch()
-        arguments = [str(program), str(self.gate), str(self.output), "0", *command]
+        arguments = [str(program), str(self.gate), str(self.output), str(filter_file), "0", *command]
         self.process = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=os.environ | {"GREETING": "hello"})
 
     async def ready(self) -> int:
@@ -150,6 +153,12 @@ def test_missing_files_and_arguments(program: Path, tmp_path: Path) -> None:
         done = subprocess.run([program, *arguments], capture_output=True, timeout=10, check=False)
         assert done.returncode == 126
         assert done.stderr.startswith((b"usage:", b"init: cannot open"))
+    for content in (None, b"", b"cut off", bytes(8), bytes(8 * 4097)):
+        if content is not None:
+            (tmp_path / "filter").write_bytes(content)
+        words: list[Path | str] = [tmp_path / "none", tmp_path / "none", tmp_path / "filter", "0", "true"]
+        done = subprocess.run([program, *words], capture_output=True, timeout=10, check=False)
+        assert (done.returncode, done.stderr[:40]) == (126, b"init: cannot set the filter of system calls"[:40])
 
 
 def test_built_once(program: Path) -> None:

@@ -13,7 +13,9 @@ from retinue.agent.docker.engine import parse_state, parse_time
 
 
 def files() -> Files:
-    return Files(*(Path(f"/node/{name}") for name in ("init", "attach", "gate", "output", "hosts", "resolver", "home")))
+    return Files(
+        *(Path(f"/node/{name}") for name in ("init", "attach", "filter", "gate", "output", "hosts", "resolver", "home"))
+    )
 
 
 def made(**values: Any) -> dict[str, Any]:
@@ -23,7 +25,13 @@ def made(**values: Any) -> dict[str, Any]:
 
 def test_command_becomes_arguments_of_the_first_process() -> None:
     made_body = made(command=("sh", "-c", "exit"))
-    assert made_body["Entrypoint"] == ["/run/kernel/init", "/run/kernel/gate", "/run/kernel/output", "0"]
+    assert made_body["Entrypoint"] == [
+        "/run/kernel/init",
+        "/run/kernel/gate",
+        "/run/kernel/output",
+        "/run/kernel/filter",
+        "0",
+    ]
     assert made_body["Cmd"] == ["sh", "-c", "exit"]
     assert made()["Cmd"] == []
 
@@ -116,6 +124,13 @@ def answer(**values: Any) -> dict[str, Any]:
     }
     labels = {"retinue.agent": "agent", "retinue.attempt": "k.1"}
     return {"State": state | values, "Config": {"Labels": labels}}
+
+
+@pytest.mark.parametrize(
+    ("said", "code"), [(0, 0), (255, 255), (256, 255), (-1, 255), (3_221_225_786, 255), (None, 255), ("3", 255)]
+)
+def test_exit_codes_are_those_of_processes(said: object, code: int) -> None:
+    assert parse_state(answer(ExitCode=said)).exit_code == code
 
 
 def test_states() -> None:
