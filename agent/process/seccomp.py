@@ -5,8 +5,8 @@ answer ENOSYS, which programs take for an older Linux and do without. Only the n
 calls cannot be inspected.
 
 That of containers stands on top of the engine's own, and denies nothing else than Docker's default profile does but to reserve space:
-engines may be older than that profile, or be configured to have none. It holds for all ABIs of the machine. A 32-bit program still
-makes sockets of any family by `socketcall`, as in Docker's profile.
+engines may be older than that profile, or be configured to have none. It holds for all ABIs of the machine, but that programs
+of i386 make sockets of any family, as far as the engine lets them: their `socketcall` cannot be inspected.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ _BINARY_TREE = 2
 _GREATER, _EQUAL, _MASKED_EQUAL = 6, 4, 7
 _NATIVE = 0
 _COMPATIBLE = {
-    # i386 and x32, whose token is that of x86_64 with a 32-bit class.
-    "x86_64": (0x40000003, 0x4000003E),
+    # x32, whose token is that of x86_64 with a 32-bit class.
+    "x86_64": (0x4000003E,),
     # Arm, little-endian.
     "aarch64": (0x40000028,),
 }
-"""Tokens of the other ABIs that a machine type has."""
+"""Tokens of the other ABIs that a machine type has, but for those in which `socketcall` makes sockets."""
+_WITH_SOCKETCALL = {"x86_64": (0x40000003,)}
+"""Tokens of those: i386."""
 _LAST_NUMBER = 1023
 """Above all system calls; Linux has given out fewer than 500 numbers."""
 
@@ -117,12 +119,15 @@ def build_container_filter() -> bytes:
     with _builder(default=_ALLOW) as builder:
         for architecture in _COMPATIBLE.get(platform.machine(), ()):
             builder.add_architecture(architecture)
+        for family in DENIED_FAMILIES:
+            builder.add(_ERRNO | errno.EAFNOSUPPORT, "socket", (0, _EQUAL, family, 0))
+        # An ABI has the rules that come after it. Those for sockets would deny all that `socketcall` makes: libseccomp cannot see the family.
+        for architecture in _WITH_SOCKETCALL.get(platform.machine(), ()):
+            builder.add_architecture(architecture)
         # Other ABIs have calls that the native one has not.
         for name in sorted({*DENIED, *builder.known()}):
             for action, comparison in _denials(name):
                 builder.add(action, name, comparison)
-        for family in DENIED_FAMILIES:
-            builder.add(_ERRNO | errno.EAFNOSUPPORT, "socket", (0, _EQUAL, family, 0))
         builder.add(_ERRNO | errno.EOPNOTSUPP, "ioctl", (1, _MASKED_EQUAL, _ANY_RESERVATION, COMPATIBLE_RESERVATIONS))
         return builder.export()
 
