@@ -62,7 +62,7 @@ class Announcer:
         random_numbers: random.Random,
         now: Callable[[], dt.datetime] = now_utc,
     ) -> None:
-        """`now` is the wall clock, by which certificates are judged."""
+        """`now` is the wall clock, that validity of certificates is checked against."""
         self._announcement = announcement
         self._identities = identities
         self._random = random_numbers
@@ -83,7 +83,7 @@ class Announcer:
             await sync.wait_idle()
 
     async def renew_always(self) -> None:
-        """Renews the certificate when two thirds of its life are over, until cancelled."""
+        """Renews the certificate after two thirds of its lifetime, until cancelled."""
         while True:
             if self._identities.current().due(self._now()):
                 try:

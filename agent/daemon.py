@@ -80,7 +80,7 @@ class Settings:
     nothing runs at all: for tests and benches.
     `registry_config` holds credentials for registries, as Docker's `config.json` does; without it, images are fetched as
     anybody can.
-    `name_servers` are for kernels with a way out, by default the node's own; `egress_allow` are networks those may reach
+    `name_servers` are for kernels with egress, by default the node's own; `egress_allow` are networks those may reach
     although they are not public. `registry_allow` are networks that registries of images may be in although they are this node's own,
     link-local, or the fleet's.
     """

@@ -125,7 +125,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 "--name-server",
                 multiple=True,
                 metavar="ADDRESS",
-                help="For kernels with a way out.  [default: those of /etc/resolv.conf]",
+                help="For kernels with egress.  [default: those of /etc/resolv.conf]",
             ),
             click.option(
                 "--egress-allow",
@@ -194,7 +194,7 @@ def run(  # noqa: PLR0917 - one per option
     log_format: str,
     log_level: str,
 ) -> None:
-    """Runs the agent until it is told to end; kernels run on then."""
+    """Runs the agent until it is stopped; kernels run on then."""
     from retinue.agent import daemon  # noqa: PLC0415 - takes long to import, and `--help` does not need it
     from retinue.agent.enrollment.identity import IdentityError  # noqa: PLC0415
     from retinue.agent.errors import BackendError  # noqa: PLC0415

@@ -92,7 +92,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
     async def ReadStats(
         self, request: agent_service_pb2.ReadStatsRequest, context: Any
     ) -> agent_service_pb2.ReadStatsResponse:
-        """Tells what attempts have used so far."""
+        """Returns the usage of attempts so far."""
         del context
         if len(request.attempt_ids) > MAX_ATTEMPTS:
             raise invalid("attempt_ids", f"must be at most {MAX_ATTEMPTS}")
@@ -158,7 +158,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
     async def StartApp(
         self, request: agent_service_pb2.StartAppRequest, context: Any
     ) -> agent_service_pb2.StartAppResponse:
-        """Starts a program inside a running attempt that goes on by itself."""
+        """Starts a detached program inside a running attempt."""
         del context
         return agent_service_pb2.StartAppResponse(status=await self._apps.start(request))
 

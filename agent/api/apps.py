@@ -101,7 +101,7 @@ class Apps:
         while (status := await self._look(location, init)).runs and clock() < end_at:
             there = set(await asyncio.to_thread(service_log.writers, init, location.name))
             number = signal.SIGTERM if clock() < kill_at else signal.SIGKILL
-            # What it has started goes on being found until it is gone; each is asked once, and killed as often as it takes.
+            # Its processes are found until they are gone; each gets one SIGTERM, and SIGKILL as often as it takes.
             for process in there if number is signal.SIGKILL else there - asked:
                 send_signal(process, number)
             asked |= there

@@ -48,7 +48,7 @@ class AttachService:
         self._stopping.set()
 
     async def wait_ended(self) -> None:
-        """Returns when nothing is left of commands whose stream is over."""
+        """Returns when nothing is left of commands whose stream has ended."""
         if self._endings:
             await asyncio.wait(self._endings)
 
@@ -76,7 +76,7 @@ class AttachService:
                         yield response
             finally:
                 if input_task is not None:
-                    # The iterator must not be touched once the call is over.
+                    # The iterator must not be touched once the call has ended.
                     input_task.cancel()
                     await asyncio.gather(input_task, return_exceptions=True)
                 self._end(attachment)
@@ -149,7 +149,7 @@ async def _pass_on(requests: AsyncIterator[pb.AttachRequest], attachment: Attach
                     await attachment.signal(number)
                 case _:
                     raise invalid("step", "makes no sense here")
-        # Whoever can say no more has no more input either.
+        # A caller that cannot send any more has no more input either.
         await attachment.end_input()
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_PER_ATTEMPT = 32
 """Streams at a time into one kernel."""
 MAX_UNREAD = 64
-"""Responses that wait for whoever reads the stream."""
+"""Responses that are buffered for the reader of the stream."""
 
 
 class CodeService:
@@ -43,7 +43,7 @@ class CodeService:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Ends every stream, and lets no other begin; what runs goes on."""
+        """Ends every stream, and lets no other begin; runs continue."""
         self._stopping.set()
 
     async def serve(
@@ -110,7 +110,7 @@ class _Stream:
         self._tasks.add(asyncio.create_task(self._to_end(work), name="code stream"))
 
     async def close(self) -> None:
-        """Ends all that the stream does; the iterator of requests must not be touched once the call is over."""
+        """Ends all that the stream does; the iterator of requests must not be touched once the call has ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -125,7 +125,7 @@ class _Stream:
                 case "resume":
                     self._follow(self._run(request.resume.run_id), request.resume.offset)
                 case "input":
-                    # An answer that comes too late is nobody's fault.
+                    # An answer may come too late without being wrong.
                     await self._workspace.answer(self._run(request.input.run_id), request.input.value)
                 case "interrupt":
                     wanted = request.interrupt.run_id

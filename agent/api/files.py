@@ -142,7 +142,7 @@ async def finished(action: Coroutine[Any, Any, Result]) -> Result:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait((task,))
-        # The caller has gone: a failure concerns nothing else, and asyncio logs what is never read as an error.
+        # The caller has gone: a failure affects nothing else, and asyncio logs what is never read as an error.
         if not task.cancelled():
             task.exception()
         raise
@@ -230,7 +230,7 @@ def _entry(entry: Entry) -> file_pb2.FileEntry:
 
 @contextlib.contextmanager
 def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
-    """Errors as the manager is told of them; `path` is that of the file in hand."""
+    """Maps errors to those of the API; `path` is that of the current file."""
     code = grpc.StatusCode
     try:
         yield

@@ -1,7 +1,7 @@
 """What surrounds every call: only managers get in, errors become answers, and nothing touches a call that has ended.
 
 grpc.aio frees a call when the task that serves it ends. Its context stays, and asks a null pointer from then on: the process dies of
-a read or a write that comes later. So `OpenCall` alone holds a context, and lets go of it when its call ends.
+a read or a write that comes later. So `OpenCall` alone holds a context, and releases it when its call ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OpenCall:
 
     @contextlib.contextmanager
     def until_ended(self) -> Iterator[None]:
-        """Lets go of the call at the end of the block, which is to be that of its task."""
+        """Releases the call at the end of the block, which is to be that of its task."""
         try:
             yield
         except CallEndedError as error:

@@ -94,7 +94,7 @@ class PortService:
 
     @contextlib.contextmanager
     def _until_ended(self, attempt_id: str) -> Iterator[asyncio.Future[None]]:
-        """A future that fails when the connection has to end: without, it would go on for as long as it is held here."""
+        """A future that fails when the connection has to end: without, it would stay open for as long as it is held here."""
         if attempt_id not in self._backend.observed():
             message = f"there is no attempt {attempt_id} here"
             raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id)
@@ -119,7 +119,7 @@ class PortService:
             loop.remove_reader(descriptor)
             os.close(descriptor)
             if not cut.cancel():
-                # Else the loop would complain of an error that nobody saw.
+                # Else the loop would log an exception that was never retrieved.
                 cut.exception()
 
     async def _exchange(
@@ -157,7 +157,7 @@ class PortService:
             tasks: list[asyncio.Future[Any]] = [writing] if reading is None else [writing, reading]
             for task in tasks:
                 task.cancel()
-            # The iterator must not be touched once the call is over.
+            # The iterator must not be touched once the call has ended.
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _piece(self, connection: socket.socket, size: PieceSize) -> bytes:

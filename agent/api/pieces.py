@@ -1,7 +1,7 @@
 """How large the pieces are in which bytes of a connection are sent on. Pure.
 
 Few large pieces carry most, as each message costs the same. But a piece is held, in several copies, until its reader takes it: a
-connection begins with small ones, goes on to large ones as long as full ones are taken, and all connections share what large ones may hold.
+connection begins with small ones, continues with large ones as long as full ones are taken, and all connections share what large ones may hold.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SharedRoom:
         self._held = 0
 
     def limit(self) -> int:
-        """The most bytes in a piece now: a share of what is free, so that what is left suffices for others."""
+        """Returns the maximum number of bytes in a piece now: a share of what is free, so that what is left suffices for others."""
         return max(SMALLEST, min(LARGEST, (SHARED - self._held) // _SHARE))
 
     @contextlib.contextmanager
@@ -53,7 +53,7 @@ class PieceSize:
         self._full = 0
 
     def next(self, limit: int) -> int:
-        """The most bytes that the next piece may have."""
+        """Returns the maximum number of bytes of the next piece."""
         return min(self._size, self._largest, limit)
 
     def taken(self, count: int) -> None:

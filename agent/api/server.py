@@ -44,7 +44,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 SERVICE = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name
 STOP_GRACE = 0.5
-"""Seconds that calls under way are given when the server stops."""
+"""Seconds that calls in progress get when the server stops."""
 
 
 class Server:

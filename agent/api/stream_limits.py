@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 class OpenStreams:
     """Counts the streams of one kind, by attempt; belongs on one event loop."""
 
-    def __init__(self, most: int, complaint: str) -> None:
-        """`complaint` goes on after the number: `32` `commands are attached to this kernel already`."""
-        self._most = most
-        self._complaint = complaint
+    def __init__(self, limit: int, message: str) -> None:
+        """`message` follows the number: `32` `commands are attached to this kernel already`."""
+        self._limit = limit
+        self._message = message
         self._open: Counter[str] = Counter()
 
     @contextlib.contextmanager
     def hold(self, attempt_id: str) -> Iterator[None]:
         """Counts a stream for as long as the block lasts. Raises ApiError when there are as many as there may be."""
-        if self._open[attempt_id] >= self._most:
-            limit, message = str(self._most), f"{self._most} {self._complaint}"
+        if self._open[attempt_id] >= self._limit:
+            limit, message = str(self._limit), f"{self._limit} {self._message}"
             raise ApiError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=limit)
         self._open[attempt_id] += 1
         try:

@@ -130,7 +130,7 @@ class Terms:
         if done and writing.exception() is None:
             self._written = seen
             return
-        # A node without a leader helps nobody: until the disk takes it, only a restart would forget it.
+        # A node without a leader is useless: until the disk takes it, only a restart would forget it.
         log.error(
             "term %d cannot be written: %s", seen.term, writing.exception() if done else "the disk does not answer"
         )

@@ -57,7 +57,7 @@ class JupyterLostError(BackendError):
 
 @dataclass(slots=True)
 class _Request:
-    """A request under way: its answer, and whether all that came with it is in."""
+    """A request in progress: its answer, and whether all that came with it is in."""
 
     run: Run | None = None
     reply: Mapping[str, Any] | None = None
@@ -82,8 +82,8 @@ class Jupyter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._connected = asyncio.Event()
-        self._heard = asyncio.Event()
-        self._heard_time = 0.0
+        self._received = asyncio.Event()
+        self._received_time = 0.0
         self._sockets = {name: context.socket(zmq.DEALER) for name in _DEALERS}
         self._sockets["iopub"] = context.socket(zmq.SUB)
         self._relays = {
@@ -126,16 +126,16 @@ class Jupyter:
             raise JupyterLostError("the Jupyter kernel does not answer") from None
         if self.lost.is_set():
             raise JupyterLostError("the Jupyter kernel has ended")
-        await self._wait_heard("shell" if fresh else "control", READY_TIMEOUT if fresh else CONNECT_TIMEOUT)
+        await self._wait_received("shell" if fresh else "control", READY_TIMEOUT if fresh else CONNECT_TIMEOUT)
 
-    async def _wait_heard(self, channel: str, seconds: float) -> None:
+    async def _wait_received(self, channel: str, seconds: float) -> None:
         """A subscription takes its time: something is asked until what it publishes comes."""
         deadline = asyncio.get_running_loop().time() + seconds
-        while not self._heard.is_set() and not self.lost.is_set():
+        while not self._received.is_set() and not self.lost.is_set():
             request, _ = await self._send(channel, "kernel_info_request", {})
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(READY_STEP):
-                    await self._heard.wait()
+                    await self._received.wait()
             self._requests.pop(request, None)
             if asyncio.get_running_loop().time() > deadline:
                 if channel == "shell":
@@ -143,7 +143,7 @@ class Jupyter:
                 return
 
     async def close(self) -> None:
-        """Ends the conversation; the kernel goes on."""
+        """Closes the connection; the kernel runs on."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -160,13 +160,13 @@ class Jupyter:
         self._descriptors.clear()
 
     async def execute(self, run: Run, code: str) -> asyncio.Event:
-        """Gives a run to the kernel; what is returned is set when it is over, and then `result` tells how."""
+        """Sends a run to the kernel; the returned event is set when it has finished, and then `result` reports how."""
         content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": True}
         _, request = await self._send("shell", "execute_request", content | {"stop_on_error": False}, run)
         return request.done
 
     def result(self, run: Run) -> pb.CodeEvent:
-        """The end of a run that is over."""
+        """Returns the result of a finished run."""
         number = next(number for number, request in self._requests.items() if request.run is run)
         return messages.finished(self._requests.pop(number).reply or {}, run.interrupted)
 
@@ -184,7 +184,7 @@ class Jupyter:
         await self._send("control", "interrupt_request", {}, expect=False)
 
     async def complete(self, code: str, cursor: int) -> Mapping[str, Any]:
-        """How code may go on; nothing when the kernel is at work for too long."""
+        """Returns completions of code; none when the kernel is busy for too long."""
         number, request = await self._send("shell", "complete_request", {"code": code, "cursor_pos": cursor})
         try:
             async with asyncio.timeout(COMPLETE_TIMEOUT):
@@ -222,13 +222,13 @@ class Jupyter:
                 kind, content = message["header"]["msg_type"], message["content"]
                 parent = message["parent_header"].get("msg_id", "")
                 if channel == "iopub":
-                    self._heard.set()
-                    self._heard_time = asyncio.get_running_loop().time()
+                    self._received.set()
+                    self._received_time = asyncio.get_running_loop().time()
                 request = self._requests.get(parent)
                 if request is not None and isinstance(kind, str) and isinstance(content, dict):
                     self._take(channel, kind, content, request)
             except _MALFORMED as error:
-                # Of no more use than to whoever looks for a fault: it is the user's own kernel.
+                # Of use for debugging only: it is the user's own kernel.
                 log.debug("a message of a Jupyter kernel makes no sense: %s", type(error).__name__)
 
     def _take(self, channel: str, kind: str, content: dict[str, Any], request: _Request) -> None:
@@ -261,7 +261,7 @@ class Jupyter:
         begin, numbers = loop.time(), []
         try:
             while not (request.done.is_set() or self.lost.is_set()):
-                if loop.time() - max(begin, self._heard_time) > IDLE_TIMEOUT:
+                if loop.time() - max(begin, self._received_time) > IDLE_TIMEOUT:
                     _tell_lost(request)
                     return
                 number, question = await self._send("shell", "kernel_info_request", {})
@@ -287,7 +287,7 @@ class Jupyter:
             monitor.close(0)
 
     async def _watch_cut(self, channel: str, monitor: zmq.asyncio.Socket) -> None:
-        """A kernel that sends more at once than is taken is cut off. It is connected again, without what was under way."""
+        """A kernel that sends more at once than is taken is cut off. It is connected again, without what was in progress."""
         was_cut, socket = False, self._sockets[channel]
         try:
             while True:
@@ -302,7 +302,7 @@ class Jupyter:
                     return
                 with contextlib.suppress(zmq.ZMQError):
                     socket.disconnect(self._address(channel))
-                # One that has ended is not there to be connected, and its control connection tells of that.
+                # One that has ended is not there to be connected, and its control connection reports that.
                 socket.connect(self._address(channel))
         finally:
             monitor.close(0)
@@ -325,7 +325,7 @@ class Jupyter:
 
 
 def _tell_lost(request: _Request) -> None:
-    """Its output is over, and the end of it was lost."""
+    """Its output has ended, and the end of it was lost."""
     if request.run is not None:
         _warn(request.run, "some of what it printed last was lost: it came faster than it is taken")
     request.idle = True

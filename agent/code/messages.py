@@ -1,4 +1,4 @@
-"""Messages of a Jupyter kernel as events of a run. Pure. Whoever wrote the messages may mean no good: what makes no sense is left out.
+"""Converts messages of a Jupyter kernel to events of a run. Pure. The sender is not trusted: invalid messages are left out.
 
 The protocol: https://jupyter-client.readthedocs.io/en/stable/messaging.html.
 """
@@ -25,15 +25,15 @@ _BINARY_TYPES = ("image/", "audio/", "video/", "font/", "application/pdf", "appl
 _TEXT_ENDS = ("+json", "+xml")
 
 
-def text(value: Any, most: int = LARGEST_TEXT) -> str:
+def text(value: Any, max_length: int = LARGEST_TEXT) -> str:
     """A text that can be sent: at most so many characters, and no half of a character."""
     if not isinstance(value, str):
         return ""
-    return value[:most].encode(errors="replace").decode()
+    return value[:max_length].encode(errors="replace").decode()
 
 
 def events_of(kind: str, content: Mapping[str, Any]) -> Iterator[pb.CodeEvent]:
-    """What a message on the channel for output tells of its run."""
+    """A message of the output channel, as far as it is about its run."""
     match kind:
         case "stream":
             written = content.get("text")
@@ -104,7 +104,7 @@ def finished(content: Mapping[str, Any], status: pb.CodeStatus.ValueType | None 
 
 
 def completions(query_id: int, content: Mapping[str, Any]) -> pb.CodeCompletions:
-    """How code may go on."""
+    """Returns completions of code."""
     matches, start, end = content.get("matches"), content.get("cursor_start"), content.get("cursor_end")
     listed = matches[:MAX_MATCHES] if isinstance(matches, list) else []
     return pb.CodeCompletions(

@@ -1,6 +1,6 @@
 """Stands between libzmq and a socket of a Jupyter kernel, so that nothing the kernel sends grows the agent beyond bounds.
 
-What the kernel says is followed frame by frame (`zmtp.py`); whoever sends too much at once is cut off. No more is read than one
+What the kernel says is followed frame by frame (`zmtp.py`); a sender of too much at once is cut off. No more is read than one
 message beyond those that were taken: the rest waits in the kernel.
 """
 
@@ -54,7 +54,7 @@ class Relay:
         return f"ipc:///proc/self/fd/{self._descriptor}"
 
     def taken(self) -> None:
-        """The oldest message under way was read."""
+        """Records that the oldest message in flight was read."""
         if self._under_way:
             self._waiting -= self._under_way.popleft()
         self._changed.set()
@@ -76,7 +76,7 @@ class Relay:
         task.add_done_callback(self._connections.discard)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # What an earlier connection had under way went with it.
+        # What an earlier connection had in flight was lost with it.
         self._under_way.clear()
         self._waiting = 0
         with contextlib.closing(writer):
@@ -85,16 +85,16 @@ class Relay:
             except OSError:
                 return
             with contextlib.closing(kernel_writer):
-                ways = (
+                tasks = (
                     asyncio.create_task(self._to_kernel(reader, kernel_writer)),
                     asyncio.create_task(self._from_kernel(kernel_reader, writer)),
                 )
                 try:
-                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    for way in ways:
-                        way.cancel()
-                    await asyncio.gather(*ways, return_exceptions=True)
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
 
     @staticmethod
     async def _to_kernel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

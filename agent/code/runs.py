@@ -1,4 +1,4 @@
-"""A run and what happened in it, kept within bounds for whoever wants to read it, now or later."""
+"""A run and its events, kept within bounds for readers, now or later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BYTES = 4 << 20
 """Of the events of one run; the oldest go first, but not the newest one."""
 _OVERHEAD = 100
 LINGER = 0.005
-"""Seconds that an event may wait for the next one, unless somebody waits for it: the end, or a question."""
+"""Seconds that an event may wait for the next one, unless it is awaited: the end, or a question."""
 LARGEST_PIECE = 512 * 1024
 """Bytes of events that are read at a time, and one event more."""
 

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_KEPT = 32
-"""Runs that are over, of which events are kept."""
+"""Finished runs of which events are kept."""
 MAX_WAITING = 64
 INTERRUPT_GRACE = 5.0
-"""Seconds that a run may go on after it was interrupted for its timeout."""
+"""Seconds that a run may continue after it was interrupted for its timeout."""
 
 
 class TooManyRunsError(Exception):
@@ -53,7 +53,7 @@ class _Record:
 
 
 class Workspace:
-    """What runs, and ran, of one language in one kernel. Close it in any case; what runs goes on."""
+    """What runs, and ran, of one language in one kernel. Close it in any case; runs continue."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Workspace:
         cache: Path,
         admit: Callable[[], None] = lambda: None,
     ) -> None:
-        """`record` is the file that tells a later agent of the Jupyter kernel; it holds the key. `admit` is called before anything is
+        """`record` is the file from which a later agent finds the Jupyter kernel; it holds the key. `admit` is called before anything is
         started, and raises what forbids that.
         """
         self._backend = backend
@@ -92,12 +92,12 @@ class Workspace:
 
     @property
     def in_use(self) -> bool:
-        """Whether anything was started: there are runs or a Jupyter kernel, or one is on its way."""
+        """Whether anything was started: there are runs or a Jupyter kernel, or one is starting."""
         preparing = self._preparation is not None and not self._preparation.done()
         return bool(self._runs) or self._jupyter is not None or preparing
 
     async def close(self) -> None:
-        """Lets go of the Jupyter kernel; it goes on."""
+        """Disconnects from the Jupyter kernel; it runs on."""
         tasks: list[asyncio.Task[Any]] = [self._worker]
         if self._preparation is not None:
             tasks.append(self._preparation)
@@ -116,7 +116,7 @@ class Workspace:
             raise TooManyRunsError
         self._admit()
         if not request.HasField("batch"):
-            # What is missing is told at once, to whoever asks.
+            # What is missing is reported at once, to every caller.
             await self._prepare()
         if (there := self._runs.get(request.run_id)) is not None:
             return there
@@ -147,18 +147,18 @@ class Workspace:
         return next((run for run in self._runs.values() if run.started and not run.over), None)
 
     def interrupt(self, run: Run, *, force: bool = False) -> None:
-        """Interrupts a run, or ends what runs it; one that waits is over at once."""
+        """Interrupts a run, or ends what runs it; one that waits ends at once."""
         if run.started:
             run.interrupt(pb.CODE_STATUS_INTERRUPTED, force=force)
         else:
             run.append(_ended(pb.CODE_STATUS_INTERRUPTED))
 
     async def complete(self, query: pb.CodeCompletionQuery) -> pb.CodeCompletions:
-        """How code may go on. Raises LanguageMissingError, NotRunningError, BackendError, and as `admit`."""
+        """Returns completions of code. Raises LanguageMissingError, NotRunningError, BackendError, and as `admit`."""
         self._admit()
         jupyter = await self._prepare()
         if not self.is_idle:
-            # It would be answered only when the run is over.
+            # It would be answered only when the run has finished.
             return pb.CodeCompletions(query_id=query.query_id)
         return messages.completions(query.query_id, await jupyter.complete(query.code, query.cursor))
 
@@ -195,7 +195,7 @@ class Workspace:
             jupyter.forget(run)
 
     async def _mind(self, run: Run, done: asyncio.Event, lost: asyncio.Event, interrupt: Any) -> None:
-        """Waits until a run is over or lost, and interrupts it when it should be."""
+        """Waits until a run has finished or is lost, and interrupts it when it should be."""
         loop = asyncio.get_running_loop()
         timeout = run.request.timeout.ToNanoseconds() / 1e9 if run.request.HasField("timeout") else None
         deadline = None if timeout is None else loop.time() + timeout
@@ -295,7 +295,7 @@ class Workspace:
             self._preparation = asyncio.create_task(self._make_ready(), name=f"Jupyter kernel of {self._attempt_id}")
             # A failure is read here, too: every caller may have gone, and asyncio logs what is never read as an error.
             self._preparation.add_done_callback(self._note_failure)
-        # Whoever asked may go; half of a start would leave a process that nobody knows of.
+        # The caller may go; half of a start would leave a process that no record names.
         return await asyncio.shield(self._preparation)
 
     def _note_failure(self, preparation: asyncio.Task[Jupyter]) -> None:

@@ -98,7 +98,7 @@ class Workspaces:
                 await self._sweep()
 
     async def close(self) -> None:
-        """Lets go of all; what runs goes on."""
+        """Disconnects from all; runs continue."""
         while self._open:
             await self._open.popitem()[1].close()
         if self._context is not None:
@@ -106,7 +106,7 @@ class Workspaces:
             self._context = None
 
     async def _sweep(self) -> None:
-        """Lets go of what is over, and forgets what was written of it."""
+        """Closes workspaces of ended attempts, and removes their records."""
         observed = self._backend.observed()
         alive = {attempt_id for attempt_id, attempt in observed.items() if not attempt.phase.ended}
         for key in [key for key in self._open if key[0] not in alive]:

@@ -58,7 +58,7 @@ def fetch_chain(host: str, port: int) -> list[bytes]:
         if hasattr(secure, "get_unverified_chain"):
             # Python 3.13 and later.
             return list(secure.get_unverified_chain())
-        # The only way to the chain before Python 3.13.
+        # The only access to the chain before Python 3.13.
         inner: Any = getattr(secure, "_sslobj")  # noqa: B009
         return [certificate.public_bytes(2) for certificate in inner.get_unverified_chain()]
 

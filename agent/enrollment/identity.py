@@ -50,7 +50,7 @@ class Identity:
         return now >= self.life()[1]
 
     def due(self, now: dt.datetime) -> bool:
-        """Whether two thirds of the certificate's life are over: time to renew it."""
+        """Returns True after two thirds of the certificate's lifetime: time to renew it."""
         begin, end = self.life()
         return now >= begin + (end - begin) * 2 / 3
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 MAX_MANAGERS = 16
 ELSEWHERE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-"""Errors of a manager, or of the way to it, that another one may not have."""
+"""Errors of a manager, or of the connection to it, that another one may not have."""
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -66,7 +66,7 @@ def build_runtime(cache: Path = CACHE) -> Path:
             try:
                 fresh.rename(path)
             except OSError:
-                # Somebody else was faster.
+                # Another process was faster.
                 if not path.is_dir():
                     raise
     except (OSError, subprocess.SubprocessError) as error:

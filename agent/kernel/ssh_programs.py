@@ -150,7 +150,7 @@ def build_programs(cache: Path = CACHE) -> Path:
             try:
                 made.rename(path)
             except OSError:
-                # Somebody else was faster, and what is there is the same.
+                # Another process was faster, and what is there is the same.
                 if not path.is_dir():
                     raise
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,4 +1,4 @@
-"""The ways out of this agent's kernels on its node. What is asked for is compared with what is there."""
+"""Keeps the egress links of this agent's kernels on its node: compares the desired with the observed state."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 _TRIES = 8
 _PROCESS_NAMESPACE = "/proc/self/ns/net"
 _FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
-# A kernel is no router: what comes to it from its session does not go on to the outside, nor the other way round.
+# A kernel is no router: what comes to it from its session is not forwarded to the outside, nor vice versa.
 _KERNEL_SETTINGS = {"ipv6/conf/default/disable_ipv6": "1", "ipv4/ip_forward": "0"}
 
 
 class Egress:
-    """All ways out of one agent's kernels. Whoever uses it has put the agent's rules in place before."""
+    """All egress links of one agent's kernels. The caller has put the agent's rules in place before."""
 
     def __init__(self, agent_id: str, mtu: int, source: random.Random | None = None) -> None:
         """`mtu` is that of the underlay, in bytes; `source` chooses addresses."""
@@ -47,11 +47,11 @@ class Egress:
         self._source = source or random.SystemRandom()
 
     async def open(self, attempt_ids: Collection[str]) -> None:
-        """Removes ways out of attempts other than these. Raises NetworkError."""
+        """Removes egress links of attempts other than these. Raises NetworkError."""
         await NETWORK.run(self._open, attempt_ids)
 
     async def attach(self, attempt_id: str, netns_path: str) -> int:
-        """Gives an attempt its way out; `netns_path` is its network namespace, /proc/PID/ns/net.
+        """Creates the egress link of an attempt; `netns_path` is its network namespace, /proc/PID/ns/net.
 
         The answer is how many steps that took, 0 when it had one. Raises NetworkError, also when the kernel is gone
         already.
@@ -59,15 +59,15 @@ class Egress:
         return await NETWORK.run(self._attach, attempt_id, netns_path)
 
     async def remove(self, attempt_id: str) -> None:
-        """Takes an attempt's way out away, if it is not gone with its namespace. Raises NetworkError.
+        """Removes an attempt's egress link, if it is not gone with its namespace. Raises NetworkError.
 
-        A namespace outlives its last process while a connection that was open then has not told its peer that it is
+        A namespace outlives its last process while a connection that was open then has not informed its peer that it is
         over; Linux tries to for minutes when the peer does not answer.
         """
         await NETWORK.run(self._remove, attempt_id)
 
     async def observed(self) -> set[str]:
-        """Names of the node's ends of ways out. Raises NetworkError."""
+        """Returns the names of the node's ends of egress links. Raises NetworkError."""
         return {link.name for link in await NETWORK.run(self._links)}
 
     def _open(self, attempt_ids: Collection[str]) -> None:
@@ -103,7 +103,7 @@ class Egress:
                     except _TakenError:
                         continue
                     return len(steps)
-        raise NetworkError("no free address for the kernel's way out was found")
+        raise NetworkError("no free address for the kernel's egress link was found")
 
     def _plan(self, name: str, node: Observed, kernel: Observed) -> tuple[Step, ...]:
         outer = node.links.get(name)
@@ -114,7 +114,7 @@ class Egress:
 
 
 def _forward() -> None:
-    """Has the node forward, as every router does. It is never ended: somebody else may have come to rely on it."""
+    """Enables IP forwarding on the node. It is never disabled: other programs may rely on it by then."""
     try:
         if _FORWARDING.read_text().strip() != "1":
             _FORWARDING.write_text("1")
@@ -128,7 +128,7 @@ class _TakenError(Exception):
 
 def _apply(steps: Sequence[Step], outside: netlink.Netlink, inside: netlink.Netlink, kernel: int) -> None:
     node = [step.operation for step in steps if step.namespace is Namespace.NODE]
-    # A batch goes on after a failure, and what follows the link must not be done to another one with its index.
+    # A batch continues after a failure, and what follows the link must not be done to another one with its index.
     links = [operation for operation in node if isinstance(operation, DeleteLink | CreateVeth)]
     _send(links, outside, kernel)
     _send([operation for operation in node if operation not in links], outside, kernel)
@@ -143,6 +143,6 @@ def _send(operations: Sequence[Operation], connection: netlink.Netlink, kernel: 
             return
         if isinstance(operation, CreateVeth) and error.code in {errno.EEXIST, errno.EBUSY}:
             raise _TakenError
-        raise NetworkError(f"cannot make the kernel's way out: {operation}: {error}") from error
+        raise NetworkError(f"cannot create the kernel's egress link: {operation}: {error}") from error
 
     connection.send([encode(operation, session=kernel, kernel=kernel) for operation in operations], failed)

@@ -12,4 +12,4 @@ class NetworkError(Exception):
 
 
 class InvalidNetworkError(NetworkError):
-    """A network is described in a way that no node can make."""
+    """The description of a network is invalid on every node."""

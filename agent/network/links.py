@@ -62,7 +62,7 @@ class SessionNetworks:
     def __init__(self, agent_id: str, underlay_address: str | None, guard: Guard) -> None:
         """`underlay_address` is where other nodes send VXLAN to; None leaves the choice to `find_uplink`.
 
-        `guard` is told from which nodes each network takes VXLAN.
+        `guard` receives the nodes from which each network takes VXLAN.
         """
         label = agent_label(agent_id)
         self._prefix = f"rt-{label}-"
@@ -93,7 +93,7 @@ class SessionNetworks:
         return await self._exclusively(network.session_id, lambda: self._attach(network, kernel_id, netns_path))
 
     async def detach(self, network: Network, kernel_id: str) -> None:
-        """Takes a kernel's place away, if it has one. Raises NetworkError."""
+        """Removes a kernel's port, if it has one. Raises NetworkError."""
         check(network)
         await self._exclusively(network.session_id, lambda: self._detach(network, kernel_id))
 
@@ -140,7 +140,7 @@ class SessionNetworks:
             remote = frozenset(member.underlay_address for member in network.members if not member.local)
             self._guard.admit(network.session_id, Carried(network.vni, remote))
         with namespaces.opened_name(name) as session, netlink.connected(session) as connection:
-            assert session is not None  # noqa: S101 - it has just been made, and nobody else may remove it
+            assert session is not None  # noqa: S101 - it has just been made, and nothing else may remove it
             steps = plan_network(network, uplink, observe_session(connection, BRIDGE))
             with netlink.connected() as node:
                 apply(steps, {Namespace.SESSION: connection, Namespace.NODE: node}, session, _NO_KERNEL)

@@ -1,4 +1,4 @@
-"""Which name servers kernels with a way out ask, and the text of their resolv.conf. Pure but for `read`."""
+"""Chooses the name servers of kernels with egress, and writes their resolv.conf. Pure but for `read`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 FILES = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 """Where a node says which it asks. The first may name a relay on the node alone, and then the second has what that asks."""
-MOST = 3
+MAX_SERVERS = 3
 """More are not read by the resolvers of C libraries."""
 OPTIONS = "options no-aaaa timeout:2"
-"""The way out is of IPv4, so nobody needs other addresses. Names of the session come from /etc/hosts, which has IPv4 addresses alone: who asks
+"""Egress is IPv4, so no other addresses are needed. Names of the session come from /etc/hosts, which has IPv4 addresses alone: who asks
 for IPv6 first, as `getent hosts` does, asks name servers, too, and must not wait long for servers that do not answer. Two tries are made.
 """
 
@@ -35,7 +35,7 @@ def parse(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
                     servers.append(str(address))
         elif words[0] in {"search", "domain"}:
             search = tuple(words[1:])
-    return tuple(dict.fromkeys(servers))[:MOST], search
+    return tuple(dict.fromkeys(servers))[:MAX_SERVERS], search
 
 
 def text(servers: Iterable[str], search: Iterable[str] = ()) -> str:

@@ -1,6 +1,6 @@
 """Named network namespaces of the agent; what fails is a NetworkError that says what could not be done.
 
-Everything that has to happen inside a namespace is done by a thread that is thrown away after. Everything here blocks for a short time.
+Everything that has to happen inside a namespace is done by a thread that exits after. Everything here blocks for a short time.
 """
 
 from __future__ import annotations

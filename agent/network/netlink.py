@@ -1,6 +1,6 @@
 """A route netlink socket inside a network namespace: many requests in one call, and dumps. Blocking.
 
-The messages are pyroute2's; the socket is ours, since pyroute2's own ways into a namespace fork. The kernel works a
+The messages are pyroute2's; the socket is ours, since pyroute2 enters a namespace only by forking. The kernel works a
 batch off while it is being sent, so that its answers are there when the call comes back, and waiting is bounded.
 """
 

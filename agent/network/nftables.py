@@ -34,11 +34,11 @@ def run(commands: str, *, terse: bool = False) -> str:
             library.nft_ctx_output_set_flags(context, _TERSE if terse else 0)
             failed = library.nft_run_cmd_from_buffer(context, commands.encode())
             output: bytes = library.nft_ctx_get_output_buffer(context)
-            complaint: bytes = library.nft_ctx_get_error_buffer(context)
+            message: bytes = library.nft_ctx_get_error_buffer(context)
         finally:
             library.nft_ctx_free(context)
     if failed:
-        raise NetworkError(f"the packet filter refused: {_first_line(complaint)}")
+        raise NetworkError(f"the packet filter refused: {_first_line(message)}")
     return output.decode(errors="replace")
 
 
@@ -66,6 +66,6 @@ def _load() -> Any:
     return library
 
 
-def _first_line(complaint: bytes) -> str:
-    lines = complaint.decode(errors="replace").splitlines()
+def _first_line(message: bytes) -> str:
+    lines = message.decode(errors="replace").splitlines()
     return lines[0] if lines else "no reason was given"

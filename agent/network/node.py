@@ -1,4 +1,4 @@
-"""All that an agent keeps of networks on its node: sessions' networks, kernels' ways out, and the rules for both."""
+"""Keeps an agent's networks on its node: session networks, kernels' egress links, and the rules for both."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NodeNetworks:
         self.egress = Egress(agent_id, uplink.mtu)
 
     async def open(self, attempt_ids: Collection[str]) -> None:
-        """Puts the rules in place, and removes ways out of attempts other than these. Raises NetworkError."""
+        """Puts the rules in place, and removes egress links of attempts other than these. Raises NetworkError."""
         carried = await self.links.carried()
         await asyncio.to_thread(self.guard.open, carried, self._always)
         await self.egress.open(attempt_ids)
@@ -51,7 +51,7 @@ class NodeNetworks:
         self.guard.protect(addresses | self._always)
 
     async def close(self) -> None:
-        """Lets go of everything; the rules stay as long as a network or a way out does."""
+        """Releases everything; the rules stay as long as a network or an egress link does."""
         try:
             used = bool(await self.links.observed() or await self.egress.observed())
             await asyncio.to_thread(lambda: self.guard.close(remove=not used))

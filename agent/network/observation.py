@@ -1,4 +1,4 @@
-"""What netlink tells of a namespace, as plain values. Blocking."""
+"""Reads a namespace's links and tables from netlink, as plain values. Blocking."""
 
 from __future__ import annotations
 

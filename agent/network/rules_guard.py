@@ -96,7 +96,7 @@ class Guard:
             return False
 
     async def watch(self) -> None:
-        """Looks every now and then, and when there is news of the fleet, until cancelled."""
+        """Checks periodically, and on changes of the fleet, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_INTERVAL):
@@ -104,12 +104,12 @@ class Guard:
             self._news.clear()
             try:
                 if not await NETWORK.run(self.look):
-                    _log.warning("table %s, or the networks of this node, changed; it is made anew", self._table)
+                    _log.warning("table %s, or the networks of this node, changed; replacing it", self._table)
             except NetworkError:
                 _log.exception("table %s cannot be looked after", self._table)
 
     def close(self, *, remove: bool) -> None:
-        """Lets go; with `remove`, takes the table away as well. Blocks. Raises NetworkError."""
+        """Stops guarding; with `remove`, deletes the table as well. Blocks. Raises NetworkError."""
         with self._lock:
             if remove and self._table in nftables.tables():
                 nftables.run(f"delete table inet {self._table}")
@@ -135,7 +135,7 @@ class Guard:
             try:
                 nftables.run(commands)
             except NetworkError as error:
-                _log.info("table %s is made anew: %s", self._table, error)
+                _log.info("replacing table %s: %s", self._table, error)
                 self._apply()
             else:
                 self._applied = wanted

@@ -1,7 +1,7 @@
 """Connections that begin inside the network namespace of a kernel.
 
 A socket belongs to the namespace of the thread that makes it, for good: only that is done inside, all else outside. It keeps
-the namespace in being, so that whoever holds one has to close it when the kernel ends.
+the namespace in being, so that its holder has to close it when the kernel ends.
 """
 
 from __future__ import annotations

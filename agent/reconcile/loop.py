@@ -44,7 +44,7 @@ PARALLEL_CREATES = 4
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
 """Seconds before a failed step is tried again: the first time, and at the most."""
 STOP_TIMEOUT = 3.0
-"""Seconds that steps under way are given when the agent stops."""
+"""Seconds that steps in progress get when the agent stops."""
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ class Reconciler(Generic[Network]):
             listener()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Works until `stopping` is set; steps under way then get a little time to end."""
+        """Works until `stopping` is set; steps in progress then get a little time to end."""
         self._existing = set(await self._links.observed())
         tasks: set[asyncio.Task[None]] = set()
         stop = asyncio.create_task(self._wake_when(stopping), name="stopping")
@@ -216,7 +216,7 @@ class Reconciler(Generic[Network]):
         self._wake.set()
 
     def _due(self, now: float) -> list[Action | InspectNetwork]:
-        """Steps to start now; they count as under way from here on."""
+        """Steps to start now; they count as in progress from here on."""
         observed = self._observe()
         self._settled &= observed.attempts.keys()
         # One that is being created is not observed yet.
@@ -287,7 +287,7 @@ class Reconciler(Generic[Network]):
     def _pause(self, now: float) -> float | None:
         """Seconds until time alone makes for something to do; None for no such time.
 
-        What was due by `now` is under way, or waits for something that is.
+        What was due by `now` is in progress, or waits for something that is.
         """
         times = [trouble.again_at for trouble in self._troubles.values()]
         times += [attempt.kill_at for attempt in self._backend.observed().values() if attempt.kill_at is not None]
@@ -303,7 +303,7 @@ class Reconciler(Generic[Network]):
         try:
             await self._apply(action)
         except Exception as error:
-            # Whatever it was, the other attempts go on, and this one is tried again.
+            # Whatever it was, the other attempts continue, and this one is tried again.
             failures = self._troubles[key].failures + 1 if key in self._troubles else 1
             delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures - 1, 16)) * self._random.uniform(0.5, 1.0)
             self._troubles[key] = _Trouble(str(error), failures, self._clock() + delay)
@@ -398,7 +398,7 @@ class Reconciler(Generic[Network]):
             steps.append(self._links.attach(self._networks[spec.session_id], spec.kernel_id, path))
         if spec.egress:
             steps.append(self._ways_out.attach(spec.id, path))
-        # None goes on while the attempt is tried again, or ended.
+        # None continues while the attempt is tried again, or ended.
         for outcome in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

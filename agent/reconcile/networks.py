@@ -26,7 +26,7 @@ class Links(Protocol[Network_contra]):
         ...
 
     async def attach(self, network: Network_contra, kernel_id: str, netns_path: str) -> int:
-        """Gives a kernel its place in the network, by the path of its network namespace; returns as `ensure` does."""
+        """Attaches a kernel to the network, by the path of its network namespace; returns as `ensure` does."""
         ...
 
     async def remove(self, session_id: str) -> object:
@@ -39,12 +39,12 @@ class Links(Protocol[Network_contra]):
 
 
 class Egress(Protocol):
-    """The ways out of kernels on this node. Every method may be repeated after a crash at any point."""
+    """The egress links of kernels on this node. Every method may be repeated after a crash at any point."""
 
     async def attach(self, attempt_id: str, netns_path: str) -> object:
-        """Gives an attempt its way out, by the path of its network namespace."""
+        """Creates an attempt's egress link, by the path of its network namespace."""
         ...
 
     async def remove(self, attempt_id: str) -> object:
-        """Removes the way out of an attempt that ended, if it is not gone with the namespace."""
+        """Removes the egress link of an attempt that ended, if it is not gone with the namespace."""
         ...

@@ -29,7 +29,7 @@ class Sample:
 
 
 class Sampler:
-    """Samples of the kernels of one agent. Nothing is done while nobody asks."""
+    """Samples of the kernels of one agent. Samples only on request."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def cores_by_node(
     system: Path = Path("/sys/devices/system/node"), allowed: set[int] | None = None
 ) -> dict[int, list[int]]:
-    """Cores this process may use, by memory node; all on one where the system tells of none."""
+    """Cores this process may use, by memory node; all on one where the system reports none."""
     usable = os.sched_getaffinity(0) if allowed is None else allowed
     found: dict[int, list[int]] = {}
     for place in sorted(system.glob("node[0-9]*"), key=lambda place: int(place.name.removeprefix("node"))):

@@ -1,4 +1,4 @@
-"""Damaged files of the agent: moved out of the way, kept for an administrator to look at, and removed by count and age."""
+"""Damaged files of the agent: moved aside, kept for an administrator to look at, and removed by count and age."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DamagedFiles:
         self._lock = threading.Lock()
 
     def set_aside(self, path: Path, why: str) -> None:
-        """Moves a file, or a directory in place of one, out of the way; what cannot be moved is removed."""
+        """Moves a file, or a directory in place of one, aside; what cannot be moved is removed."""
         log.error("%s is damaged and set aside: %s", path, why)
         with self._lock:
             name = f"{time.time_ns():020}-{next(self._numbers)}-{path.parent.name}-{path.name}"

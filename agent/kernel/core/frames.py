@@ -13,9 +13,9 @@ HEADER = struct.Struct(">cI")
 NUMBER = struct.Struct(">I")
 _SIZE = struct.Struct(">HH")
 WINDOW = 64 * 1024
-"""Bytes of input that may be under way without being reported as taken."""
+"""Bytes of input that may be in flight without being reported as taken."""
 LARGEST = 64 * 1024
-"""Most bytes of a frame that comes from inside; more is a sign that somebody else is talking."""
+"""Maximum bytes of a frame that comes from inside; more is a sign that another program is talking."""
 
 STARTED, OUTPUT, ERRORS, TAKEN, EXITED, REFUSED, RUNNING = b"P", b"O", b"X", b"A", b"Q", b"F", b"U"
 
@@ -48,7 +48,7 @@ def start_frame(start: Start) -> bytes:
 
 
 def apart_frame(start: Start, log: str) -> bytes:
-    """The only frame for a command that goes on by itself, with its output in a file. Raises ValueError on a text that holds NUL."""
+    """Returns the only frame for a detached command, with its output in a file. Raises ValueError on a text that holds NUL."""
     variables = [f"{name}={value}" for name, value in start.environment.items()]
     texts = [log, start.directory, str(len(start.command)), *start.command, *variables]
     if any("\0" in text for text in texts):

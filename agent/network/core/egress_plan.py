@@ -1,4 +1,4 @@
-"""A kernel's way out: from its place on the node, and what there is of it, to the steps between. Pure.
+"""Plans a kernel's egress link: compares the desired with the observed state and returns the steps between. Pure.
 
 A veth joins the kernel to its node, nothing else is on it, and neither end asks for addresses: both know the other one's by
 permanent neighbours. The kernel has one address, of a range that exists inside nodes only, and a default route; the node has
@@ -37,7 +37,7 @@ GATEWAY = "169.254.1.1"
 """Where the kernel's default route leads. No interface has this address: the neighbour entry is all that counts."""
 GATEWAY_MAC = "0e:59:00:00:00:01"
 SLOTS = ipaddress.IPv4Network(POOL).num_addresses - 2
-"""How many ways out a node has room for. A slot decides the address, and the index of the node's end."""
+"""Number of egress links that a node has room for. A slot decides the address, and the index of the node's end."""
 _FIRST_INDEX = 1 << 20
 _TAG_LENGTH = 4
 _HASH_LENGTH = 8
@@ -45,7 +45,7 @@ _HASH_LENGTH = 8
 
 @dataclass(frozen=True, slots=True)
 class EgressLink:
-    """A way out as it should be: the name of the node's end, its slot, and its MTU in bytes."""
+    """The desired egress link: the name of the node's end, its slot, and its MTU in bytes."""
 
     name: str
     slot: int
@@ -68,12 +68,12 @@ class EgressLink:
 
 
 def link_prefix(label: str) -> str:
-    """Start of the names of an agent's ways out; `label` is the agent's part of names."""
+    """Returns the prefix of the names of an agent's egress links; `label` is the agent's part of names."""
     return EGRESS_PREFIX + _digest(label)[:_TAG_LENGTH]
 
 
 def link_name(label: str, attempt_id: str) -> str:
-    """Name of the node's end of an attempt's way out, of 15 characters."""
+    """Returns the name of the node's end of an attempt's egress link, of 15 characters."""
     return link_prefix(label) + _digest(attempt_id)[:_HASH_LENGTH]
 
 
@@ -84,7 +84,7 @@ def slot_of(link: Link) -> int | None:
 
 
 def plan_egress_link(link: EgressLink, node: Observed, kernel: Observed) -> tuple[Step, ...]:
-    """Steps to the way out as it should be; none when it is.
+    """Returns the steps to the desired egress link; none when it is in place.
 
     `node` holds the link of that name, if any, with its routes and neighbours; `kernel` all of the kernel's namespace.
     Raises NetworkError when the kernel has an interface of another kind by the name of its end.

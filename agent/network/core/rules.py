@@ -1,11 +1,11 @@
 """What the packet filter of a node lets pass, as the text of one table. Pure.
 
 Two things are guarded. VXLAN for this agent's sessions is taken from the nodes of their other kernels only, on whatever
-address of the node it comes in. And what leaves a kernel by its way out goes to the outside world only: never to the node
+address of the node it comes in. And what leaves a kernel by its egress link goes to the outside world only: never to the node
 itself, to another kernel, to any node, manager or database, to a port of VXLAN, or to an address that is not public
 unless the node's administrator allows it; and never with another source than the kernel's own.
 
-Rules name the agent's ways out by the start of their names, so that a kernel's coming and going changes no rule. Chains
+Rules match the agent's egress links by the prefix of their names, so that a kernel's coming and going changes no rule. Chains
 come before those of other tables, and what they let pass is still theirs to refuse.
 """
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 POOL = "198.18.0.0/15"
-"""Addresses of ways out, inside a node only: a range no site and no part of the Internet has (RFC 2544)."""
+"""Addresses of egress links, inside a node only: a range no site and no part of the Internet has (RFC 2544)."""
 EGRESS_PREFIX = "rte"
-"""Start of the names of all agents' ways out."""
+"""Prefix of the names of all agents' egress links."""
 NEVER = ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", POOL, "224.0.0.0/3")
 """What no kernel reaches whatever is allowed: the node's own loopback, what has no router, and services of a cloud."""
 NOT_PUBLIC = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16")
@@ -31,7 +31,7 @@ VXLAN_PORT = 4789
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """What a table is made of. Addresses and networks are IPv4 but for those of `peers`; `links` starts the names of ways out.
+    """What a table is made of. Addresses and networks are IPv4 but for those of `peers`; `links` is the prefix of the names of egress links.
 
     `vnis` are those of this agent's networks, `peers` each of them with a node of its other kernels. `fleet` are all nodes, managers
     and databases, `connected` the networks the node is on; kernels reach neither, except for names at `name_servers`.

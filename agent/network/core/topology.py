@@ -108,6 +108,6 @@ def _check_member(network: Network, subnet: ipaddress.IPv4Network, member: Membe
     _require(not underlay.is_unspecified and not underlay.is_multicast, f"{name}: {underlay} is not a node's address")
 
 
-def _require(condition: bool, complaint: str) -> None:
+def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise InvalidNetworkError(complaint)
+        raise InvalidNetworkError(message)

@@ -1,6 +1,6 @@
 """What to do next on the node: desired against observed. Pure; time is passed in.
 
-Each plan holds at most one step per attempt and per network. Whoever applies it plans again from what is then observed,
+Each plan holds at most one step per attempt and per network. The caller applies it and plans again from what is then observed,
 until a plan is empty: a lost answer, a crash and a restart are all the same case.
 """
 
@@ -69,7 +69,7 @@ class Identify:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an attempt and hold it at its gate."""
+    """Create an attempt and hold it at its start barrier."""
 
     attempt_id: str
 
@@ -83,7 +83,7 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Give an attempt its place in its session's network, and its way out."""
+    """Attach an attempt to its session's network, and create its egress link."""
 
     attempt_id: str
 
@@ -137,7 +137,7 @@ def plan(desired: Desired, observed: Observed, now: float) -> list[Action]:
     """The next steps, in this order: networks made, attempts, networks removed. `now` is monotonic, in seconds.
 
     * An attempt is created only if there is no record of it.
-    * It is let go once it is to run and all attempts of its session here that are to run are held, or have been let go.
+    * It is released once it is to run and all attempts of its session here that are to run are held, or have been released.
     * Nothing is stopped or removed for being absent from a desired set that is not complete, or whose absences do not remove; nor is a
       rebuilt attempt, ever. What the manager names as removed is.
     * An attempt that has been without a manager for too long is stopped without grace, whatever is desired.
@@ -166,7 +166,7 @@ def plan(desired: Desired, observed: Observed, now: float) -> list[Action]:
 
 
 def _blocked_sessions(desired: Desired, observed: Observed) -> set[str]:
-    """Sessions with an attempt that is to run, and is neither held nor has been let go."""
+    """Sessions with an attempt that is to run, and is neither held nor has been released."""
     blocked = set()
     for attempt_id, wanted in desired.attempts.items():
         if wanted.goal is not Goal.RUNNING:

@@ -1,7 +1,7 @@
 """Which devices a kernel gets, and how much of each. Pure; amounts are in thousandths.
 
 The strategies, families of slots that exclude each other, and the choice near other devices are those of Backend.AI. `holdings` takes whole
-cores and whole GPUs. Shares of a GPU are offered by no backend: the driver keeps nobody to a share of one, and what is not kept is not promised.
+cores and whole GPUs. Shares of a GPU are offered by no backend: the driver enforces no share of one, and what is not enforced is not offered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FragmentedError(AllocationError):
 
 
 class InvalidAmountError(AllocationError):
-    """Nobody could ever get that amount."""
+    """No attempt could ever get that amount."""
 
 
 class InvalidCombinationError(AllocationError):

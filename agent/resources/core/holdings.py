@@ -1,4 +1,4 @@
-"""Which cores and devices of the node each attempt holds: nothing is held twice. No I/O; whoever records attempts restores it."""
+"""Which cores and devices of the node each attempt holds: nothing is held twice. No I/O; the owner of the attempt records restores it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a kernel has used so far, read from the text of the node's files. Pure.
 
 Sources: cgroup-v1 (cpuacct.usage, memory.*, blkio.throttle.io_service_bytes, pids.current) and cgroup-v2 (cpu.stat, memory.*, io.stat,
-pids.current) of the Linux kernel's administration guide, and /proc/PID/net/dev, whose counters are those that netlink tells of the
+pids.current) of the Linux kernel's administration guide, and /proc/PID/net/dev, whose counters are those that netlink reports of the
 interfaces. Whatever is not there, or cannot be read, is None: it is missing, and not zero.
 """
 
