@@ -1,7 +1,7 @@
 """The manager's process: what is started, in which order, and how it ends.
 
-Start: database, schema, authority, ports, background work, health. End, the other way round: health says NOT_SERVING, streams
-end with UNAVAILABLE, calls under way may finish, the ports close, background work is cancelled, the database goes last.
+Start: database, schema, authority, ports, background work, health. Stop, in reverse order: health says NOT_SERVING, streams
+end with UNAVAILABLE, calls in progress may finish, the ports close, background work is cancelled, the database goes last.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NAMES_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Where a manager that has started is reached, and, in development mode, with what."""
+    """The addresses of a started manager and, in development mode, its credentials."""
 
     endpoint: str
     agent_endpoint: str

@@ -23,7 +23,7 @@ _JOIN_USES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What `dev.json` holds: addresses `host:port`, the CA's certificate in PEM, secrets."""
+    """Content of `dev.json`: addresses `host:port`, the CA's certificate in PEM, secrets."""
 
     endpoint: str
     agent_endpoint: str

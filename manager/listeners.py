@@ -86,14 +86,14 @@ SERVICES = (
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """A server that serves. `endpoint` and `agent_endpoint` are `host:port`, as told to others."""
+    """A server that serves. `endpoint` and `agent_endpoint` are `host:port`, as advertised."""
 
     health: HealthServicer
     endpoint: str
     agent_endpoint: str
 
     async def set_serving(self, *, serving: bool) -> None:
-        """What the health service says, of everything."""
+        """Sets the state that the health service reports, of every service."""
         statuses = health_pb2.HealthCheckResponse
         status = statuses.SERVING if serving else statuses.NOT_SERVING
         for service in ("", *SERVICES):
@@ -117,10 +117,10 @@ async def serving(
     gateway: Address | None = None,
     max_pending_sessions: int = DEFAULT_MAX_PENDING,
 ) -> AsyncIterator[Ports]:
-    """Serves for as long as the block lasts; health says NOT_SERVING until it is told otherwise.
+    """Serves for as long as the block lasts; health reports NOT_SERVING until it is set otherwise.
 
-    `interactions` is told what is exchanged with sessions, and `moved` is called when an agent listens somewhere else. `gateway` is where users
-    reach ports of sessions over HTTP. At the end, streams end first, and calls under way get `grace_seconds`. Raises OSError when a port cannot
+    `interactions` records what is exchanged with sessions, and `moved` is called when an agent listens somewhere else. `gateway` is where users
+    reach ports of sessions over HTTP. At the end, streams end first, and calls in progress get `grace_seconds`. Raises OSError when a port cannot
     be had.
     """
     stopping = asyncio.Event()

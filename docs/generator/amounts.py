@@ -29,7 +29,7 @@ def page() -> str:
     return f"""# Amounts
 
 Slots of a session (`KernelSpec.slots`), quotas, `retinue-agent --slots` and `--reserve`, and the labels of images all write an amount in
-one way.
+one form.
 
 * The name of a slot begins with a letter; letters `a-z`, digits, `.` and `-` may follow, at most {MAX_SLOT_NAME} characters in all.
 * `{MEMORY}` is a number of bytes. The suffixes k, m, g, t and p are powers of 1,024; an optional `b` or `ib` may follow, in any case. A

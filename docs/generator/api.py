@@ -61,9 +61,9 @@ def _page(file: File, homes: dict[str, str]) -> str:
 
 
 def _signature(file: File, method: MethodDescriptorProto, homes: dict[str, str]) -> str:
-    asked, told = (_link(file, name, homes) for name in (method.input_type, method.output_type))
+    request, response = (_link(file, name, homes) for name in (method.input_type, method.output_type))
     streams = ("stream of " if method.client_streaming else "", "stream of " if method.server_streaming else "")
-    return f"{streams[0]}{asked} → {streams[1]}{told}"
+    return f"{streams[0]}{request} → {streams[1]}{response}"
 
 
 def _type(file: File, message: DescriptorProto, field: FieldDescriptorProto, homes: dict[str, str]) -> str:

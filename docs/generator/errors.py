@@ -34,7 +34,7 @@ def page(contract: Contract) -> str:
     return f"""# Errors
 
 Every error of the API carries `google.rpc.ErrorInfo` with the domain `{DOMAIN}` and one of these reasons; what is wrong with a request is in
-`google.rpc.BadRequest`, at most {MAX_VIOLATIONS} fields by their paths. What has no code is told between agents and manager only.
+`google.rpc.BadRequest`, at most {MAX_VIOLATIONS} fields by their paths. Reasons without a code are used between agents and manager only.
 
 {table(["reason", "code", "meaning"], rows)}"""
 

@@ -16,7 +16,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def line(text: str) -> str:
-    """A text on one line, with what would be read as HTML told as it is."""
+    """Returns a text on one line, with HTML escaped."""
     flat = " ".join(text.split())
     return _SPECIAL.sub(lambda found: found[1] or {"<": "&lt;", ">": "&gt;"}[found[2]], flat)
 

@@ -38,7 +38,7 @@ strategy reads is refused.
 
 A pass gives every session one verdict: {verdicts}. Whatever is not `{Verdict.PLACED.name}` waits with a reason of
 one of the kinds {kinds}. The scheduler's own reasons are {words}; others come from
-quotas, dependencies and start times. `retinue explain SESSION` tells them with amounts.
+quotas, dependencies and start times. `retinue explain SESSION` shows them with amounts.
 """
 
 

@@ -23,7 +23,7 @@ No other moves than those below are ever made. Each move of a session is one ent
 
 ## Sessions
 
-A move back to `PENDING` is that of a gang that could not start everywhere, of a batch session that is run again, or of one that made way for another.
+A move back to `PENDING` is that of a gang that could not start everywhere, of a batch session that is run again, or of one that was preempted.
 
 {diagram(SESSION_MOVES)}
 {_moves(SESSION_MOVES)}
@@ -32,7 +32,7 @@ Who moves a session out of a state, and what bounds its stay there:
 {table(["state", "moved by", "bound"], owners)}
 ## Kernels
 
-Reports say how far a kernel has come, so states on the way may be passed over.
+Reports say how far a kernel has come, so states may be skipped.
 
 {diagram(KERNEL_MOVES)}
 {_moves(KERNEL_MOVES)}
@@ -56,7 +56,7 @@ def diagram(moves: Mapping[State, frozenset[State]]) -> str:
 def _moves(moves: Mapping[State, frozenset[State]]) -> str:
     order = list(moves)
     rows = [
-        (f"`{state}`", ", ".join(f"`{one}`" for one in sorted(after, key=order.index)) or "nothing: it is over")
+        (f"`{state}`", ", ".join(f"`{one}`" for one in sorted(after, key=order.index)) or "nothing: it has ended")
         for state, after in moves.items()
     ]
     return table(["from", "to"], rows)

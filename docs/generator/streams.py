@@ -41,7 +41,7 @@ when one part goes, all go ([architecture](../architecture.md#streams-into-kerne
 
 
 def _terms(name: str) -> str:
-    access = METHODS[name].name.lower() if name in METHODS else "nobody"
+    access = METHODS[name].name.lower() if name in METHODS else "no caller"
     limit = LIMITS.get(name, DEFAULT_LIMIT)
     return (
         f"Open to: {access}. Each user may have {limit} of them open at a time, with each replica of the manager.\n\n"
@@ -82,8 +82,8 @@ def _diagram(contract: Contract, method: MethodDescriptorProto) -> str:
         "    M->>A: on a connection of its own",
         "    A->>K: opened",
     ]
-    lines += ["    loop in any order" + (", both ways" if method.server_streaming else "")]
+    lines += ["    loop in any order" + (", in both directions" if method.server_streaming else "")]
     lines += [f"    {to_kernel(*one)}" for one in requests]
-    told = [f"    {to_client(*one)}" for one in answers]
-    lines += [*told, "    end"] if method.server_streaming else ["    end", *told]
+    responses = [f"    {to_client(*one)}" for one in answers]
+    lines += [*responses, "    end"] if method.server_streaming else ["    end", *responses]
     return mermaid("\n".join(lines))

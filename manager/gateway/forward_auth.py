@@ -1,4 +1,4 @@
-"""What Caddy asks about requests, answered: who is let through and to where, and tickets exchanged for cookies."""
+"""Answers Caddy's forward-auth requests: checks access, names the upstream socket, and exchanges tickets for cookies."""
 
 from __future__ import annotations
 

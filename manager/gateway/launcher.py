@@ -1,8 +1,8 @@
-"""Becomes another program: as another user, with no way to more rights, and not for longer than its parent. Run by its path.
+"""Becomes another program: as another user, unable to gain rights, and not for longer than its parent. Run by its path.
 
     launcher.py PROGRAM_DESCRIPTOR PARENT UID GID ARGUMENT…
 
-The program is an open file, so that its user needs no way to it. UID -1 leaves user and group as they are.
+The program is an open file, so that its user needs no access to its path. UID -1 leaves user and group as they are.
 """
 
 import ctypes

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 128
 _PIECE = 256 * 1024
-# How long a program may go on once Caddy has no more to say to it.
+# How long a program may continue to send once Caddy has ended its side.
 _LINGER_SECONDS = 10.0
 
 
@@ -48,7 +48,7 @@ class Relay:
     """All sockets; belongs on one event loop."""
 
     def __init__(self, forwarder: Forwarder, user: int, cache: AccessCache) -> None:
-        """`user` is the one whose connections are taken; `cache` is told what is in use."""
+        """`user` is the one whose connections are taken; `cache` is notified of what is in use."""
         self._forwarder = forwarder
         self._user = user
         self._cache = cache
@@ -93,7 +93,7 @@ class Relay:
             try:
                 local, _ = await loop.sock_accept(listener.listening)
             except OSError:
-                # Too many open files, or somebody who had gone already.
+                # Too many open files, or a client that had closed already.
                 await asyncio.sleep(0.1)
                 continue
             if sockets.peer_user(local) != self._user:
@@ -136,7 +136,7 @@ class Relay:
                         self._cache.using(access.hash)
                         await loop.sock_sendall(local, response.data)
                     elif response.WhichOneof("step") == "end_of_data":
-                        # A program that has nothing to say any more is not told more: HTTP has no use for that.
+                        # A program that has ended its side gets no more data: HTTP has no use for that.
                         break
         except AgentUnavailableError as error:
             _log.info("port %d of session %s: %s", port, access.target.session_id, error)

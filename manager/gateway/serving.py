@@ -34,7 +34,7 @@ _CERTIFICATE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """What a gateway is told: where it listens, and the domain whose hosts lead to it."""
+    """Settings of a gateway: where it listens, and the domain whose hosts lead to it."""
 
     # `host:port`; port 0 means any that is free.
     listen: str
@@ -47,7 +47,7 @@ class GatewaySettings:
 
     @property
     def secure(self) -> bool:
-        """Whether it speaks TLS."""
+        """Returns True when it speaks TLS."""
         return self.certificate is not None or self.domain.rpartition(".")[2] != "localhost"
 
 
@@ -131,11 +131,11 @@ class Gateway:
             try:
                 found = await asyncio.to_thread(self._read_certificate)
             except OSError as error:
-                _log.warning("the certificate of the gateway is not taken up: %s", error)
+                _log.warning("the certificate of the gateway is not reloaded: %s", error)
                 continue
             if found != self._certificate:
                 self._certificate = found
-                _log.info("the certificate of the gateway is a new one")
+                _log.info("the certificate of the gateway was renewed")
                 await child.stop()
 
 

@@ -10,7 +10,7 @@ _BACKLOG = 128
 
 
 def new_name() -> str:
-    """A name that is nobody else's."""
+    """Returns a unique name."""
     return f"retinue-gateway-{secrets.token_hex(16)}"
 
 
@@ -28,7 +28,7 @@ def listen(name: str) -> socket.socket:
 
 
 def peer_user(connection: socket.socket) -> int:
-    """Who is at the other end, as the kernel knows."""
+    """Returns the user id of the peer, as the kernel knows it."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", credentials)
     return int(user)

@@ -1,1 +1,1 @@
-"""Which address leads to which port, the configuration of the proxy, and its pages. Pure."""
+"""Maps addresses to ports; holds the configuration of the proxy, and its pages. Pure."""

@@ -1,4 +1,4 @@
-"""What Caddy is told: whom to ask about each request, and where to send it then. Pure.
+"""Builds Caddy's configuration: whom to ask about each request, and where to send it then. Pure.
 
 All of it is known at the start: where a request goes is in the manager's answer about it. Caddy keeps nothing, and has no port for
 administration.
@@ -17,7 +17,7 @@ CHECK, OPEN = "check", "open"
 # What a browser says of where a request comes from, as it came: a client may name these headers in `Connection`, and then the proxy
 # takes them away before the manager could look.
 SOURCES = {name: f"X-Retinue-{name}" for name in ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")}
-# Set by the manager for what goes on to the kernel.
+# Set by the manager for requests that are forwarded to the kernel.
 SOCKET, COOKIE = "X-Retinue-Socket", "X-Retinue-Cookie"
 
 # Of a Set-Cookie, as browsers read it: there may be spaces around the name.
@@ -96,7 +96,7 @@ def _asking(manager_socket: str, step: str) -> dict[str, Any]:
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/@{manager_socket}"}],
-        # A manager that stands still is told of, and connections to it are dropped here before it drops them.
+        # A manager that does not respond is reported, and connections to it are dropped here before it drops them.
         "transport": {
             "protocol": "http",
             "dial_timeout": "3s",
@@ -119,7 +119,7 @@ def _asking(manager_socket: str, step: str) -> dict[str, Any]:
 
 
 def _passing_on() -> list[Mapping[str, Any]]:
-    """What is made of the manager's answer: the way to go on, and the cookies that are the program's."""
+    """Returns the handlers for the manager's answer: the upstream socket, and the cookies that are the program's."""
     rest = f"{{{_ANSWERED}.{COOKIE}}}"
     return [
         {"handle": [{"handler": "vars", "retinue_socket": f"{{{_ANSWERED}.{SOCKET}}}"}]},

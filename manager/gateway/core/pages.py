@@ -1,4 +1,4 @@
-"""What people see in place of a program's page, and why. Pure.
+"""Builds the pages shown in place of a program's page. Pure.
 
 No page says anything of a session that was not proven to be the reader's: one without a cookie is the same whatever there is behind the address.
 """
@@ -70,7 +70,7 @@ NOT_YET = Page(
     HTTPStatus.SERVICE_UNAVAILABLE, "Opened by a person only", "The link is good once: it is not fetched in advance."
 )
 ONLY_GET = Page(HTTPStatus.METHOD_NOT_ALLOWED, "A link to be followed", "This address is opened in a browser.")
-OVER = Page(HTTPStatus.FORBIDDEN, "The session is over", "What ran here has ended.")
+OVER = Page(HTTPStatus.FORBIDDEN, "The session has ended", "What ran here has ended.")
 NOT_RUNNING = Page(
     HTTPStatus.SERVICE_UNAVAILABLE,
     "The session does not run",

@@ -1,4 +1,4 @@
-"""Which address leads to which port, and which requests are let through to it. Pure.
+"""Decides which address leads to which port, and which requests may pass. Pure.
 
 Every port of every session has a host name of its own, so that a browser takes each for an origin of its own: what one program sets, stores
 and runs there is out of reach of all others.
@@ -32,7 +32,7 @@ _PATH = re.compile(r"/(?!/)[!-\[\]-~]*")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a host name stands for: a port of a session's main kernel."""
+    """A parsed host name: a port of a session's main kernel."""
 
     session_id: uuid.UUID
     port: int
@@ -58,7 +58,7 @@ class Address:
         return f"{scheme}://p{target.port}-{target.session_id.hex}.{self.domain}{number}"
 
     def target(self, host: str) -> Target | None:
-        """What a `Host` stands for; None for one that is none of ours."""
+        """Returns the target of a `Host`; None for one that is none of ours."""
         name, _, number = host.lower().partition(":")
         label, _, domain = name.partition(".")
         found = _LABEL.fullmatch(label)
@@ -114,7 +114,7 @@ def parse_domain(text: str) -> tuple[str, int | None]:
 
 
 def wrong_path(path: str) -> str:
-    """What is wrong with a path to begin at; empty when nothing is."""
+    """Returns what is wrong with a path to begin at; empty when nothing is."""
     if len(path) > LONGEST_PATH:
         return f"must have at most {LONGEST_PATH} characters"
     if not _PATH.fullmatch(path):

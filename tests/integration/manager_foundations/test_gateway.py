@@ -227,7 +227,7 @@ async def test_a_renewed_certificate_is_taken_up(
         # Half of a renewal is none: the certificate is there, and its key is not yet.
         chain.write_bytes(second.certificate)
         async with asyncio.timeout(10):
-            while "is not taken up" not in caplog.text:
+            while "is not reloaded" not in caplog.text:
                 await asyncio.sleep(0.02)
         assert await shown_certificate(port) == ssl.PEM_cert_to_DER_cert(first.certificate.decode())
         key.write_bytes(second.key)
