@@ -30,6 +30,7 @@ from retinue.agent.docker.registry_addresses import RegistryAddresses
 from retinue.agent.enrollment.enrollment import enroll
 from retinue.agent.enrollment.identity import Identity, IdentityError, IdentityStore, instance_of
 from retinue.agent.enrollment.managers import split_address
+from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.fencing.lease import Fence
 from retinue.agent.host.users import UserRange
 from retinue.agent.kernel.build import CACHE
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.network.core.observed import Uplink
     from retinue.agent.network.core.topology import Network
+    from retinue.agent.resources.core.usage import Usage
     from retinue.agent.resources.discovery import Node
     from retinue.agent.runtime.contract import Backend
 
@@ -208,7 +210,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
         backends=lambda: backend.names,
         welcome=lambda: welcome(backend.names),
         protect=functools.partial(_protect, networks, registries),
-        sampler=Sampler(functools.partial(_first_pid, backend)),
+        sampler=Sampler(functools.partial(_usage, backend)),
     )
     workspaces = Workspaces(backend, settings.state_dir / "code", CACHE)
     server = Server(sync, backend, workspaces, identities.current)
@@ -250,9 +252,11 @@ def _protect(networks: NodeNetworks, registries: RegistryAddresses, addresses: f
     registries.protect(addresses)
 
 
-def _first_pid(backend: Backend, attempt_id: str) -> int | None:
-    process = backend.first_process(attempt_id)
-    return None if process is None else process.pid
+async def _usage(backend: Backend, attempt_id: str) -> Usage | None:
+    try:
+        return await backend.kernel(attempt_id).usage()
+    except UnknownAttemptError:
+        return None
 
 
 def _holdings(settings: Settings) -> Holdings:

@@ -9,3 +9,11 @@ class BackendError(Exception):
 
 class UnknownAttemptError(BackendError):
     """There is no record of the attempt."""
+
+
+class NotRunningError(BackendError):
+    """The attempt does not run."""
+
+
+class PortClosedError(Exception):
+    """Nothing listens on the port, at any of the addresses."""

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
     from retinue.agent.docker.backend import DockerBackend
-    from retinue.agent.host.processes import Process
-    from retinue.agent.inside.exec_session import Wire
     from retinue.agent.inside.log_file import Output
     from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.kernel import Kernel
 
 
 class Dispatch:
@@ -67,13 +65,9 @@ class Dispatch:
         """Completes the record of an attempt that was rebuilt from its processes."""
         await self._owner(spec.id).identify(spec)
 
-    def namespace_path(self, attempt_id: str) -> str:
-        """Path of the network namespace of an attempt that was created."""
-        return self._owner(attempt_id).namespace_path(attempt_id)
-
-    def first_process(self, attempt_id: str) -> Process | None:
-        """The process of the node that an attempt lives and ends with."""
-        return self._owner(attempt_id).first_process(attempt_id)
+    def kernel(self, attempt_id: str) -> Kernel:
+        """Returns access to what runs of an attempt, as it is now. Raises UnknownAttemptError."""
+        return self._owner(attempt_id).kernel(attempt_id)
 
     async def mark_attached(self, attempt_id: str) -> None:
         """Records that the attempt has its place in the network."""
@@ -98,14 +92,6 @@ class Dispatch:
     def output(self, attempt_id: str) -> Output:
         """What the attempt printed. Raises UnknownAttemptError."""
         return self._owner(attempt_id).output(attempt_id)
-
-    async def attach(self, attempt_id: str) -> Wire:
-        """A way in, for one command beside the attempt's own."""
-        return await self._owner(attempt_id).attach(attempt_id)
-
-    def work(self, attempt_id: str) -> Path:
-        """The node's directory that is the work directory of a running attempt."""
-        return self._owner(attempt_id).work(attempt_id)
 
     def _kind(self, spec: AttemptSpec) -> Backend:
         return self._docker if spec.image and self._docker is not None else self._process

@@ -14,18 +14,17 @@ from weakref import WeakValueDictionary
 import grpc
 
 from retinue.agent.api.errors import ApiError, invalid
-from retinue.agent.errors import BackendError, UnknownAttemptError
-from retinue.agent.host.processes import Process, send_signal
+from retinue.agent.errors import BackendError, NotRunningError, PortClosedError, UnknownAttemptError
 from retinue.agent.inside import service_log
-from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, NotRunningError
+from retinue.agent.inside.exec_session import Attachment, AttachmentLostError
 from retinue.agent.kernel.core.frames import Start
-from retinue.agent.network.errors import NetworkError
-from retinue.agent.network.sockets import LOOPBACK, PortClosedError, connect
+from retinue.agent.network.sockets import LOOPBACK
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import app_pb2
 
 if TYPE_CHECKING:
     from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.kernel import Kernel, Program
 
 START_TIMEOUT = 8.0
 """Seconds that it may take to be started."""
@@ -76,19 +75,19 @@ class Apps:
         if not request.command:
             raise invalid("command", "is required")
         deadline = asyncio.get_running_loop().time() + request.wait.seconds + request.wait.nanos / 1e9
-        init = self._init(location)
-        status = await self._look(location, init)
+        kernel = self._kernel(location)
+        status = await self._look(location, kernel)
         if not status.answers:
-            await self._start(location, request)
-            status = await self._look(location, init)
+            await self._start(location, kernel, request)
+            status = await self._look(location, kernel)
         while not status.answers and asyncio.get_running_loop().time() < deadline:
             if not status.runs:
-                self._init(location)
+                await self._look(location, self._kernel(location))
                 printed = status.log[-SHOWN:].decode(errors="replace").strip()
                 message = f"{location.name} ended before it answered at port {location.port}: {printed}"
                 raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "SERVICE_FAILED", message)
             await asyncio.sleep(LOOK_INTERVAL)
-            status = await self._look(location, init)
+            status = await self._look(location, kernel)
         return status.status(location.port)
 
     async def stop(self, request: pb.StopAppRequest) -> app_pb2.AppStatus:
@@ -97,24 +96,24 @@ class Apps:
         clock = asyncio.get_running_loop().time
         kill_at = clock() + min(MAX_GRACE, request.grace.seconds + request.grace.nanos / 1e9)
         end_at = kill_at + KILL_TIMEOUT
-        init, asked = self._init(location), set[Process]()
-        while (status := await self._look(location, init)).runs and clock() < end_at:
-            there = set(await asyncio.to_thread(service_log.writers, init, location.name))
+        kernel, asked = self._kernel(location), set[Program]()
+        while (status := await self._look(location, kernel)).runs and clock() < end_at:
+            there = await kernel.app_programs(location.name)
             number = signal.SIGTERM if clock() < kill_at else signal.SIGKILL
             # Its processes are found until they are gone; each gets one SIGTERM, and SIGKILL as often as it takes.
-            for process in there if number is signal.SIGKILL else there - asked:
-                send_signal(process, number)
+            for program in there if number is signal.SIGKILL else there - asked:
+                program.signal(number)
             asked |= there
             await asyncio.sleep(LOOK_INTERVAL)
         return status.status(location.port)
 
     async def status(self, location: pb.AppLocation) -> app_pb2.AppStatus:
         """How it is."""
-        return (await self._look(location, self._init(_checked(location)))).status(location.port)
+        return (await self._look(location, self._kernel(_checked(location)))).status(location.port)
 
-    async def _start(self, location: pb.AppLocation, request: pb.StartAppRequest) -> None:
+    async def _start(self, location: pb.AppLocation, kernel: Kernel, request: pb.StartAppRequest) -> None:
         try:
-            wire = await self._backend.attach(location.attempt_id)
+            wire = await kernel.exec()
         except NotRunningError as error:
             raise _not_running(location) from error
         except BackendError as error:
@@ -139,26 +138,31 @@ class Apps:
     def _locked(self, location: pb.AppLocation) -> asyncio.Lock:
         return self._locks.setdefault(location.attempt_id, asyncio.Lock())
 
-    def _init(self, location: pb.AppLocation) -> Process:
-        process = self._backend.first_process(location.attempt_id)
-        if process is None:
-            if location.attempt_id not in self._backend.observed():
-                error = UnknownAttemptError(f"there is no attempt {location.attempt_id} here")
-                message = str(error)
-                raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=location.attempt_id)
-            raise _not_running(location)
-        return process
+    def _kernel(self, location: pb.AppLocation) -> Kernel:
+        try:
+            kernel = self._backend.kernel(location.attempt_id)
+        except UnknownAttemptError as error:
+            message = f"there is no attempt {location.attempt_id} here"
+            about = location.attempt_id
+            raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=about) from error
+        except NotRunningError as error:
+            raise _not_running(location) from error
+        return kernel
 
-    async def _look(self, location: pb.AppLocation, init: Process) -> _Seen:
-        async with self._locked(location):
-            seen = await asyncio.to_thread(service_log.look, init, location.name)
-        return _Seen(seen.runs, await self._answers(location), seen.tail)
+    async def _look(self, location: pb.AppLocation, kernel: Kernel) -> _Seen:
+        try:
+            async with self._locked(location):
+                seen = await kernel.look_at_app(location.name)
+        except NotRunningError as error:
+            raise _not_running(location) from error
+        return _Seen(seen.runs, await self._answers(location, kernel), seen.tail)
 
-    async def _answers(self, location: pb.AppLocation) -> bool:
+    @staticmethod
+    async def _answers(location: pb.AppLocation, kernel: Kernel) -> bool:
         addresses = (*LOOPBACK, location.address) if location.address else LOOPBACK
-        with suppress(PortClosedError, NetworkError, BackendError, OSError, TimeoutError):
+        with suppress(PortClosedError, BackendError, OSError, TimeoutError):
             async with asyncio.timeout(ANSWER_TIMEOUT):
-                (await connect(self._backend.namespace_path(location.attempt_id), location.port, addresses)).close()
+                (await kernel.connect(location.port, addresses)).close()
                 return True
         return False
 

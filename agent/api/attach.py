@@ -13,8 +13,8 @@ import grpc
 from retinue.agent.api.errors import ApiError, invalid
 from retinue.agent.api.first_request import first_request
 from retinue.agent.api.stream_limits import OpenStreams
-from retinue.agent.errors import BackendError, UnknownAttemptError
-from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, NotRunningError, Printed, Started
+from retinue.agent.errors import BackendError, NotRunningError, UnknownAttemptError
+from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed, Started
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import terminal_pb2
@@ -58,7 +58,7 @@ class AttachService:
         if self._stopping.is_set():
             raise _unavailable("the agent is stopping")
         with self._open.hold(request.attempt_id), _to_api_errors(request.attempt_id):
-            wire = await self._backend.attach(request.attempt_id)
+            wire = await self._backend.kernel(request.attempt_id).exec()
             attachment = Attachment(wire)
             input_task: asyncio.Task[None] | None = None
             try:

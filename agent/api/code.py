@@ -17,8 +17,7 @@ from retinue.agent.code.inside import LanguageMissingError
 from retinue.agent.code.runs import OffsetPastEndError, Run
 from retinue.agent.code.workspace import TooManyRunsError, Workspace
 from retinue.agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError
-from retinue.agent.errors import BackendError, UnknownAttemptError
-from retinue.agent.inside.exec_session import NotRunningError
+from retinue.agent.errors import BackendError, NotRunningError, UnknownAttemptError
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import code_pb2
 

@@ -5,31 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import itertools
-import os
 import stat
-import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import grpc
 
 from retinue.agent.api.errors import ApiError, invalid
 from retinue.agent.api.stream_limits import OpenStreams
-from retinue.agent.errors import BackendError, UnknownAttemptError
+from retinue.agent.errors import BackendError, NotRunningError, UnknownAttemptError
 from retinue.agent.inside import upload as arrival
-from retinue.agent.inside import workdir
-from retinue.agent.inside.exec_session import NotRunningError
-from retinue.agent.inside.workdir import Entry, MissingError, PathError, RefusedError
+from retinue.agent.inside.workdir import MissingError, PathError, RefusedError
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.types.v1 import file_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
+    from retinue.agent.inside.workdir import Entry
     from retinue.agent.runtime.contract import Backend
-
-Result = TypeVar("Result")
+    from retinue.agent.runtime.kernel import Upload, WorkDirectory
 
 MAX_PER_ATTEMPT = 16
 """Streams at a time with files of one kernel."""
@@ -37,7 +31,6 @@ MAX_FILES = 1000
 LARGEST_PIECE = 1 << 20
 PIECE = 1 << 20
 """Bytes of a file in one response."""
-BATCH = 500
 SILENCE = 60.0
 """Seconds that an upload may stand still; a caller who is gone is noticed sooner."""
 _DIGEST = 32
@@ -64,41 +57,41 @@ class FileService:
         if first is None or first.WhichOneof("step") != "attempt_id":
             raise invalid("attempt_id", "must come first")
         attempt_id = first.attempt_id
-        current: arrival.Arrival | None = None
+        current: Upload | None = None
         announced = file_pb2.NewFile()
         with self._open.hold(attempt_id), to_api_errors(attempt_id, lambda: announced.path):
-            await asyncio.to_thread(arrival.sweep, self._backend.work(attempt_id), time.time())
+            await self._files(attempt_id).remove_stale_uploads()
             try:
                 while (request := await _next(requests)) is not None:
                     # It may have ended since.
-                    home = self._backend.work(attempt_id)
+                    files = self._files(attempt_id)
                     step = request.WhichOneof("step")
                     if (step == "data") != (current is not None):
                         raise invalid(step or "step", "makes no sense here")
                     match step:
                         case "file":
                             announced = request.file
-                            current = await _begun(home, announced)
+                            current = await _begun(files, announced)
                             if announced.resume:
                                 yield pb.UploadFilesResponse(ready=file_pb2.FileReady(offset=current.offset))
                         case "directory":
                             announced = file_pb2.NewFile(path=request.directory.path)
-                            await asyncio.to_thread(_make_directory, home, request.directory)
+                            await files.make_directory(announced.path, request.directory.mode)
                             yield pb.UploadFilesResponse(stored=file_pb2.FileStored(path=announced.path))
                         case "data" if current is not None and len(request.data) <= LARGEST_PIECE:
-                            await finished(asyncio.to_thread(current.write, request.data))
+                            await current.write(request.data)
                         case _:
                             raise invalid(step or "step", "makes no sense here")
                     if current is not None and current.complete:
-                        await finished(asyncio.to_thread(current.store))
+                        await current.store()
                         closing, current = current, None
-                        await asyncio.to_thread(closing.close)
+                        await closing.close()
                         yield pb.UploadFilesResponse(stored=file_pb2.FileStored(path=announced.path))
                 if current is not None:
                     raise invalid("data", f"ended before all of {announced.path} was there")
             finally:
                 if current is not None:
-                    current.close()
+                    await current.close()
 
     async def download(self, request: pb.DownloadFilesRequest) -> AsyncGenerator[pb.DownloadFilesResponse, None]:
         """Serves one stream to its end."""
@@ -108,7 +101,7 @@ class FileService:
             for wanted in request.files:
                 try:
                     with to_api_errors(request.attempt_id, lambda wanted=wanted: wanted.path):  # type: ignore[misc]
-                        async for response in _sent(self._backend.work(request.attempt_id), wanted):
+                        async for response in _sent(self._files(request.attempt_id), wanted):
                             yield response
                 except ApiError as error:
                     if len(request.files) == 1 or error.metadata.get("path", "") != wanted.path:
@@ -120,11 +113,14 @@ class FileService:
         with (
             self._open.hold(request.attempt_id),
             to_api_errors(request.attempt_id, lambda: request.path),
-            workdir.opened(self._backend.work(request.attempt_id)) as home,
-            contextlib.closing(workdir.walk(home, request.path, recursive=request.recursive)) as entries,
         ):
-            while batch := await finished(asyncio.to_thread(_taken, entries)):
-                yield pb.ListFilesResponse(entries=[_entry(entry) for entry in batch])
+            entries = self._files(request.attempt_id).entries(request.path, recursive=request.recursive)
+            async with contextlib.aclosing(entries) as batches:
+                async for batch in batches:
+                    yield pb.ListFilesResponse(entries=[_entry(entry) for entry in batch])
+
+    def _files(self, attempt_id: str) -> WorkDirectory:
+        return self._backend.kernel(attempt_id).files()
 
 
 async def _next(requests: AsyncIterator[pb.UploadFilesRequest]) -> pb.UploadFilesRequest | None:
@@ -135,20 +131,7 @@ async def _next(requests: AsyncIterator[pb.UploadFilesRequest]) -> pb.UploadFile
         raise _unavailable(f"nothing came for {SILENCE:.0f} s") from error
 
 
-async def finished(action: Coroutine[Any, Any, Result]) -> Result:
-    """Returns the result of a thread, which is waited for even if the call ends meanwhile: what it uses must not be closed before."""
-    task = asyncio.ensure_future(action)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        # The caller has gone: a failure affects nothing else, and asyncio logs what is never read as an error.
-        if not task.cancelled():
-            task.exception()
-        raise
-
-
-async def _begun(home: Path, new: file_pb2.NewFile) -> arrival.Arrival:
+async def _begun(files: WorkDirectory, new: file_pb2.NewFile) -> Upload:
     if new.size < 0:
         raise invalid("file.size", "is negative")
     if new.sha256 and len(new.sha256) != _DIGEST:
@@ -156,30 +139,16 @@ async def _begun(home: Path, new: file_pb2.NewFile) -> arrival.Arrival:
     if new.resume and not new.sha256:
         raise invalid("file.resume", "needs sha256")
     announced = arrival.Announced(new.path, new.size, new.mode, new.sha256)
-    opening = asyncio.ensure_future(asyncio.to_thread(arrival.Arrival, home, announced, resume=new.resume))
-    try:
-        return await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        await asyncio.wait((opening,))
-        if opening.exception() is None:
-            opening.result().close()
-        raise
+    return await files.begin_upload(announced, resume=new.resume)
 
 
-def _make_directory(home: Path, new: file_pb2.NewDirectory) -> None:
-    with workdir.opened(home) as directory:
-        if not workdir.parts_of(new.path):
-            raise PathError("is required")
-        workdir.make_directory(directory, new.path, new.mode)
-
-
-async def _sent(home: Path, wanted: file_pb2.FileRange) -> AsyncGenerator[pb.DownloadFilesResponse, None]:
+async def _sent(files: WorkDirectory, wanted: file_pb2.FileRange) -> AsyncGenerator[pb.DownloadFilesResponse, None]:
     """The steps of one file, which ends where it ended when it began, or sooner."""
     if wanted.offset < 0:
         raise invalid("offset", "is negative")
-    descriptor = _opened(home, wanted.path)
+    file = await files.open(wanted.path)
     try:
-        entry = workdir.describe(wanted.path, descriptor)
+        entry = file.entry
         offset = wanted.offset if wanted.version in {"", entry.version} else 0
         if offset > entry.size:
             size, message = str(entry.size), f"{wanted.path} ends at {entry.size}"
@@ -189,30 +158,16 @@ async def _sent(home: Path, wanted: file_pb2.FileRange) -> AsyncGenerator[pb.Dow
         while place < entry.size:
             # What was read before counts for the digest, too.
             end = offset if place < offset else entry.size
-            data = await finished(asyncio.to_thread(_read, descriptor, min(PIECE, end - place), place, digest))
+            data = await file.read(min(PIECE, end - place), place)
             if not data:
                 break
+            await asyncio.to_thread(digest.update, data)
             if place >= offset:
                 yield pb.DownloadFilesResponse(data=data)
             place += len(data)
         yield pb.DownloadFilesResponse(end=file_pb2.FileEnd(size=place, sha256=digest.digest()))
     finally:
-        os.close(descriptor)
-
-
-def _opened(home: Path, path: str) -> int:
-    with workdir.opened(home) as directory:
-        return workdir.open_regular(directory, path)
-
-
-def _read(descriptor: int, size: int, offset: int, digest: hashlib._Hash) -> bytes:
-    data = os.pread(descriptor, size, offset)
-    digest.update(data)
-    return data
-
-
-def _taken(entries: Iterator[Entry]) -> Sequence[Entry]:
-    return list(itertools.islice(entries, BATCH))
+        file.close()
 
 
 def _entry(entry: Entry) -> file_pb2.FileEntry:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import os
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +19,8 @@ from retinue.agent.api.errors import ApiError, invalid
 from retinue.agent.api.first_request import first_request
 from retinue.agent.api.pieces import LARGEST, PieceSize, SharedRoom
 from retinue.agent.api.stream_limits import OpenStreams
-from retinue.agent.errors import BackendError
-from retinue.agent.host.processes import open_pidfd
-from retinue.agent.network.errors import NetworkError
-from retinue.agent.network.sockets import LOOPBACK, PortClosedError, connect
+from retinue.agent.errors import BackendError, PortClosedError, UnknownAttemptError
+from retinue.agent.network.sockets import LOOPBACK
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.sockets import receive_available
 from retinue.types.v1 import port_pb2
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
     from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.kernel import Kernel
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +65,11 @@ class PortService:
         start = await _first(requests)
         if self._stopping:
             raise _unavailable("the agent is stopping")
+        kernel = self._kernel(start.attempt_id)
         with (
             self._open.hold(start.attempt_id),
-            self._until_ended(start.attempt_id) as cut,
-            contextlib.closing(await self._connected(start)) as connection,
+            self._until_ended(kernel, start.attempt_id) as cut,
+            contextlib.closing(await self._connected(kernel, start)) as connection,
         ):
             yield pb.OpenPortResponse(opened=pb.PortOpened())
             size = PieceSize(min(start.max_data_bytes or LARGEST, LARGEST))
@@ -78,46 +77,46 @@ class PortService:
                 async for response in responses:
                     yield response
 
-    async def _connected(self, start: pb.OpenPortStart) -> socket.socket:
+    def _kernel(self, attempt_id: str) -> Kernel:
+        try:
+            return self._backend.kernel(attempt_id)
+        except UnknownAttemptError as error:
+            message = f"there is no attempt {attempt_id} here"
+            raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+
+    @staticmethod
+    async def _connected(kernel: Kernel, start: pb.OpenPortStart) -> socket.socket:
         addresses = (*LOOPBACK, start.address) if start.address else LOOPBACK
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                return await connect(self._backend.namespace_path(start.attempt_id), start.port, addresses)
+                return await kernel.connect(start.port, addresses)
         except (PortClosedError, TimeoutError) as error:
             port = str(start.port)
             message = f"nothing listens on port {port}"
             raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "PORT_CLOSED", message, port=port) from error
-        except (BackendError, NetworkError) as error:
+        except BackendError as error:
             raise _ended(start.attempt_id) from error
         except OSError as error:
             raise _unavailable(f"port {start.port} cannot be reached: {error.strerror}") from error
 
     @contextlib.contextmanager
-    def _until_ended(self, attempt_id: str) -> Iterator[asyncio.Future[None]]:
-        """A future that fails when the connection has to end: without, it would stay open for as long as it is held here."""
-        if attempt_id not in self._backend.observed():
-            message = f"there is no attempt {attempt_id} here"
-            raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id)
-        process = self._backend.first_process(attempt_id)
-        descriptor = None if process is None else open_pidfd(process)
-        if descriptor is None:
-            raise _ended(attempt_id)
-        loop = asyncio.get_running_loop()
-        cut = loop.create_future()
+    def _until_ended(self, kernel: Kernel, attempt_id: str) -> Iterator[asyncio.Future[None]]:
+        """Yields a future that fails when the connection has to end: without, it would last for as long as it is held here."""
+        cut = asyncio.get_running_loop().create_future()
 
-        def over() -> None:
-            loop.remove_reader(descriptor)
+        def over(_ending: asyncio.Task[None]) -> None:
             if not cut.done():
                 cut.set_exception(_ended(attempt_id))
 
         self._cuts.add(cut)
-        loop.add_reader(descriptor, over)
+        ending = asyncio.create_task(kernel.wait_ended(), name=f"end of {attempt_id}")
+        ending.add_done_callback(over)
         try:
             yield cut
         finally:
             self._cuts.discard(cut)
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
+            ending.remove_done_callback(over)
+            ending.cancel()
             if not cut.cancel():
                 # Else the loop would log an exception that was never retrieved.
                 cut.exception()

@@ -8,26 +8,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retinue.agent.errors import BackendError
-from retinue.agent.host import syscalls
-from retinue.agent.host.launch_threads import in_own_thread
-from retinue.agent.host.processes import alive
-from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, NotRunningError, Printed
+from retinue.agent.errors import BackendError, NotRunningError
+from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed
 from retinue.agent.kernel import code_launcher
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.kernel.paths import PYTHON
 
 if TYPE_CHECKING:
-    from retinue.agent.host.processes import Process
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.kernel import Kernel, KernelSocket
 
+CHANNELS = ("shell", "iopub", "stdin", "control")
+TEMPORARY = "/tmp"  # noqa: S108 - where the launcher makes its directory, in the kernel
 LARGEST_ANSWER = 64 * 1024
 ANSWER_TIMEOUT = code_launcher.READY_SECONDS + 10
 _DIRECTORY = re.compile(r"\.retinue-code-[A-Za-z0-9_]{1,32}")
@@ -51,48 +47,9 @@ class Launched:
     by_message: bool
 
 
-def inject(process: Process, runtime: Path) -> None:
-    """Mounts the runtime into a kernel, unless it is there already. Blocks. Raises NotRunningError, BackendError."""
-    try:
-        namespace = os.open(f"/proc/{process.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise NotRunningError("the kernel has ended") from error
-    try:
-        if not alive(process):
-            raise NotRunningError("the kernel has ended")
-
-        def inside() -> None:
-            directory = os.open(runtime, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_RDONLY
-                mount = syscalls.clone_mount(directory, attributes)
-            finally:
-                os.close(directory)
-            try:
-                syscalls.unshare(syscalls.CLONE_FS)
-                syscalls.enter(namespace, syscalls.CLONE_NEWNS)
-                os.umask(0o022)
-                if Path(PYTHON, "bin/python3").exists():
-                    return
-                Path(PYTHON).mkdir(mode=0o755, parents=True, exist_ok=True)
-                target = os.open(PYTHON, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    syscalls.attach_mount(mount, target)
-                finally:
-                    os.close(target)
-            finally:
-                os.close(mount)
-
-        in_own_thread(inside)
-    except OSError as error:
-        raise BackendError(f"the Python for code cannot be put into the kernel: {error}") from error
-    finally:
-        os.close(namespace)
-
-
-async def launch(backend: Backend, attempt_id: str, language: str, key: str) -> Launched:
+async def launch(kernel: Kernel, language: str, key: str) -> Launched:
     """Starts the Jupyter kernel of a language. Raises LanguageMissingError, NotRunningError, BackendError."""
-    answer = await _ask(backend, attempt_id, {"language": language, "key": key})
+    answer = await _ask(kernel, {"language": language, "key": key})
     if "error" in answer:
         listed = answer.get("installed")
         names = tuple(str(name) for name in listed if isinstance(name, str)) if isinstance(listed, list) else ()
@@ -111,14 +68,14 @@ async def launch(backend: Backend, attempt_id: str, language: str, key: str) -> 
     return Launched(directory, pid, answer.get("by_message") is True)
 
 
-async def send_signal(backend: Backend, attempt_id: str, pid: int, number: int) -> None:
+async def send_signal(kernel: Kernel, pid: int, number: int) -> None:
     """Sends a signal to a Jupyter kernel, by its number inside. Raises NotRunningError, BackendError."""
-    await _ask(backend, attempt_id, {"signal": number, "pid": pid})
+    await _ask(kernel, {"signal": number, "pid": pid})
 
 
-async def _ask(backend: Backend, attempt_id: str, request: dict[str, Any]) -> dict[str, Any]:
+async def _ask(kernel: Kernel, request: dict[str, Any]) -> dict[str, Any]:
     """Runs the launcher inside, with the request as its input; its answer."""
-    wire = await backend.attach(attempt_id)
+    wire = await kernel.exec()
     attachment = Attachment(wire)
     output, errors = bytearray(), bytearray()
     program = await asyncio.to_thread(Path(code_launcher.__file__).read_text)
@@ -156,34 +113,11 @@ def parse_answer(output: bytes | bytearray) -> dict[str, Any]:
     return answer
 
 
-def open_sockets(process: Process, directory: str) -> dict[str, int]:
-    """Descriptors by which a Jupyter kernel's sockets are reached, whatever lies at their names later. Blocks.
-
-    Raises NotRunningError when there is no kernel, or none of its sockets.
-    """
-    found: dict[str, int] = {}
+async def open_sockets(kernel: Kernel, directory: str) -> dict[str, KernelSocket]:
+    """Returns a Jupyter kernel's sockets by channel. Raises NotRunningError when there is no kernel, or none of its sockets."""
+    numbers = [code_launcher.PORTS[f"{name}_port"] for name in CHANNELS]
     try:
-        root = os.open(f"/proc/{process.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if not alive(process):
-                raise NotRunningError("the kernel has ended")
-            temporary = os.open("tmp", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
-            try:
-                place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=temporary)
-            finally:
-                os.close(temporary)
-        finally:
-            os.close(root)
-        try:
-            for name in ("shell", "iopub", "stdin", "control"):
-                number = code_launcher.PORTS[f"{name}_port"]
-                found[name] = os.open(f"s-{number}", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
-                if not stat.S_ISSOCK(os.fstat(found[name]).st_mode):
-                    raise NotRunningError("a socket of the Jupyter kernel is none")
-        finally:
-            os.close(place)
-    except (OSError, NotRunningError) as error:
-        for descriptor in found.values():
-            os.close(descriptor)
+        found = await kernel.open_sockets(f"{TEMPORARY}/{directory}", tuple(f"s-{number}" for number in numbers))
+    except NotRunningError as error:
         raise NotRunningError("the Jupyter kernel has ended") from error
-    return found
+    return dict(zip(CHANNELS, found, strict=True))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from retinue.agent.code.runs import Run
+    from retinue.agent.runtime.kernel import KernelSocket
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +73,10 @@ class _Request:
 class Jupyter:
     """One Jupyter kernel; `lost` is set once it has ended. Close it in any case."""
 
-    def __init__(self, context: zmq.asyncio.Context, key: str, descriptors: Mapping[str, int]) -> None:
-        """`descriptors` are of the sockets, by channel; they are taken over."""
+    def __init__(self, context: zmq.asyncio.Context, key: str, targets: Mapping[str, KernelSocket]) -> None:
+        """Takes over `targets`, the kernel's sockets by channel."""
         self.lost = asyncio.Event()
-        self._descriptors = dict(descriptors)
+        self._targets = dict(targets)
         self._session = Session(key=key.encode(), signature_scheme="hmac-sha256", username="retinue")
         self._requests: dict[str, _Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,11 +88,10 @@ class Jupyter:
         self._sockets["iopub"] = context.socket(zmq.SUB)
         self._relays = {
             name: Relay(
-                # By its descriptor: what lies at its name may be another one by now.
-                f"/proc/self/fd/{descriptor}",
+                target,
                 LARGEST_PART if name in _CUT_OFF else min(LARGEST_PART, LARGEST_SMALL),
             )
-            for name, descriptor in descriptors.items()
+            for name, target in targets.items()
         }
         for name, socket in self._sockets.items():
             socket.linger = 0
@@ -145,19 +144,20 @@ class Jupyter:
     async def close(self) -> None:
         """Closes the connection; the kernel runs on."""
         self._closed = True
+        # First of all: libzmq holds a lock while it sends an event, and without a receiver it would hold it for ever.
+        for name in ("control", *_CUT_OFF):
+            self._sockets[name].disable_monitor()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for name in ("control", *_CUT_OFF):
-            self._sockets[name].disable_monitor()
         for socket in self._sockets.values():
             socket.close()
         for relay in self._relays.values():
             await relay.close()
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-        self._descriptors.clear()
+        for target in self._targets.values():
+            target.close()
+        self._targets.clear()
 
     async def execute(self, run: Run, code: str) -> asyncio.Event:
         """Sends a run to the kernel; the returned event is set when it has finished, and then `result` reports how."""
@@ -305,6 +305,8 @@ class Jupyter:
                 # One that has ended is not there to be connected, and its control connection reports that.
                 socket.connect(self._address(channel))
         finally:
+            if not socket.closed:
+                socket.disable_monitor()
             monitor.close(0)
 
     def _go_on_after_cut(self, channel: str) -> None:

@@ -14,8 +14,12 @@ import socket
 import tempfile
 from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retinue.agent.code.zmtp import FrameCounter, RefusedMessageError
+
+if TYPE_CHECKING:
+    from retinue.agent.runtime.kernel import KernelSocket
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +31,8 @@ MESSAGE_COST = 1024
 class Relay:
     """One channel. Close it in any case."""
 
-    def __init__(self, target: str, largest: int) -> None:
-        """`target` is the path of the kernel's socket; `largest` are bytes of a message."""
+    def __init__(self, target: KernelSocket, largest: int) -> None:
+        """`target` is the kernel's socket, which stays its owner's; `largest` are bytes of a message."""
         self._target = target
         self._largest = largest
         self._descriptor = -1
@@ -81,7 +85,8 @@ class Relay:
         self._waiting = 0
         with contextlib.closing(writer):
             try:
-                kernel_reader, kernel_writer = await asyncio.open_unix_connection(self._target, limit=PIECE)
+                connection = await self._target.connect()
+                kernel_reader, kernel_writer = await asyncio.open_unix_connection(sock=connection, limit=PIECE)
             except OSError:
                 return
             with contextlib.closing(kernel_writer):

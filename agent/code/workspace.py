@@ -16,7 +16,7 @@ from retinue.agent.code import batch, inside, messages
 from retinue.agent.code.jupyter import Jupyter, JupyterLostError
 from retinue.agent.code.runs import Run
 from retinue.agent.errors import BackendError
-from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, NotRunningError, Printed
+from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.kernel.python_runtime import find_runtime
 from retinue.agent.runtime.contract import Backend
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import zmq.asyncio
+
+    from retinue.agent.runtime.kernel import Kernel
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,6 @@ class TooManyRunsError(Exception):
 class _Record:
     """A Jupyter kernel as a later agent finds it again."""
 
-    first_process: str
     directory: str
     pid: int
     by_message: bool
@@ -232,7 +233,7 @@ class Workspace:
         if number == signal.SIGINT and self._record.by_message:
             await self._jupyter.interrupt()
         else:
-            await inside.send_signal(self._backend, self._attempt_id, self._record.pid, number)
+            await inside.send_signal(self._kernel(), self._record.pid, number)
 
     async def _run_batch(self, run: Run) -> None:
         code, build_failed = 0, False
@@ -250,7 +251,7 @@ class Workspace:
 
     async def _run_command(self, run: Run, text: str) -> int:
         """Runs a text by the shell in the kernel; its exit code."""
-        wire = await self._backend.attach(self._attempt_id)
+        wire = await self._kernel().exec()
         attachment = Attachment(wire)
         over, lost = asyncio.Event(), asyncio.Event()
         code = 128 + signal.SIGKILL
@@ -319,34 +320,33 @@ class Workspace:
         except (OSError, ValueError, TypeError):
             return None
         try:
-            if record.first_process == str(self._first_process()):
-                return await self._connect(record, fresh=False)
+            return await self._connect(record, fresh=False)
         except BackendError as error:
             log.info("the Jupyter kernel of %s is gone: %s", self._attempt_id, error)
         await asyncio.to_thread(self._path.unlink, missing_ok=True)
         return None
 
     async def _start(self) -> Jupyter:
-        process = self._first_process()
+        kernel = self._kernel()
         runtime = await asyncio.to_thread(find_runtime, self._cache)
         if runtime is None:
             raise inside.LanguageMissingError(
                 "this node has no Python for code: its administrator builds it with `python -m retinue.agent.kernel`"
             )
-        await asyncio.to_thread(inside.inject, process, runtime)
+        await kernel.provide_python(runtime)
         key = secrets.token_hex(32)
-        launched = await inside.launch(self._backend, self._attempt_id, self._language, key)
-        record = _Record(str(process), launched.directory, launched.pid, launched.by_message, key)
+        launched = await inside.launch(kernel, self._language, key)
+        record = _Record(launched.directory, launched.pid, launched.by_message, key)
         await asyncio.to_thread(replace_file, self._path, json.dumps(asdict(record)).encode(), lasting=False)
         try:
             return await self._connect(record, fresh=True)
         except BackendError:
             with contextlib.suppress(BackendError):
-                await inside.send_signal(self._backend, self._attempt_id, launched.pid, signal.SIGKILL)
+                await inside.send_signal(self._kernel(), launched.pid, signal.SIGKILL)
             raise
 
     async def _connect(self, record: _Record, *, fresh: bool) -> Jupyter:
-        sockets = await asyncio.to_thread(inside.open_sockets, self._first_process(), record.directory)
+        sockets = await inside.open_sockets(self._kernel(), record.directory)
         jupyter = Jupyter(self._context, record.key, sockets)
         try:
             await jupyter.open(fresh=fresh)
@@ -356,11 +356,8 @@ class Workspace:
         self._jupyter, self._record = jupyter, record
         return jupyter
 
-    def _first_process(self) -> Any:
-        process = self._backend.first_process(self._attempt_id)
-        if process is None:
-            raise NotRunningError(f"attempt {self._attempt_id} does not run")
-        return process
+    def _kernel(self) -> Kernel:
+        return self._backend.kernel(self._attempt_id)
 
 
 def _ended(status: pb.CodeStatus.ValueType) -> pb.CodeEvent:

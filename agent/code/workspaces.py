@@ -11,8 +11,7 @@ import zmq.asyncio
 
 from retinue.agent.attempts import Phase
 from retinue.agent.code.workspace import Workspace
-from retinue.agent.errors import UnknownAttemptError
-from retinue.agent.inside.exec_session import NotRunningError
+from retinue.agent.errors import NotRunningError, UnknownAttemptError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

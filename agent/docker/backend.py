@@ -33,12 +33,13 @@ from retinue.agent.docker.engine_watch import watch_engine
 from retinue.agent.docker.image_defaults import fitted
 from retinue.agent.docker.images import ImageError, Images
 from retinue.agent.docker.recovery import from_copy, from_engine, placeholder
-from retinue.agent.errors import BackendError
+from retinue.agent.errors import BackendError, NotRunningError
 from retinue.agent.fencing.watchdog import was_ended
 from retinue.agent.host.cgroups import memory_group, out_of_memory_kills
 from retinue.agent.host.lanes import KERNELS
 from retinue.agent.host.processes import send_signal
-from retinue.agent.inside.exec_session import BUFFER, DockerStream, NotRunningError, Wire
+from retinue.agent.inside.exec_session import BUFFER, DockerStream, Wire
+from retinue.agent.inside.host_kernel import HostKernel
 from retinue.agent.kernel.build import PUMP, BuildError, built_path
 from retinue.agent.process.sandboxes import KernelError
 from retinue.agent.process.seccomp import FilterError
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from retinue.agent.host.processes import Process
     from retinue.agent.inside.log_file import Output
     from retinue.agent.runtime.disk_use import Area
+    from retinue.agent.runtime.kernel import Kernel
     from retinue.agent.state.damaged import DamagedFiles
     from retinue.agent.state.disk import Disk
 
@@ -188,8 +190,13 @@ class DockerBackend:
         """What the attempt printed. Raises UnknownAttemptError."""
         return self._book.output(attempt_id)
 
-    async def attach(self, attempt_id: str) -> Wire:
-        """A way in, for one command beside the attempt's own."""
+    def kernel(self, attempt_id: str) -> Kernel:
+        """Returns access to what runs of an attempt, as it is now. Raises UnknownAttemptError."""
+        running = self._book.record(attempt_id).phase is Phase.RUNNING
+        work = self._options.scratch_dir / attempt_id if running else None
+        return HostKernel(attempt_id, self._book.first_process(attempt_id), work, lambda: self._exec(attempt_id))
+
+    async def _exec(self, attempt_id: str) -> Wire:
         if self._book.record(attempt_id).phase is not Phase.RUNNING:
             raise NotRunningError(f"attempt {attempt_id} does not run")
         kernels = self._kernels
@@ -218,20 +225,6 @@ class DockerBackend:
                 # The engine sends no event when what it has executed ends.
                 while not await self._run(lambda: kernels.end_attached(execution)):  # noqa: ASYNC110
                     await asyncio.sleep(ATTACHED_POLL)
-
-    def work(self, attempt_id: str) -> Path:
-        """The node's directory that is the work directory of a running attempt."""
-        if self._book.record(attempt_id).phase is not Phase.RUNNING:
-            raise NotRunningError(f"attempt {attempt_id} does not run")
-        return self._kernels.work(attempt_id)
-
-    def namespace_path(self, attempt_id: str) -> str:
-        """Path of the network namespace of an attempt that was created. Raises BackendError on others."""
-        return self._book.namespace_path(attempt_id)
-
-    def first_process(self, attempt_id: str) -> Process | None:
-        """The process of the node that an attempt lives and ends with."""
-        return self._book.first_process(attempt_id)
 
     async def create(self, spec: AttemptSpec, hosts: str) -> None:
         """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.agent.attempts import DesiredAttempt
-    from retinue.agent.host.processes import Process
+    from retinue.agent.fencing.watchdog import FenceTarget
     from retinue.agent.state.damaged import DamagedFiles
     from retinue.agent.state.disk import Disk
 
@@ -90,14 +90,14 @@ class Fence:
             self._limits = self._limits | limits
             self._changed.set()
 
-    async def pin(self, attempt_id: str, process: Process | None) -> None:
-        """Returns once a warden knows the first process of an attempt that is about to be let go, if it is guarded.
+    async def pin(self, attempt_id: str, target: FenceTarget | None) -> None:
+        """Returns once a watchdog knows by what to end an attempt that is about to be let go, if it is guarded.
 
         Raises OverdueError, WardenError, OSError: then it must not be let go.
         """
-        if attempt_id not in self._limits or process is None:
+        if attempt_id not in self._limits or target is None:
             return
-        self._processes = self._processes | {attempt_id: process}
+        self._processes = self._processes | {attempt_id: target.process}
         await STATE.run(self._have_watched)
         # From here on the warden ends what is late; what was late before is not known to it yet.
         if attempt_id in self.due():

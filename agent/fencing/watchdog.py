@@ -43,6 +43,13 @@ class WardenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class FenceTarget:
+    """What a watchdog ends an attempt by, on its own and without the agent: today always a process of the node."""
+
+    process: Process
+
+
+@dataclass(frozen=True, slots=True)
 class Guarded:
     """What is guarded on a node, since its last start: seconds that each attempt may go on for without a manager.
 

@@ -28,10 +28,6 @@ _DOCKER_HEADER = struct.Struct(">BxxxI")
 _DOCKER_OUTPUT = 1
 
 
-class NotRunningError(BackendError):
-    """The attempt does not run."""
-
-
 class AttachmentLostError(BackendError):
     """The way into the kernel broke, or the kernel ended; nothing of the command is left, or will be in a moment."""
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.network.core.observed import Link, Observed
     from retinue.agent.network.core.operations import Operation, Step
+    from retinue.agent.network.namespaces import NetworkNamespace
 
 _TRIES = 8
 _PROCESS_NAMESPACE = "/proc/self/ns/net"
@@ -50,13 +51,13 @@ class Egress:
         """Removes egress links of attempts other than these. Raises NetworkError."""
         await NETWORK.run(self._open, attempt_ids)
 
-    async def attach(self, attempt_id: str, netns_path: str) -> int:
-        """Creates the egress link of an attempt; `netns_path` is its network namespace, /proc/PID/ns/net.
+    async def attach(self, attempt_id: str, namespace: NetworkNamespace) -> int:
+        """Creates the egress link of an attempt; `namespace` is its own network namespace.
 
         The answer is how many steps that took, 0 when it had one. Raises NetworkError, also when the kernel is gone
         already.
         """
-        return await NETWORK.run(self._attach, attempt_id, netns_path)
+        return await NETWORK.run(self._attach, attempt_id, namespace)
 
     async def remove(self, attempt_id: str) -> None:
         """Removes an attempt's egress link, if it is not gone with its namespace. Raises NetworkError.
@@ -88,12 +89,12 @@ class Egress:
         with netlink.connected() as node:
             return [link for name, link in observe_kernel(node).links.items() if name.startswith(prefix)]
 
-    def _attach(self, attempt_id: str, netns_path: str) -> int:
+    def _attach(self, attempt_id: str, namespace: NetworkNamespace) -> int:
         name = link_name(self._label, attempt_id)
         _forward()
-        with namespaces.opened(netns_path) as kernel:
+        with namespace.opened() as kernel:
             if namespaces.same(kernel, _PROCESS_NAMESPACE):
-                raise InvalidNetworkError(f"{netns_path} is not a namespace of a kernel's own")
+                raise InvalidNetworkError(f"{namespace} is not a namespace of a kernel's own")
             namespaces.run_inside(kernel, lambda: namespaces.write_settings(_KERNEL_SETTINGS))
             with netlink.connected() as outside, netlink.connected(kernel) as inside:
                 for _ in range(_TRIES):

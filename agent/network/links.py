@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.network.core.operations import Operation, Step
     from retinue.agent.network.core.topology import Network
+    from retinue.agent.network.namespaces import NetworkNamespace
     from retinue.agent.network.rules_guard import Guard
 
 _log = logging.getLogger(__name__)
@@ -83,14 +84,14 @@ class SessionNetworks:
         check(network)
         return await self._exclusively(network.session_id, lambda: self._ensure(network))
 
-    async def attach(self, network: Network, kernel_id: str, netns_path: str) -> int:
+    async def attach(self, network: Network, kernel_id: str, namespace: NetworkNamespace) -> int:
         """Gives a kernel its place in a network that was ensured.
 
-        `netns_path` is the kernel's network namespace, /proc/PID/ns/net. The answer is how many steps that took.
+        `namespace` is the kernel's. The answer is how many steps that took.
         Raises NetworkError, also when the kernel is gone already.
         """
         check(network)
-        return await self._exclusively(network.session_id, lambda: self._attach(network, kernel_id, netns_path))
+        return await self._exclusively(network.session_id, lambda: self._attach(network, kernel_id, namespace))
 
     async def detach(self, network: Network, kernel_id: str) -> None:
         """Removes a kernel's port, if it has one. Raises NetworkError."""
@@ -146,16 +147,16 @@ class SessionNetworks:
                 apply(steps, {Namespace.SESSION: connection, Namespace.NODE: node}, session, _NO_KERNEL)
         return len(steps)
 
-    def _attach(self, network: Network, kernel_id: str, netns_path: str) -> int:
+    def _attach(self, network: Network, kernel_id: str, namespace: NetworkNamespace) -> int:
         member = network.member(kernel_id)
         with (
             namespaces.opened_name(self.namespace(network.session_id)) as session,
-            namespaces.opened(netns_path) as kernel,
+            namespace.opened() as kernel,
         ):
             if session is None:
                 raise NetworkError(f"there is no network yet for session {network.session_id}")
             if namespaces.same(kernel, _PROCESS_NAMESPACE) or namespaces.same(kernel, session):
-                raise InvalidNetworkError(f"{netns_path} is not a namespace of a kernel's own")
+                raise InvalidNetworkError(f"{namespace} is not a namespace of a kernel's own")
             namespaces.run_inside(kernel, lambda: namespaces.write_settings(_KERNEL_SETTINGS))
             with netlink.connected(session) as outside, netlink.connected(kernel) as inside:
                 port = observe_port(outside, BRIDGE, port_name(network, member))

@@ -8,14 +8,19 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from retinue.agent.host.processes import alive
 from retinue.agent.network.errors import NetworkError
 from retinue.rpc import network_namespaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from retinue.agent.host.processes import Process
 
 DIRECTORY = network_namespaces.DIRECTORY
 
@@ -42,6 +47,41 @@ def names() -> set[str]:
     """Returns all names, those of half-made namespaces included. Raises NetworkError."""
     with _explained("list network namespaces"):
         return set(network_namespaces.names())
+
+
+class NetworkNamespace(Protocol):
+    """A network namespace, wherever it is found."""
+
+    def opened(self) -> AbstractContextManager[int]:
+        """Yields a descriptor of the namespace. Raises NetworkError when it is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceAt:
+    """The network namespace at a path."""
+
+    path: str
+
+    def opened(self) -> AbstractContextManager[int]:
+        """Yields a descriptor of the namespace. Raises NetworkError unless there is one."""
+        return opened(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceOf:
+    """The network namespace of a process of the node."""
+
+    process: Process
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Yields a descriptor of the namespace. Raises NetworkError when the process has ended."""
+        with opened(f"/proc/{self.process.pid}/ns/net") as descriptor:
+            # Before the file was opened, the number may have passed to another process.
+            if not alive(self.process):
+                raise NetworkError(f"process {self.process.pid} has ended")
+            yield descriptor
 
 
 @contextmanager

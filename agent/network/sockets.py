@@ -11,22 +11,21 @@ import errno
 import socket
 from typing import TYPE_CHECKING
 
-from retinue.agent.network.namespaces import opened, run_inside
+from retinue.agent.errors import PortClosedError
+from retinue.agent.network.namespaces import run_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from retinue.agent.network.namespaces import NetworkNamespace
 
 LOOPBACK = ("127.0.0.1", "::1")
 # What says only that another address may be tried.
 _ELSEWHERE = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EAFNOSUPPORT}
 
 
-class PortClosedError(Exception):
-    """Nothing listens on the port, at any of the addresses."""
-
-
-async def connect(namespace: str, port: int, addresses: Iterable[str]) -> socket.socket:
-    """A connection to the first of the addresses, from inside the namespace at a path, where something listens on the port.
+async def connect(namespace: NetworkNamespace, port: int, addresses: Iterable[str]) -> socket.socket:
+    """Returns a connection to the first of the addresses, from inside the namespace, where something listens on the port.
 
     Raises PortClosedError, NetworkError when the namespace cannot be entered, OSError, TimeoutError.
     """
@@ -52,8 +51,8 @@ async def connect(namespace: str, port: int, addresses: Iterable[str]) -> socket
     raise PortClosedError(f"nothing listens on port {port}")
 
 
-def _socket(namespace: str, family: socket.AddressFamily) -> socket.socket:
-    with opened(namespace) as descriptor:
+def _socket(namespace: NetworkNamespace, family: socket.AddressFamily) -> socket.socket:
+    with namespace.opened() as descriptor:
         made = run_inside(descriptor, lambda: socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
     made.setblocking(False)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import ObservedAttempt, Phase
 from retinue.agent.conditions import Conditions
-from retinue.agent.errors import BackendError
+from retinue.agent.errors import BackendError, NotRunningError
 from retinue.agent.fencing.watchdog import was_ended
 from retinue.agent.host.lanes import KERNELS
-from retinue.agent.inside.exec_session import NotRunningError
+from retinue.agent.inside.host_kernel import HostKernel
 from retinue.agent.kernel.build import ATTACH, PUMP, BuildError, build, built_path
 from retinue.agent.process.entry import enter
 from retinue.agent.process.sandboxes import KernelError, Kernels, ProcessOptions
@@ -37,13 +37,12 @@ from retinue.agent.state.damaged import DIRECTORY, DamagedFiles
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from retinue.agent.attempts import AttemptSpec
-    from retinue.agent.host.processes import Process
     from retinue.agent.inside.exec_session import Wire
     from retinue.agent.inside.log_file import Output
     from retinue.agent.runtime.disk_use import Area
+    from retinue.agent.runtime.kernel import Kernel
     from retinue.agent.state.disk import Disk
 
 log = logging.getLogger(__name__)
@@ -134,8 +133,13 @@ class ProcessBackend:
         """What the attempt printed. Raises UnknownAttemptError."""
         return self._book.output(attempt_id)
 
-    async def attach(self, attempt_id: str) -> Wire:
-        """A way in, for one command beside the attempt's own."""
+    def kernel(self, attempt_id: str) -> Kernel:
+        """Returns access to what runs of an attempt, as it is now. Raises UnknownAttemptError."""
+        running = self._book.record(attempt_id).phase is Phase.RUNNING
+        work = self._kernels.work(attempt_id) if running else None
+        return HostKernel(attempt_id, self._book.first_process(attempt_id), work, lambda: self._exec(attempt_id))
+
+    async def _exec(self, attempt_id: str) -> Wire:
         record = self._book.record(attempt_id)
         if record.phase is not Phase.RUNNING or record.init is None:
             raise NotRunningError(f"attempt {attempt_id} does not run")
@@ -144,20 +148,6 @@ class ProcessBackend:
         except BuildError as error:
             raise BackendError(str(error)) from error
         return await enter(program, record.init, await asyncio.to_thread(self._kernels.confinement, attempt_id))
-
-    def work(self, attempt_id: str) -> Path:
-        """The node's directory that is the work directory of a running attempt."""
-        if self._book.record(attempt_id).phase is not Phase.RUNNING:
-            raise NotRunningError(f"attempt {attempt_id} does not run")
-        return self._kernels.work(attempt_id)
-
-    def namespace_path(self, attempt_id: str) -> str:
-        """Path of the network namespace of an attempt that was created. Raises BackendError on others."""
-        return self._book.namespace_path(attempt_id)
-
-    def first_process(self, attempt_id: str) -> Process | None:
-        """The process of the node that an attempt lives and ends with."""
-        return self._book.first_process(attempt_id)
 
     async def create(self, spec: AttemptSpec, hosts: str) -> None:
         """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.agent.errors import BackendError
+from retinue.agent.errors import BackendError, NotRunningError
 from retinue.agent.host.processes import PROC, Process, open_pidfd
-from retinue.agent.inside.exec_session import BUFFER, NotRunningError, Wire
+from retinue.agent.inside.exec_session import BUFFER, Wire
 from retinue.agent.kernel.paths import HOME
 from retinue.agent.process.bubblewrap import filter_file
 

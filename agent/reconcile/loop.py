@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from retinue.agent.attempts import AttemptSpec, DesiredAttempt, ObservedAttempt
     from retinue.agent.fencing.lease import Fence
+    from retinue.agent.network.namespaces import NetworkNamespace
     from retinue.agent.reconcile.core.plan import Action
     from retinue.agent.runtime.contract import Backend
 
@@ -341,11 +342,11 @@ class Reconciler(Generic[Network]):
                     await self._backend.decline(wanted.spec, Phase.EXITED, AttemptReason.STOPPED, message)
             case Attach(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
-                    await self._attach(wanted.spec, self._backend.namespace_path(attempt_id))
+                    await self._attach(wanted.spec, self._backend.kernel(attempt_id).network_attachment())
                     await self._backend.mark_attached(attempt_id)
             case Release(attempt_id):
                 if self.fence is not None:
-                    await self.fence.pin(attempt_id, self._backend.first_process(attempt_id))
+                    await self.fence.pin(attempt_id, self._backend.kernel(attempt_id).fence_target())
                 await self._backend.release(attempt_id)
             case Stop(attempt_id, grace):
                 await self._backend.stop(attempt_id, grace)
@@ -380,8 +381,8 @@ class Reconciler(Generic[Network]):
 
     async def _attach_again(self, network: Network, attempt: ObservedAttempt) -> int:
         try:
-            path = self._backend.namespace_path(attempt.id)
-            steps = await self._links.attach(network, attempt.kernel_id, path)
+            namespace = self._backend.kernel(attempt.id).network_attachment()
+            steps = await self._links.attach(network, attempt.kernel_id, namespace)
         except Exception as error:
             # A kernel that is about to end has no namespace any more.
             if self._inspections.detach(attempt.id):
@@ -391,13 +392,13 @@ class Reconciler(Generic[Network]):
         self._inspections.attach(attempt.id)
         return steps
 
-    async def _attach(self, spec: AttemptSpec, path: str) -> None:
+    async def _attach(self, spec: AttemptSpec, namespace: NetworkNamespace) -> None:
         """Joins a kernel to its session and to the outside, both at once: they have nothing in common."""
         steps: list[Awaitable[object]] = []
         if spec.networked:
-            steps.append(self._links.attach(self._networks[spec.session_id], spec.kernel_id, path))
+            steps.append(self._links.attach(self._networks[spec.session_id], spec.kernel_id, namespace))
         if spec.egress:
-            steps.append(self._ways_out.attach(spec.id, path))
+            steps.append(self._ways_out.attach(spec.id, namespace))
         # None continues while the attempt is tried again, or ended.
         for outcome in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(outcome, BaseException):

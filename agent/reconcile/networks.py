@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from retinue.agent.network.namespaces import NetworkNamespace
 
 
 class SessionNetwork(Protocol):
@@ -25,8 +28,8 @@ class Links(Protocol[Network_contra]):
         """Makes the network whole; returns how many steps that took, 0 when it was."""
         ...
 
-    async def attach(self, network: Network_contra, kernel_id: str, netns_path: str) -> int:
-        """Attaches a kernel to the network, by the path of its network namespace; returns as `ensure` does."""
+    async def attach(self, network: Network_contra, kernel_id: str, namespace: NetworkNamespace) -> int:
+        """Attaches a kernel to the network in its network namespace; returns as `ensure` does."""
         ...
 
     async def remove(self, session_id: str) -> object:
@@ -41,8 +44,8 @@ class Links(Protocol[Network_contra]):
 class Egress(Protocol):
     """The egress links of kernels on this node. Every method may be repeated after a crash at any point."""
 
-    async def attach(self, attempt_id: str, netns_path: str) -> object:
-        """Creates an attempt's egress link, by the path of its network namespace."""
+    async def attach(self, attempt_id: str, namespace: NetworkNamespace) -> object:
+        """Creates an attempt's egress link in its network namespace."""
         ...
 
     async def remove(self, attempt_id: str) -> object:

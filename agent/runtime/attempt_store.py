@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
-from retinue.agent.errors import BackendError, UnknownAttemptError
+from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.host.lanes import RECORDS
 from retinue.agent.inside.log_file import Output
 from retinue.agent.inside.output_pump import OUTPUT, revive
@@ -79,13 +79,6 @@ class Book:
         if (record := self._records.get(attempt_id)) is None:
             raise UnknownAttemptError(f"there is no attempt {attempt_id}")
         return record
-
-    def namespace_path(self, attempt_id: str) -> str:
-        """Path of the network namespace of an attempt that was created. Raises BackendError on others."""
-        init = self.record(attempt_id).init
-        if init is None:
-            raise BackendError(f"attempt {attempt_id} does not run")
-        return f"/proc/{init.pid}/ns/net"
 
     def first_process(self, attempt_id: str) -> Process | None:
         """The process of the node that an attempt lives and ends with; None when there is none any more."""

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
-    from retinue.agent.host.processes import Process
-    from retinue.agent.inside.exec_session import Wire
     from retinue.agent.inside.log_file import Output
+    from retinue.agent.runtime.kernel import Kernel
 
 
 class Backend(Protocol):
@@ -53,12 +51,8 @@ class Backend(Protocol):
         """Completes the record of an attempt that was rebuilt from its processes."""
         ...
 
-    def namespace_path(self, attempt_id: str) -> str:
-        """Path of the network namespace of an attempt that was created."""
-        ...
-
-    def first_process(self, attempt_id: str) -> Process | None:
-        """The process of the node that an attempt lives and ends with; None when it does not run, or is unknown."""
+    def kernel(self, attempt_id: str) -> Kernel:
+        """Returns access to what runs of an attempt, as it is now. Raises UnknownAttemptError."""
         ...
 
     async def mark_attached(self, attempt_id: str) -> None:
@@ -83,18 +77,4 @@ class Backend(Protocol):
 
     def output(self, attempt_id: str) -> Output:
         """What the attempt printed. Raises UnknownAttemptError."""
-        ...
-
-    async def attach(self, attempt_id: str) -> Wire:
-        """A way in, for one command beside the attempt's own, as the same user with the same rights and limits.
-
-        Raises UnknownAttemptError, NotRunningError, BackendError.
-        """
-        ...
-
-    def work(self, attempt_id: str) -> Path:
-        """The node's directory that is the work directory of a running attempt; what is in it belongs to the attempt's user.
-
-        Raises UnknownAttemptError, NotRunningError, BackendError.
-        """
         ...

@@ -6,14 +6,15 @@ not in development mode refuses it. What they show is the cost of everything aro
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import ObservedAttempt, Phase
-from retinue.agent.errors import UnknownAttemptError
-from retinue.agent.inside.exec_session import NotRunningError
+from retinue.agent.errors import NotRunningError, UnknownAttemptError
+from retinue.agent.inside.host_kernel import HostKernel
 from retinue.agent.inside.log_file import Output
 from retinue.agent.reasons import AttemptReason
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from retinue.agent.attempts import AttemptSpec
-    from retinue.agent.host.processes import Process
     from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.runtime.kernel import Kernel
 
 NAME = "null"
 _NOWHERE = Path("/nonexistent/output")
@@ -70,14 +71,10 @@ class NullBackend:
     async def identify(self, spec: AttemptSpec) -> None:
         """Nothing of it is ever rebuilt."""
 
-    def namespace_path(self, attempt_id: str) -> str:
-        """There is no namespace: sessions of null kernels have no network."""
-        raise UnknownAttemptError(f"the null kernel {attempt_id} has no network namespace")
-
-    def first_process(self, attempt_id: str) -> Process | None:
-        """There is none."""
-        del attempt_id
-        return None
+    def kernel(self, attempt_id: str) -> Kernel:
+        """Returns a kernel in which nothing runs. Raises UnknownAttemptError."""
+        self._attempt(attempt_id)
+        return HostKernel(attempt_id, None, None, functools.partial(_refuse, attempt_id))
 
     async def mark_attached(self, attempt_id: str) -> None:
         """Notes a place in the network."""
@@ -116,14 +113,6 @@ class NullBackend:
             self._removed.add(attempt_id)
             self._listener()
 
-    async def attach(self, attempt_id: str) -> Wire:
-        """There is nothing to go into."""
-        raise NotRunningError(f"attempt {attempt_id} does nothing")
-
-    def work(self, attempt_id: str) -> Path:
-        """There is none."""
-        raise NotRunningError(f"attempt {attempt_id} does nothing")
-
     def output(self, attempt_id: str) -> Output:
         """Nothing was printed. Raises UnknownAttemptError."""
         attempt = self._attempt(attempt_id)
@@ -137,3 +126,7 @@ class NullBackend:
     def _set(self, attempt: ObservedAttempt) -> None:
         self._attempts[attempt.id] = attempt
         self._listener()
+
+
+async def _refuse(attempt_id: str) -> Wire:
+    raise NotRunningError(f"attempt {attempt_id} does nothing")

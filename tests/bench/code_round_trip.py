@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import statistics
 import time
 from pathlib import Path
@@ -31,9 +30,8 @@ def connect(directory: Path) -> AsyncKernelClient:
     """A client of the one Jupyter kernel that the agents beneath the directory have started."""
     (record,) = directory.rglob("code/*.json")
     known = json.loads(record.read_text())
-    process = re.search(r"pid=(\d+)", known["first_process"])
-    assert process is not None
-    place = f"/proc/{process[1]}/root/tmp/{known['directory']}/s"
+    (attempt,) = directory.rglob(f"attempts/{record.stem[:-33]}/record.json")
+    place = f"/proc/{json.loads(attempt.read_text())['init']['pid']}/root/tmp/{known['directory']}/s"
     client = AsyncKernelClient()
     connection: Any = {"transport": "ipc", "ip": place, "key": known["key"], **PORTS}
     client.load_connection_info(connection)

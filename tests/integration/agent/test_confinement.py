@@ -121,7 +121,7 @@ DENIED = {
 async def attached(backends: Backends, attempt_id: str, *command: str) -> str:
     """Runs a command beside the attempt's own; what it printed."""
     assert backends.current is not None
-    wire = await backends.current.attach(attempt_id)
+    wire = await backends.current.kernel(attempt_id).exec()
     attachment = Attachment(wire)
     output = b""
     try:
@@ -158,13 +158,13 @@ async def test_each_kernel_has_a_user_of_its_own_and_keeps_it(backends: Backends
     seen = {name: int(await attached(backends, f"{name}.1", "id", "-u")) for name in ("k", "m")}
     assert len(set(seen.values())) == 2
     assert all(uid in UserRange() for uid in seen.values())
-    backend = await backends.open()
+    await backends.open()
     assert {name: int(await attached(backends, f"{name}.1", "id", "-u")) for name in ("k", "m")} == seen
     await running(backends, "n")
     assert int(await attached(backends, "n.1", "id", "-u")) not in seen.values()
     # Files of one are closed to the other where both could reach them.
-    assert backend.work("k.1").stat().st_uid == seen["k"]
-    assert backend.work("k.1").stat().st_mode & 0o777 == 0o700
+    assert (backends.place.directory / "scratch" / "k.1").stat().st_uid == seen["k"]
+    assert (backends.place.directory / "scratch" / "k.1").stat().st_mode & 0o777 == 0o700
 
 
 async def test_files_in_shared_directories_belong_to_all_kernels(backends: Backends) -> None:

@@ -124,7 +124,7 @@ async def test_damage_while_no_agent_is_there(
 ) -> None:
     state = await started(backends)
     assert backends.current is not None
-    init = backends.current.first_process("k.1")
+    init = backends.current.kernel("k.1").fence_target()
     for name in FILES:
         assert (state / name).exists(), name
         await backends.current.close()
@@ -134,7 +134,7 @@ async def test_damage_while_no_agent_is_there(
         assert list(backend.observed()) == ["k.1"], name
         observed = backend.observed()["k.1"]
         assert (observed.phase, observed.session_id) == (Phase.RUNNING, "session"), name
-        assert backend.first_process("k.1") == init, name
+        assert backend.kernel("k.1").fence_target() == init, name
         # What is set aside is no attempt, and is reported once.
         kept = DamagedFiles(state / DIRECTORY).names()
         await backend.close()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.attempts import Phase
-from retinue.agent.errors import UnknownAttemptError
-from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, NotRunningError, Printed, Started
+from retinue.agent.errors import NotRunningError, UnknownAttemptError
+from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed, Started
 from retinue.agent.kernel.core.frames import WINDOW, Start
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.test_contract import first_process
@@ -41,7 +41,7 @@ class Seen:
 @contextlib.asynccontextmanager
 async def attached(contract: Contract, *command: str, **values: object) -> AsyncIterator[Attachment]:
     assert contract.current is not None
-    wire = await contract.current.attach("k.1")
+    wire = await contract.current.kernel("k.1").exec()
     attachment = Attachment(wire)
     environment = wire.environment | values.pop("environment", {})  # type: ignore[operator]
     try:
@@ -276,9 +276,9 @@ async def test_much_passes_both_ways(contract: Contract) -> None:
 async def test_only_what_runs(contract: Contract) -> None:
     backend = await contract.held(contract.spec("k", "sleep", "1000"))
     with pytest.raises(UnknownAttemptError):
-        await backend.attach("other.1")
+        await backend.kernel("other.1").exec()
     with pytest.raises(NotRunningError):
-        await backend.attach("k.1")
+        await backend.kernel("k.1").exec()
     await backend.release("k.1")
     async with attached(contract, "sleep", "1000") as attachment:
         await backend.kill("k.1")
@@ -287,4 +287,4 @@ async def test_only_what_runs(contract: Contract) -> None:
             assert (await seen(attachment)).code == 128 + signal.SIGKILL
     await contract.until("k.1", Phase.EXITED)
     with pytest.raises(NotRunningError):
-        await backend.attach("k.1")
+        await backend.kernel("k.1").exec()

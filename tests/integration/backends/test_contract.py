@@ -17,6 +17,7 @@ from retinue.agent.docker.backend import SPARE_THREADS
 from retinue.agent.docker.core.container_spec import container_name
 from retinue.agent.docker.engine import CONNECTIONS
 from retinue.agent.errors import BackendError, UnknownAttemptError
+from retinue.agent.fencing.watchdog import FenceTarget
 from retinue.agent.host.processes import Process, alive, send_signal
 from retinue.agent.host.users import UserRange
 from retinue.agent.process.sandboxes import STATUS
@@ -187,7 +188,8 @@ async def test_command_and_environment_are_taken_literally(contract: Contract) -
 
 async def test_gate_holds(contract: Contract) -> None:
     backend = await contract.held(contract.spec("k", "sh", "-c", "echo out"))
-    assert os.stat(backend.namespace_path("k.1")).st_ino != os.stat("/proc/self/ns/net").st_ino
+    with backend.kernel("k.1").network_attachment().opened() as namespace:
+        assert os.fstat(namespace).st_ino != os.stat("/proc/self/ns/net").st_ino
     await backend.mark_attached("k.1")
     # The gate does not open while nobody is there, and the next agent can open it.
     await backend.close()
@@ -291,7 +293,7 @@ async def test_what_cannot_be_created_fails(contract: Contract, values: dict[str
     assert (observed.phase, observed.reason, observed.exit_code) == (Phase.FAILED, "START_FAILED", None)
     assert len(observed.message) > 20
     with pytest.raises(BackendError):
-        backend.namespace_path("k.1")
+        backend.kernel("k.1").network_attachment()
     await backend.remove("k.1")
     with pytest.raises(UnknownAttemptError):
         backend.output("k.1")
@@ -397,7 +399,7 @@ async def test_kernels_outlive_their_records(contract: Contract, copies: str) ->
     for name, init in before.items():
         attempt_id = f"{name}.1"
         observed = await contract.until(attempt_id, Phase.CREATED if name == "held" else Phase.RUNNING)
-        assert backend.first_process(attempt_id) == init
+        assert backend.kernel(attempt_id).fence_target() == FenceTarget(init)
         assert observed.rebuilt is (copies == "copies lost")
         # It is not started a second time.
         await backend.create(contract.spec(name, "true"), HOSTS)

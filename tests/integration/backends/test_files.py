@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from retinue.agent.attempts import Phase
-from retinue.agent.inside import workdir
-from retinue.agent.inside.exec_session import NotRunningError
-from retinue.agent.inside.upload import Announced, Arrival
+from retinue.agent.errors import NotRunningError
+from retinue.agent.inside.upload import Announced
+from retinue.agent.inside.workdir import MissingError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from retinue.agent.runtime.kernel import WorkDirectory
     from tests.integration.backends.conftest import Contract
 
 SCRIPT = """while [ ! -e in/run.sh ]; do sleep 0.02; done
@@ -28,48 +27,59 @@ sleep 1000"""
 PROGRAM = b"#!/bin/sh\necho it runs\n"
 
 
-def put(home: Path, path: str, content: bytes, *, part: int) -> None:
+async def put(files: WorkDirectory, path: str, content: bytes, *, part: int) -> None:
     announced = Announced(path, len(content), 0o755, hashlib.sha256(content).digest())
-    begun = Arrival(home, announced, resume=True)
-    begun.write(content[:part])
-    begun.close()
-    resumed = Arrival(home, announced, resume=True)
+    begun = await files.begin_upload(announced, resume=True)
+    await begun.write(content[:part])
+    await begun.close()
+    resumed = await files.begin_upload(announced, resume=True)
     assert resumed.offset == part
-    resumed.write(content[part:])
-    resumed.store()
-    resumed.close()
+    await resumed.write(content[part:])
+    assert resumed.complete
+    await resumed.store()
+    await resumed.close()
 
 
-def read(home: Path, path: str) -> bytes:
-    with workdir.opened(home) as directory:
-        descriptor = workdir.open_regular(directory, path)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read()
+async def read(files: WorkDirectory, path: str) -> bytes:
+    file = await files.open(path)
+    try:
+        assert file.entry.path == path
+        return await file.read(file.entry.size, 0)
+    finally:
+        file.close()
+
+
+async def listed(files: WorkDirectory) -> set[str]:
+    async with contextlib.aclosing(files.entries("", recursive=True)) as batches:
+        return {entry.path async for batch in batches for entry in batch}
 
 
 async def test_files_of_a_kernel(contract: Contract) -> None:
     backend = await contract.held(contract.spec("k", "sh", "-c", SCRIPT))
     with pytest.raises(NotRunningError):
-        backend.work("k.1")
+        backend.kernel("k.1").files()
     await backend.release("k.1")
     # A later process of the agent knows the same directory.
     backend = await contract.open()
-    home = backend.work("k.1")
-    await asyncio.to_thread(put, home, "in/run.sh", PROGRAM, part=5)
+    files = backend.kernel("k.1").files()
+    await files.make_directory("made", 0o750)
+    await put(files, "in/run.sh", PROGRAM, part=5)
     async with asyncio.timeout(20):
-        while await asyncio.to_thread((home / "in" / "run.sh").exists):
+        while "in/run.sh" in await listed(files):
             await asyncio.sleep(0.02)
     assert contract.printed("k.1") == "it runs\nmine\n"
-    assert await asyncio.to_thread(read, home, "in/said") == b"out\n"
+    assert await read(files, "in/said") == b"out\n"
+    assert await listed(files) == {"in", "in/said", "made"}
+    with pytest.raises(MissingError):
+        await files.open("in/run.sh")
     # What has not arrived when the kernel ends goes with it.
-    late = await asyncio.to_thread(Arrival, home, Announced("late", 9, 0, b"x" * 32), resume=True)
-    await asyncio.to_thread(late.write, b"some")
+    late = await files.begin_upload(Announced("late", 9, 0, b"x" * 32), resume=True)
+    await late.write(b"some")
     await backend.kill("k.1")
     await contract.until("k.1", Phase.EXITED)
     with pytest.raises(NotRunningError):
-        backend.work("k.1")
+        backend.kernel("k.1").files()
     await backend.remove("k.1")
-    await asyncio.to_thread(late.close)
-    assert not home.exists()
-    assert not workdir.arrivals_of(home).exists()
+    await late.close()
+    assert not list((contract.place.directory / "scratch").iterdir())
     assert contract.left() == set()

@@ -9,6 +9,7 @@ from retinue.agent.attempts import Phase
 from retinue.agent.resources.sampler import FRESH, Sampler
 
 if TYPE_CHECKING:
+    from retinue.agent.resources.core.usage import Usage
     from tests.integration.backends.conftest import Contract
 
 SCRIPT = "dd if=/dev/zero of=/dev/shm/x bs=1024k count=20 2>/dev/null; echo on; while [ ! -e go ]; do sleep 0.02; done; while :; do :; done"
@@ -17,11 +18,10 @@ SCRIPT = "dd if=/dev/zero of=/dev/shm/x bs=1024k count=20 2>/dev/null; echo on; 
 async def test_what_a_kernel_uses(contract: Contract) -> None:
     backend = await contract.held(contract.spec("k", "sh", "-c", SCRIPT))
 
-    def first_pid(attempt_id: str) -> int | None:
-        process = backend.first_process(attempt_id)
-        return None if process is None else process.pid
+    async def read_usage(attempt_id: str) -> Usage | None:
+        return await backend.kernel(attempt_id).usage() if attempt_id in backend.observed() else None
 
-    sampler = Sampler(first_pid)
+    sampler = Sampler(read_usage)
     assert (await sampler.sample(["other.1"])) == {}
     await backend.release("k.1")
     async for _ in backend.output("k.1").stream(0, follow=True):

@@ -101,7 +101,7 @@ async def test_every_way_into_a_kernel_has_the_filter(contract: Contract, probe:
     beside = await ran(contract, PROBE, "beside")
     assert parse(beside.output.decode()) == answers(contract)
 
-    wire = await backend.attach("k.1")
+    wire = await backend.kernel("k.1").exec()
     attachment = Attachment(wire)
     try:
         log = "/home/work/service.log"

@@ -18,8 +18,7 @@ from retinue.agent.docker import containers
 from retinue.agent.docker.backend import ENTERING_THREADS
 from retinue.agent.docker.core.container_spec import BOUND
 from retinue.agent.docker.engine import Engine, EngineUnavailableError, find_host
-from retinue.agent.errors import BackendError
-from retinue.agent.inside.exec_session import NotRunningError
+from retinue.agent.errors import BackendError, NotRunningError
 from retinue.agent.process.backend import ProcessBackend
 from retinue.agent.runtime import disk_use
 from retinue.agent.runtime.attempt_records import Records
@@ -306,7 +305,7 @@ async def test_commands_that_cannot_be_attached_hold_up_nothing_else(
     monkeypatch.setattr("retinue.agent.docker.backend.Engine", Stuck)
     backend = await contract.held(contract.spec("k", "sleep", "1000"))
     await backend.release("k.1")
-    attached = [asyncio.create_task(backend.attach("k.1")) for _ in range(32)]
+    attached = [asyncio.create_task(backend.kernel("k.1").exec()) for _ in range(32)]
     try:
         await eventually(lambda: len(Stuck.stuck) == ENTERING_THREADS)
         async with asyncio.timeout(30):

@@ -11,6 +11,7 @@ from typing import Any
 
 from retinue.agent.network.core.topology import Member, Network
 from retinue.agent.network.errors import NetworkError
+from retinue.agent.network.namespaces import NamespaceAt
 from retinue.agent.network.node import NodeNetworks
 from retinue.agent.network.underlay import find_uplink
 
@@ -23,7 +24,7 @@ async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # n
     networks = node.links
     match method:
         case "give_way_out":
-            return await node.egress.attach(*arguments)
+            return await node.egress.attach(arguments[0], NamespaceAt(arguments[1]))
         case "take_way_out":
             return await node.egress.remove(*arguments)
         case "egress":
@@ -40,7 +41,7 @@ async def perform(node: NodeNetworks, method: str, *arguments: Any) -> Any:  # n
         case "ensure":
             return await networks.ensure(to_network(arguments[0]))
         case "attach":
-            return await networks.attach(to_network(arguments[0]), arguments[1], arguments[2])
+            return await networks.attach(to_network(arguments[0]), arguments[1], NamespaceAt(arguments[2]))
         case "detach":
             return await networks.detach(to_network(arguments[0]), arguments[1])
         case "remove":

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from retinue.agent.api import files
 from retinue.agent.code.workspace import Workspace
 from retinue.agent.errors import BackendError
+from retinue.agent.inside.host_work_directory import finished
 from retinue.types.v1 import code_pb2 as pb
 
 
@@ -68,7 +68,7 @@ async def test_a_file_that_cannot_be_written() -> None:
         fail.wait(10)
         raise OSError("no space")
 
-    asking = asyncio.create_task(files.finished(asyncio.to_thread(write)))
+    asking = asyncio.create_task(finished(asyncio.to_thread(write)))
     await asyncio.to_thread(begun.wait, 10)
     asking.cancel()
     await asyncio.sleep(0)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from retinue.agent.code.inside import open_sockets
+from retinue.agent.errors import NotRunningError
 from retinue.agent.host.processes import Process, identify
-from retinue.agent.inside.exec_session import NotRunningError
+from retinue.agent.inside.sockets import open_sockets
 
 NAMES = ("s-1", "s-2", "s-3", "s-4")
 
@@ -44,29 +44,29 @@ def me() -> Process:
 
 def test_sockets_are_opened(place: Path, me: Process) -> None:
     with listening(place, NAMES):
-        found = open_sockets(me, place.name)
-    assert sorted(found) == ["control", "iopub", "shell", "stdin"]
-    for descriptor in found.values():
-        os.close(descriptor)
+        found = open_sockets(me, str(place), NAMES)
+    assert len(found) == len(NAMES)
+    for target in found:
+        target.close()
 
 
 def test_links_and_files_are_refused(place: Path, me: Process) -> None:
     before = set(os.listdir("/proc/self/fd"))
     with listening(place, ("s-1", "s-2", "s-3", "real")):
         with pytest.raises(NotRunningError):
-            open_sockets(me, place.name)
+            open_sockets(me, str(place), NAMES)
         (place / "s-4").symlink_to(place / "real")
         with pytest.raises(NotRunningError):
-            open_sockets(me, place.name)
+            open_sockets(me, str(place), NAMES)
         (place / "s-4").unlink()
         (place / "s-4").write_text("no socket")
         with pytest.raises(NotRunningError):
-            open_sockets(me, place.name)
+            open_sockets(me, str(place), NAMES)
     link = place.with_name(f"{place.name}-link")
     link.symlink_to(place)
     try:
         with pytest.raises(NotRunningError):
-            open_sockets(me, link.name)
+            open_sockets(me, str(link), NAMES)
     finally:
         link.unlink()
     assert set(os.listdir("/proc/self/fd")) <= before
@@ -74,4 +74,4 @@ def test_links_and_files_are_refused(place: Path, me: Process) -> None:
 
 def test_a_process_that_is_over_has_none(place: Path, me: Process) -> None:
     with listening(place, NAMES), pytest.raises(NotRunningError):
-        open_sockets(Process(me.pid, me.start + 1), place.name)
+        open_sockets(Process(me.pid, me.start + 1), str(place), NAMES)

@@ -11,6 +11,7 @@ import pytest
 from retinue.agent.attempts import AttemptSpec, DesiredAttempt, Goal
 from retinue.agent.fencing import watchdog
 from retinue.agent.fencing.lease import Fence, OverdueError
+from retinue.agent.fencing.watchdog import FenceTarget
 from retinue.agent.host.processes import Process
 
 
@@ -100,9 +101,9 @@ def test_a_file_that_was_damaged_is_whole_before_the_next_one_is_let_go(tmp_path
     fence = Fence(tmp_path, "boot", lambda: 100.0, lambda _: seen.append(watchdog.read(path, "boot")))
     fence.guard([guarded("a", 10.0)])
     process = Process(5, 6)
-    asyncio.run(fence.pin("a.1", process))
+    asyncio.run(fence.pin("a.1", FenceTarget(process)))
     path.write_bytes(content)
-    asyncio.run(fence.pin("a.1", process))
+    asyncio.run(fence.pin("a.1", FenceTarget(process)))
     assert seen == [watchdog.Guarded("boot", 100.0, {"a.1": 10.0}, {"a.1": process})] * 2
 
 
@@ -122,14 +123,14 @@ def test_what_is_let_go_is_known_to_a_warden_first(tmp_path: Path) -> None:
         tmp_path, "boot", lambda: now, lambda directory: seen.append(watchdog.read(directory / watchdog.FILE, "boot"))
     )
     fence.guard([guarded("a", 10.0), guarded("b", 0.0)])
-    asyncio.run(fence.pin("a.1", Process(5, 6)))
+    asyncio.run(fence.pin("a.1", FenceTarget(Process(5, 6))))
     assert seen == [watchdog.Guarded("boot", 100.0, {"a.1": 10.0}, {"a.1": Process(5, 6)})]
     # What is not guarded needs none.
-    asyncio.run(fence.pin("b.1", Process(7, 8)))
+    asyncio.run(fence.pin("b.1", FenceTarget(Process(7, 8))))
     assert len(seen) == 1
     now = 110.0
     with pytest.raises(OverdueError):
-        asyncio.run(fence.pin("a.1", Process(5, 6)))
+        asyncio.run(fence.pin("a.1", FenceTarget(Process(5, 6))))
     (tmp_path / watchdog.MARKS).mkdir()
     (tmp_path / watchdog.MARKS / "a.1").touch()
     fence.forget({"b.1"})

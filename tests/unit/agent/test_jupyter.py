@@ -18,6 +18,7 @@ from jupyter_client.session import Session
 from retinue.agent.code import jupyter
 from retinue.agent.code.jupyter import Jupyter
 from retinue.agent.code.runs import Run
+from retinue.agent.inside.sockets import KernelSocket
 from retinue.types.v1 import code_pb2 as pb
 
 KEY = "key"
@@ -33,7 +34,7 @@ class TerseKernel:
         for name, socket in self.sockets.items():
             socket.linger = 0
             socket.bind(f"ipc://{directory}/{name}")
-        self.descriptors = {name: os.open(directory / name, os.O_PATH) for name in kinds}
+        self.targets = {name: KernelSocket(os.open(directory / name, os.O_PATH)) for name in kinds}
 
     async def answer(self, channel: str) -> None:
         while True:
@@ -65,7 +66,7 @@ async def conversation(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Jupyter
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         kernel = TerseKernel(context, Path(directory))
         answering = [asyncio.create_task(kernel.answer(channel)) for channel in ("shell", "control")]
-        talk = Jupyter(context, KEY, kernel.descriptors)
+        talk = Jupyter(context, KEY, kernel.targets)
         try:
             await talk.open(fresh=True)
             yield talk

@@ -27,6 +27,19 @@ class Net:
     session_id: str
 
 
+@dataclass(frozen=True)
+class MemoryKernel:
+    """A kernel whose network namespace is a name only."""
+
+    attempt_id: str
+
+    def network_attachment(self) -> str:
+        return f"/proc/{self.attempt_id}/ns/net"
+
+    def fence_target(self) -> None:
+        return None
+
+
 class MemoryBackend:
     """Attempts that are values only; `gates` hold up the creation of some."""
 
@@ -73,8 +86,8 @@ class MemoryBackend:
     async def identify(self, spec: AttemptSpec) -> None:
         self._set(replace(self.attempts[spec.id], session_id=spec.session_id, networked=spec.networked))
 
-    def namespace_path(self, attempt_id: str) -> str:
-        return f"/proc/{attempt_id}/ns/net"
+    def kernel(self, attempt_id: str) -> MemoryKernel:
+        return MemoryKernel(attempt_id)
 
     async def mark_attached(self, attempt_id: str) -> None:
         self._set(replace(self.attempts[attempt_id], attached=True))
@@ -113,9 +126,9 @@ class MemoryLinks:
             raise NetworkError("the cable is out")
         return steps
 
-    async def attach(self, network: Net, kernel_id: str, netns_path: str) -> int:
+    async def attach(self, network: Net, kernel_id: str, namespace: Any) -> int:
         assert network.session_id in self.there
-        self.attached.append((kernel_id, netns_path))
+        self.attached.append((kernel_id, namespace))
         return 1
 
     async def remove(self, session_id: str) -> None:
@@ -132,8 +145,8 @@ class MemoryWays:
         self.failures = 0
         self.attached: dict[str, str] = {}
 
-    async def attach(self, attempt_id: str, netns_path: str) -> None:
-        self.attached[attempt_id] = netns_path
+    async def attach(self, attempt_id: str, namespace: Any) -> None:
+        self.attached[attempt_id] = namespace
 
     async def remove(self, attempt_id: str) -> None:
         if self.failures > 0:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from retinue.agent.resources.core.usage import Usage, group_paths, network_bytes, number, usage_of
+from retinue.agent.resources.process_usage import read_usage
 from retinue.agent.resources.sampler import Sampler
 
 ONE = {
@@ -94,10 +95,12 @@ async def test_one_look_for_all_who_ask_at_once(tmp_path: Path) -> None:
     group.mkdir(parents=True)
     (tmp_path / "cgroup" / "cgroup.controllers").touch()
     (group / "pids.current").write_text("3\n")
+
+    async def usage(attempt_id: str) -> Usage | None:
+        return read_usage(7, tmp_path / "proc", tmp_path / "cgroup") if attempt_id == "k.1" else None
+
     sampler = Sampler(
-        lambda attempt_id: 7 if attempt_id == "k.1" else None,
-        proc=tmp_path / "proc",
-        cgroups=tmp_path / "cgroup",
+        usage,
         monotonic=lambda: now,
         clock=lambda: now + 1000,
     )

@@ -31,6 +31,22 @@ def frame(content: bytes, flags: int = 0) -> bytes:
     return bytes((flags | 2,)) + len(content).to_bytes(8) + content
 
 
+class At:
+    """A socket at a path."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    async def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, self._path)
+        return connection
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
 def ready(kind: bytes) -> bytes:
     return frame(b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4) + kind, 4)
 
@@ -132,7 +148,7 @@ async def test_the_agent_does_not_grow(directory: Path, piece: bytes, count: int
     listener.setsockopt(zmq.RECONNECT_IVL, -1)
     listener.subscribe(b"")
     hostile = Hostile(directory / "s", GREETING + ready(b"PUB"), piece, count)
-    relay = Relay(str(directory / "s"), LARGEST)
+    relay = Relay(At(directory / "s"), LARGEST)
     before = resident()
     try:
         await relay.open()
@@ -155,7 +171,7 @@ async def test_what_is_taken_makes_room(directory: Path) -> None:
     listener.linger = 0
     listener.subscribe(b"")
     hostile = Hostile(directory / "s", GREETING + ready(b"PUB"), frame(bytes(1 << 20)), 40)
-    relay = Relay(str(directory / "s"), 4 << 20)
+    relay = Relay(At(directory / "s"), 4 << 20)
     try:
         await relay.open()
         listener.connect(relay.address)

@@ -1,0 +1,134 @@
+"""Reaches what runs in a kernel of this node's own Linux: a sandbox or a container.
+
+Everything goes by the kernel's first process, with which it lives and ends; that process never leaves this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retinue.agent.errors import NotRunningError
+from retinue.agent.fencing.watchdog import FenceTarget
+from retinue.agent.host.processes import alive, open_pidfd, send_signal
+from retinue.agent.inside import service_log
+from retinue.agent.inside.host_work_directory import HostWorkDirectory
+from retinue.agent.inside.python_mount import mount_python
+from retinue.agent.inside.sockets import KernelSocket, open_sockets
+from retinue.agent.network.errors import NetworkError
+from retinue.agent.network.namespaces import NamespaceOf
+from retinue.agent.network.sockets import connect
+from retinue.agent.resources.process_usage import read_usage
+
+if TYPE_CHECKING:
+    import signal
+    import socket
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from retinue.agent.host.processes import Process
+    from retinue.agent.inside.exec_session import Wire
+    from retinue.agent.resources.core.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class HostProgram:
+    """A process inside a kernel, for as long as it runs."""
+
+    _process: Process
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal; nothing happens when it has ended."""
+        send_signal(self._process, number)
+
+
+@dataclass(frozen=True, slots=True)
+class HostKernel:
+    """A kernel whose first process may or may not run. It holds nothing open."""
+
+    _attempt_id: str
+    _process: Process | None
+    _work: Path | None
+    _exec: Callable[[], Awaitable[Wire]]
+
+    def network_attachment(self) -> NamespaceOf:
+        """Returns where links of networks go. Raises NotRunningError."""
+        return NamespaceOf(self._init())
+
+    def fence_target(self) -> FenceTarget | None:
+        """Returns what a watchdog ends when the agent cannot; None when nothing runs."""
+        return None if self._process is None else FenceTarget(self._process)
+
+    async def wait_ended(self) -> None:
+        """Returns once the kernel does not run any more."""
+        descriptor = None if self._process is None else open_pidfd(self._process)
+        if descriptor is None:
+            return
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+
+        def end() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        loop.add_reader(descriptor, end)
+        try:
+            await ended
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    async def connect(self, port: int, addresses: Sequence[str]) -> socket.socket:
+        """Connects to a port inside the kernel, at the first address where something listens; the socket does not block.
+
+        Raises PortClosedError, NotRunningError, OSError, TimeoutError.
+        """
+        try:
+            return await connect(self.network_attachment(), port, addresses)
+        except NetworkError as error:
+            raise self._not_running() from error
+
+    async def exec(self) -> Wire:
+        """Starts the helper that runs one command beside the attempt's own. Raises NotRunningError, BackendError."""
+        return await self._exec()
+
+    def files(self) -> HostWorkDirectory:
+        """Returns the work directory of a running kernel. Raises NotRunningError."""
+        if self._work is None:
+            raise self._not_running()
+        return HostWorkDirectory(self._work)
+
+    async def usage(self) -> Usage | None:
+        """Returns what the kernel has used so far; None when it does not run."""
+        process = self._process
+        if process is None:
+            return None
+        usage = await asyncio.to_thread(read_usage, process.pid)
+        return usage if alive(process) else None
+
+    async def look_at_app(self, name: str) -> service_log.Seen:
+        """Returns whether a program that was started apart runs, and its last output. Raises NotRunningError."""
+        return await asyncio.to_thread(service_log.look, self._init(), name)
+
+    async def app_programs(self, name: str) -> frozenset[HostProgram]:
+        """Returns such a program and what it has started, as far as they run. Raises NotRunningError."""
+        found = await asyncio.to_thread(service_log.writers, self._init(), name)
+        return frozenset(map(HostProgram, found))
+
+    async def provide_python(self, runtime: Path) -> None:
+        """Puts the agent's Python into the kernel, unless it is there. Raises NotRunningError, BackendError."""
+        await asyncio.to_thread(mount_python, self._init(), runtime)
+
+    async def open_sockets(self, directory: str, names: tuple[str, ...]) -> Sequence[KernelSocket]:
+        """Looks up Unix sockets in a directory of the kernel, through no link. Raises NotRunningError."""
+        return await asyncio.to_thread(open_sockets, self._init(), directory, names)
+
+    def _init(self) -> Process:
+        if self._process is None:
+            raise self._not_running()
+        return self._process
+
+    def _not_running(self) -> NotRunningError:
+        return NotRunningError(f"attempt {self._attempt_id} does not run")
