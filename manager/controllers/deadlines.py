@@ -20,13 +20,13 @@ from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import attempts, bounds, clock, leadership
 from retinue.manager.store.database import Database
 from retinue.manager.store.lease import boot_time
-from retinue.manager.store.recordset import Row
+from retinue.manager.store.session_records import SessionRecord
 from retinue.manager.supervision import all_or_each
 
 _log = logging.getLogger(__name__)
 
 # A session, and what is to be done with it once it is locked.
-Due: TypeAlias = tuple[uuid.UUID, Callable[[SessionMachine, Row], None]]
+Due: TypeAlias = tuple[uuid.UUID, Callable[[SessionMachine, SessionRecord], None]]
 
 
 class DatabaseClock:
@@ -95,25 +95,25 @@ async def _move(database: Database, term: int, committed: Callable[[Affected], N
         taken = await load_for_update(tx, {session_id for session_id, _ in due})
         for session_id, move in due:
             if (machine := taken.machines.get(session_id)) is not None:
-                move(machine, taken.rows[session_id])
+                move(machine, taken.records[session_id])
         await save(tx, taken)
         affected = await attempts.find_affected_agents(tx, list(taken.machines))
     committed(affected)
 
 
-def _give_up_waiting(machine: SessionMachine, _row: Row) -> None:
+def _give_up_waiting(machine: SessionMachine, _record: SessionRecord) -> None:
     machine.give_up_waiting()
 
 
-def _roll_back(machine: SessionMachine, _row: Row) -> None:
+def _roll_back(machine: SessionMachine, _record: SessionRecord) -> None:
     machine.roll_back(SessionReason.START_TIMEOUT, "not every kernel was ready in time")
 
 
-def _expire(machine: SessionMachine, row: Row) -> None:
+def _expire(machine: SessionMachine, record: SessionRecord) -> None:
     # Locked now: it may have ended, or begun again, since it was read.
-    if row["expire_time"]:
+    if record.expire_time:
         machine.exceed_time_limit()
 
 
-def _strand(attempt: bounds.Stranded, machine: SessionMachine, _row: Row) -> None:
+def _strand(attempt: bounds.Stranded, machine: SessionMachine, _record: SessionRecord) -> None:
     machine.strand(attempt.kernel_id, attempt.epoch, attempt.agent_id, revoked=attempt.revoked)

@@ -31,18 +31,18 @@ async def preempt(  # noqa: PLR0917  # all that a pass knows
         for winner, preemption in winners.items():
             if winner not in taken.machines or taken.machines[winner].session.state is not SessionState.PENDING:
                 continue
-            priority = taken.rows[winner]["priority"]
+            priority = taken.records[winner].priority
             grace = 0.0
             for victim in victims[winner]:
                 machine = taken.machines.get(victim)
                 if machine is None or machine.session.state not in _PLACED:
                     # It has ended by itself.
                     continue
-                row = taken.rows[victim]
-                if not row["spec"].get("preemptible") or row["priority"] >= priority:
+                record = taken.records[victim]
+                if not record.spec.get("preemptible") or record.priority >= priority:
                     continue
                 machine.preempt(str(winner), requeue=settings.preemption == REQUEUE)
-                grace = max(grace, row["spec"].get("grace_seconds", DEFAULT_GRACE_SECONDS))
+                grace = max(grace, record.spec.get("grace_seconds", DEFAULT_GRACE_SECONDS))
             agents = [snapshot.agents.ids[row] for row in preemption.agents.tolist()]
             nominated.append({"id": winner, "agents": agents, "seconds": grace + settings.preemption_hold_seconds})
         await placements.nominate(tx, nominated)

@@ -39,6 +39,7 @@ from retinue.manager.session.core.mounts import MountRoot, granted
 from retinue.manager.session.core.spec import MountSpec
 from retinue.manager.session.drafts import Draft
 from retinue.manager.store import changes, groups, placements, sessions, usage
+from retinue.manager.store.session_records import SessionRecord
 
 # Waiting sessions that are put into order to say where one of them is.
 MAX_ORDERED = 5_000
@@ -90,24 +91,24 @@ async def previews(tx: AsyncSession, drafts: Sequence[Draft]) -> dict[uuid.UUID,
     return found
 
 
-async def outlook(tx: AsyncSession, session: Row) -> Outlook | None:
-    """What a session, as `store.sessions` reads it, lacks at this moment; None when it does not wait."""
-    reading = await _read(tx, session["resource_group"], [], only=session["id"])
-    waiting = await changes.read_waiting(tx, [session["id"]])
+async def outlook(tx: AsyncSession, session: SessionRecord) -> Outlook | None:
+    """Returns what a session lacks at this moment; None when it does not wait."""
+    reading = await _read(tx, session.resource_group, [], only=session.id)
+    waiting = await changes.read_waiting(tx, [session.id])
     if reading is None or not len(reading.snapshot.ids) or not waiting:
         return None
     policies = {row["name"]: row for row in await changes.read_groups(tx)}
-    mounts = [MountSpec(**mount) for mount in session["spec"]["mounts"]]
+    mounts = [MountSpec(**mount) for mount in session.spec["mounts"]]
     if mounts:
         roots = await groups.read_mount_roots(tx, policies.keys())
         allowed = {
             name
             for name, of_group in roots.items()
-            if not isinstance(granted(mounts, map(MountRoot.from_json, of_group), session["project"]), MountSpec)
+            if not isinstance(granted(mounts, map(MountRoot.from_json, of_group), session.project), MountSpec)
         }
     else:
         allowed = set(policies)
-    if images := images_of(session["spec"]):
+    if images := images_of(session.spec):
         registries = await groups.read_image_registries(tx, policies.keys())
         allowed = {name for name in allowed if not denied_image(images, registries[name])}
     reading.cache.groups = policies

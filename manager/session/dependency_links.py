@@ -138,8 +138,8 @@ def _parents(
             has_ended, succeeded = parent.state in ENDED_SESSION_STATES, parent.result == Result.SUCCESS
             parents[parent.id] = Parent(parent.id, settled=has_ended and succeeded)
             if has_ended and not succeeded:
-                result = parent.result if parent.result != Result.UNDEFINED else parent.state
-                failed = failed or DependencyFailed(path, parent.name, result)
+                result = parent.state if parent.result in {None, Result.UNDEFINED} else parent.result
+                failed = failed or DependencyFailed(path, parent.name, str(result))
     if wrong:
         return InvalidFields(tuple(wrong))
     return failed or list(parents.values())

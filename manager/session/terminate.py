@@ -20,7 +20,7 @@ async def terminate(tx: Transaction, session_id: uuid.UUID, *, by: str, force: b
         return False
     machine.terminate(SessionReason.TERMINATED_BY_USER, f"terminated by {by}")
     changed = any(isinstance(move, SessionMoved) for move in machine.moves)
-    if force and machine.session.state == "TERMINATING" and not work.rows[session_id]["force"]:
+    if force and machine.session.state == "TERMINATING" and not work.records[session_id].force:
         # Also shortens the grace of one that is ending already.
         work.forced.add(session_id)
         changed = True

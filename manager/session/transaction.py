@@ -1,4 +1,4 @@
-"""Sessions taken out of the store, moved by their machines, and put back in the same commit with the journal and the shares."""
+"""The unit of work: sessions are locked, moved by their machines, and saved in one commit with the journal and the shares."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from retinue.manager.session.core.state_machine import (
     SessionMachine,
     SessionMoved,
 )
-from retinue.manager.session.core.states import Goal, KernelState, Observed, Result, SessionState, SessionType
+from retinue.manager.session.core.states import Goal, KernelState, Observed, SessionState
 from retinue.manager.store import attempts, journal, sessions, shares
 from retinue.manager.store.database import Statement, Transaction
+from retinue.manager.store.session_records import KernelRecord, SessionRecord
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class WorkingSet:
     Sessions that this version cannot read have none, and stay as they are.
     """
 
-    rows: Mapping[uuid.UUID, Mapping[str, Any]]
+    records: Mapping[uuid.UUID, SessionRecord]
     machines: dict[uuid.UUID, SessionMachine]
     # Bytes of output of ended attempts, to be fetched before their agents may forget them.
     output_sizes: dict[tuple[uuid.UUID, int], int] = field(default_factory=dict)
@@ -60,61 +61,66 @@ class WorkingSet:
 
 async def load_for_update(tx: Transaction, session_ids: Collection[uuid.UUID]) -> WorkingSet:
     """Locks sessions and builds their machines; ids that do not exist are left out."""
-    rows, kernels = await sessions.take(tx, session_ids)
-    taken = WorkingSet(rows, {})
-    for session_id, row in rows.items():
+    records, kernels = await sessions.lock(tx, session_ids)
+    work = WorkingSet(records, {})
+    for session_id, record in records.items():
         try:
-            session = _session(row, kernels.get(session_id, ()))
+            session = _session(record, kernels.get(session_id, ()))
         except Exception as error:  # noqa: BLE001  # logged; whatever is stored, the other sessions move
-            taken.unreadable[session_id] = repr(error)
+            work.unreadable[session_id] = repr(error)
             _log.error("session %s stays as it is: %r", session_id, error)
             continue
-        taken.addresses.update({kernel["id"]: kernel["address"] for kernel in kernels.get(session_id, ())})
-        for record in session.kernels:
-            taken.attempts_before[record.id, record.epoch] = (record.goal, record.observed, record.attempt_ended)
-            taken.images_before[record.id] = record.found_image
-        taken.machines[session_id] = SessionMachine(session)
-    return taken
+        work.addresses.update({kernel.id: kernel.address for kernel in kernels.get(session_id, ())})
+        for kernel in session.kernels:
+            work.attempts_before[kernel.id, kernel.epoch] = (kernel.goal, kernel.observed, kernel.attempt_ended)
+            work.images_before[kernel.id] = kernel.found_image
+        work.machines[session_id] = SessionMachine(session)
+    return work
 
 
-def _session(row: Mapping[str, Any], kernels: Iterable[Mapping[str, Any]]) -> Session:
+def _session(record: SessionRecord, kernels: Iterable[KernelRecord]) -> Session:
+    """Returns a session to be moved. Raises ValueError, among others, when this version cannot read it."""
+    if record.type is None or record.state is None or record.result is None:
+        raise ValueError("its type, state or result is unknown")
     return Session(
-        id=row["id"],
-        type=SessionType(row["type"]),
-        state=SessionState(row["state"]),
-        kernels=[_kernel(row, kernel) for kernel in kernels],
-        result=Result(row["result"]),
-        exit_code=row["exit_code"],
-        reason=row["reason"],
-        message=row["message"],
-        failed_starts=row["failed_starts"],
-        failed_agents=list(row["failed_agents"]),
-        bootstraps=bool(row["spec"].get("bootstrap_script")),
-        retry=RetryPolicy(**retry) if (retry := row["spec"].get("retry")) else None,
-        retries=row["retries"],
+        id=record.id,
+        type=record.type,
+        state=record.state,
+        kernels=[_kernel(record, kernel) for kernel in kernels],
+        result=record.result,
+        exit_code=record.exit_code,
+        reason=record.reason,
+        message=record.message,
+        failed_starts=record.failed_starts,
+        failed_agents=list(record.failed_agents),
+        bootstraps=bool(record.spec.get("bootstrap_script")),
+        retry=RetryPolicy(**retry) if (retry := record.spec.get("retry")) else None,
+        retries=record.retries,
     )
 
 
-def _kernel(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> Kernel:
+def _kernel(session: SessionRecord, record: KernelRecord) -> Kernel:
+    if record.state is None or record.goal is None or record.observed is None:
+        raise ValueError(f"the state of {record.hostname}, or of its attempt, is unknown")
     return Kernel(
-        id=kernel["id"],
-        role=kernel["role"],
-        hostname=kernel["hostname"],
-        state=KernelState(kernel["state"]),
-        agent_id=kernel["agent_id"],
-        epoch=kernel["epoch"],
-        exit_code=kernel["exit_code"],
-        reason=kernel["reason"],
-        goal=Goal(kernel["goal"] or Goal.HELD),
-        observed=Observed(kernel["observed"] or ""),
-        attempt_ended=kernel["attempt_ended"],
-        image=images.reference(row["spec"], kernel["role"]),
-        found_image=SeenImage(kernel["image_digest"], kernel["image_id"], tuple(kernel["service_ports"])),
+        id=record.id,
+        role=record.role,
+        hostname=record.hostname,
+        state=record.state,
+        agent_id=record.agent_id,
+        epoch=record.epoch,
+        exit_code=record.exit_code,
+        reason=record.reason,
+        goal=record.goal,
+        observed=record.observed,
+        attempt_ended=record.attempt_ended,
+        image=images.reference(session.spec, record.role),
+        found_image=SeenImage(record.image_digest, record.image_id, tuple(record.service_ports)),
     )
 
 
 async def save(
-    tx: Transaction, taken: WorkingSet, *others: Statement, commit: bool = False
+    tx: Transaction, work: WorkingSet, *others: Statement, commit: bool = False
 ) -> list[list[dict[str, Any]]]:
     """Writes everything that changed: attempts (with the claims of those that ended, and the shares), kernels, sessions, journal.
 
@@ -124,12 +130,12 @@ async def save(
     pulling: list[uuid.UUID] = []
     # Groups and owners of what is released.
     releasing: set[tuple[str, str]] = set()
-    for session_id, machine in taken.machines.items():
-        session, row = machine.session, taken.rows[session_id]
+    for session_id, machine in work.machines.items():
+        session, record = machine.session, work.records[session_id]
         moved_kernels = {move.kernel_id for move in machine.moves if isinstance(move, KernelMoved)}
         # One that was put back for another session's sake need not wait: its start did not fail.
-        failed = session.failed_starts > row["failed_starts"] and session.state is SessionState.PENDING
-        if machine.moves or session_id in taken.forced:
+        failed = session.failed_starts > record.failed_starts and session.state is SessionState.PENDING
+        if machine.moves or session_id in work.forced:
             session_rows.append(
                 {
                     "id": session_id,
@@ -144,12 +150,12 @@ async def save(
                     "delay": _BACKOFF_SECONDS[min(session.failed_starts, len(_BACKOFF_SECONDS)) - 1]
                     if failed
                     else session.pause,
-                    "force": session_id in taken.forced,
+                    "force": session_id in work.forced,
                 }
             )
         for kernel in session.kernels:
-            layers = taken.pulls.get((kernel.id, kernel.epoch), ()) if kernel.state is KernelState.PULLING else ()
-            if kernel.id in moved_kernels or layers or kernel.found_image is not taken.images_before[kernel.id]:
+            layers = work.pulls.get((kernel.id, kernel.epoch), ()) if kernel.state is KernelState.PULLING else ()
+            if kernel.id in moved_kernels or layers or kernel.found_image is not work.images_before[kernel.id]:
                 kernel_rows.append(
                     {
                         "id": kernel.id,
@@ -164,9 +170,9 @@ async def save(
                     }
                 )
             now = (kernel.goal, kernel.observed, kernel.attempt_ended)
-            if now != taken.attempts_before[kernel.id, kernel.epoch]:
+            if now != work.attempts_before[kernel.id, kernel.epoch]:
                 if kernel.attempt_ended:
-                    releasing.add((row["resource_group"], row["owner"]))
+                    releasing.add((record.resource_group, record.owner))
                 attempt_rows.append(
                     {
                         "kernel_id": kernel.id,
@@ -174,15 +180,15 @@ async def save(
                         "goal": kernel.goal,
                         "observed": kernel.observed,
                         "ended": kernel.attempt_ended,
-                        "log_size": taken.output_sizes.get((kernel.id, kernel.epoch), 0) if kernel.attempt_ended else 0,
+                        "log_size": work.output_sizes.get((kernel.id, kernel.epoch), 0) if kernel.attempt_ended else 0,
                     }
                 )
-        entries.extend(_entry(session_id, row, move, taken.addresses, session.retries) for move in machine.moves)
-        if session_id in taken.forced and not machine.moves:
+        entries.extend(_entry(record, move, work.addresses, session.retries) for move in machine.moves)
+        if session_id in work.forced and not machine.moves:
             # Without an entry, the leader would not learn that its agents have less time for it.
-            entries.append(_forced(session_id, row, session))
-        if told := _pulls(session_id, row, session, taken.pulls):
-            entries.extend(told)
+            entries.append(_forced(record, session))
+        if pulls := _pulls(record, session, work.pulls):
+            entries.extend(pulls)
             pulling.append(session_id)
     statements = [
         *(sessions.writing(session_rows, kernel_rows) if session_rows or kernel_rows else ()),
@@ -202,17 +208,16 @@ async def save(
 
 
 def _pulls(
-    session_id: uuid.UUID,
-    row: Mapping[str, Any],
+    record: SessionRecord,
     session: Session,
     pulls: Mapping[tuple[uuid.UUID, int], tuple[LayerReport, ...]],
 ) -> list[journal.Entry]:
-    """How far images are fetched for a session: once per agent and image, whatever number of its kernels wait there."""
-    told: dict[tuple[str | None, str], journal.Entry] = {}
+    """Returns the progress of image pulls for a session: once per agent and image, however many of its kernels wait there."""
+    entries: dict[tuple[str | None, str], journal.Entry] = {}
     for kernel in session.kernels:
         layers = pulls.get((kernel.id, kernel.epoch))
         key = (kernel.agent_id, kernel.image)
-        if not layers or kernel.state is not KernelState.PULLING or key in told:
+        if not layers or kernel.state is not KernelState.PULLING or key in entries:
             continue
         payload = {
             "kernel_id": str(kernel.id),
@@ -223,18 +228,18 @@ def _pulls(
             **_progress(layers),
             "layers": [[layer.id, layer.bytes, layer.total, layer.done] for layer in layers],
         }
-        told[key] = journal.Entry(session_id, row["owner"], row["project"], "IMAGE_PULL", payload)
-    return list(told.values())
+        entries[key] = journal.Entry(record.id, record.owner, record.project, "IMAGE_PULL", payload)
+    return list(entries.values())
 
 
-def _forced(session_id: uuid.UUID, row: Mapping[str, Any], session: Session) -> journal.Entry:
+def _forced(record: SessionRecord, session: Session) -> journal.Entry:
     payload = {
         "reason": session.reason,
         "message": session.message,
-        "conditions": row["conditions"],
+        "conditions": record.conditions,
         "forced": True,
     }
-    return journal.Entry(session_id, row["owner"], row["project"], "NOTED", payload)
+    return journal.Entry(record.id, record.owner, record.project, "NOTED", payload)
 
 
 def _progress(layers: Iterable[LayerReport]) -> dict[str, int]:
@@ -243,8 +248,7 @@ def _progress(layers: Iterable[LayerReport]) -> dict[str, int]:
 
 
 def _entry(
-    session_id: uuid.UUID,
-    row: Mapping[str, Any],
+    record: SessionRecord,
     move: SessionMoved | KernelMoved,
     addresses: Mapping[uuid.UUID, str],
     retries: int,
@@ -259,7 +263,7 @@ def _entry(
             "reason": move.reason,
             "message": move.message,
             "retries": retries,
-            "network": "" if move.to_state is SessionState.PENDING else row["network"],
+            "network": "" if move.to_state is SessionState.PENDING else record.network,
         }
     else:
         kind = "KERNEL_MOVED"
@@ -276,4 +280,4 @@ def _entry(
             "image_digest": move.image.shown,
             "service_ports": move.image.service_ports,
         }
-    return journal.Entry(session_id=session_id, owner=row["owner"], project=row["project"], kind=kind, payload=payload)
+    return journal.Entry(record.id, record.owner, record.project, kind, payload)

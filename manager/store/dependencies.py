@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.session.core.states import Result, SessionState, SessionType
 from retinue.manager.store.database import Statement
-from retinue.manager.store.recordset import Row, fetched
+from retinue.manager.store.recordset import fetched
+from retinue.manager.store.session_records import RESULTS, STATES, TYPES
 
 # What a reason names at most.
 _NAMED = 3
@@ -35,9 +38,35 @@ class ResolvedSession:
 
     id: uuid.UUID
     name: str
-    type: str
-    state: str
-    result: str
+    type: SessionType | None
+    state: SessionState | None
+    result: Result | None
+
+
+@dataclass(frozen=True, slots=True)
+class ParentRecord:
+    """A session that another one depends on; without name, state and result when it was purged."""
+
+    id: uuid.UUID
+    name: str
+    is_purged: bool
+    state: SessionState | None
+    result: Result | None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A session among those that are connected by dependencies."""
+
+    id: uuid.UUID
+    name: str
+    state: SessionState | None
+    result: Result | None
+    reason: str
+    retries: int
+    start_time: dt.datetime | None
+    end_time: dt.datetime | None
+    depends_on: Sequence[uuid.UUID]
 
 
 async def resolve(
@@ -77,7 +106,7 @@ async def resolve(
     )
     return {
         (row["wanted_project"], row["reference"]): ResolvedSession(
-            row["id"], row["name"], row["type"], row["state"], row["result"]
+            row["id"], row["name"], TYPES.get(row["type"]), STATES.get(row["state"]), RESULTS.get(row["result"])
         )
         for row in fetched(found)
     }
@@ -129,8 +158,8 @@ def finding_doomed() -> Statement:
 
 async def read(
     tx: AsyncSession, session_ids: Collection[uuid.UUID], *, unsettled: bool = False, limit: int | None = None
-) -> dict[uuid.UUID, list[Row]]:
-    """By session, those it depends on in the order asked for: parent_id, name, state and result, both empty when purged."""
+) -> dict[uuid.UUID, list[ParentRecord]]:
+    """Returns, by session, those it depends on in the order asked for."""
     found = await tx.execute(
         text("""
             SELECT d.child_id, d.parent_id, coalesce(p.name, '') AS name, coalesce(p.state, '') AS state, coalesce(p.result, '') AS result
@@ -140,15 +169,18 @@ async def read(
         """),
         {"ids": list(session_ids), "unsettled": unsettled, "limit": limit},
     )
-    dependencies: dict[uuid.UUID, list[Row]] = {}
+    dependencies: dict[uuid.UUID, list[ParentRecord]] = {}
     for row in fetched(found):
-        dependencies.setdefault(row["child_id"], []).append(row)
+        parent = ParentRecord(
+            row["parent_id"], row["name"], not row["state"], STATES.get(row["state"]), RESULTS.get(row["result"])
+        )
+        dependencies.setdefault(row["child_id"], []).append(parent)
     return dependencies
 
 
-async def read_graph(tx: AsyncSession, session_id: uuid.UUID, nodes: int, edges: int) -> tuple[list[Row], bool]:
+async def read_graph(tx: AsyncSession, session_id: uuid.UUID, nodes: int, edges: int) -> tuple[list[GraphNode], bool]:
     """Returns sessions that are connected with one by dependencies, in order of arrival, at most so many with at most so many dependencies, and
-    whether there are more: id, name, state, result, reason, retries, start_time, end_time and depends_on (ids).
+    whether there are more.
     """
     found = await tx.execute(
         text("""
@@ -171,4 +203,18 @@ async def read_graph(tx: AsyncSession, session_id: uuid.UUID, nodes: int, edges:
         {"id": session_id, "nodes": nodes, "edges": edges},
     )
     rows = fetched(found)
-    return rows, bool(rows) and rows[0]["found"] > len(rows)
+    found_nodes = [
+        GraphNode(
+            row["id"],
+            row["name"],
+            STATES.get(row["state"]),
+            RESULTS.get(row["result"]),
+            row["reason"],
+            row["retries"],
+            row["start_time"],
+            row["end_time"],
+            row["depends_on"],
+        )
+        for row in rows
+    ]
+    return found_nodes, bool(rows) and rows[0]["found"] > len(rows)

@@ -11,15 +11,16 @@ from typing import Any
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.store import session_records
 from retinue.manager.store.database import Statement, Transaction
 from retinue.manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.session_records import KernelRecord, SessionRecord
 from retinue.manager.store.spec_fields import json_number
 
 _SESSION_COLUMNS = """
-    s.id, s.sequence, s.name, s.owner, s.project, s.resource_group, s.type, s.cluster_mode, s.cluster_size, s.priority, s.spec, s.state,
-    s.result, s.exit_code, s.reason, s.message, s.explanation, s.conditions, s.network, s.tries, s.failed_starts, s.retries, s.failed_agents, s.force,
-    s.version, s.create_time, s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.state_time, s.end_time,
-    s.expire_time, s.promise
+    s.id, s.name, s.owner, s.project, s.resource_group, s.type, s.priority, s.spec, s.state, s.result, s.exit_code, s.reason, s.message,
+    s.explanation, s.conditions, s.network, s.tries, s.failed_starts, s.retries, s.failed_agents, s.force, s.version, s.create_time,
+    s.evaluate_time, s.next_try_time, s.schedule_time, s.start_time, s.end_time, s.expire_time
 """
 # As `retinue.manager.session.core.spec_views.basic` has it; of what another version may have written, what is in columns as well.
 _BASIC_SPEC = """
@@ -32,8 +33,8 @@ _BASIC_SPEC = """
     ELSE jsonb_build_object('name', s.name, 'project', s.project, 'resource_group', s.resource_group, 'type', s.type) END AS spec
 """
 _LISTED_COLUMNS = """
-    s.id, s.owner, s.state, s.result, s.exit_code, s.reason, s.message, s.conditions, s.network, s.retries, s.version, s.create_time,
-    s.schedule_time, s.start_time, s.end_time
+    s.id, s.name, s.owner, s.project, s.resource_group, s.type, s.state, s.result, s.exit_code, s.reason, s.message, s.conditions, s.network,
+    s.retries, s.version, s.create_time, s.schedule_time, s.start_time, s.end_time
 """
 # What a page takes at most of the database, the stored requests and so much for each kernel: what is shown of them is less.
 _PAGE_BYTES, _FULL_PAGE_BYTES, _KERNEL_BYTES = 4 * 1024 * 1024, 1024 * 1024, 1024
@@ -229,25 +230,27 @@ def _id_range(reference: str) -> dict[str, Any]:
     return {"id": whole, "prefix": prefix, "low": low, "high": high}
 
 
-async def read(tx: AsyncSession, session_ids: Collection[uuid.UUID], *, lock: bool = False) -> dict[uuid.UUID, Row]:
-    """Sessions by id; with `lock`, held in the order of their ids until the commit."""
+async def read(
+    tx: AsyncSession, session_ids: Collection[uuid.UUID], *, lock: bool = False
+) -> dict[uuid.UUID, SessionRecord]:
+    """Returns sessions by id; with `lock`, locked in the order of their ids until the commit."""
     statement = _reading(session_ids, lock=lock)
     rows = await tx.execute(text(statement.sql), dict(statement.params))
-    return {row["id"]: row for row in fetched(rows)}
+    return {row["id"]: session_records.session(row) for row in fetched(rows)}
 
 
-async def read_kernels(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[Row]]:
-    """Kernels by session, in the order of their rank, each with the goal, the observed state and the end of its newest attempt."""
+async def read_kernels(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[KernelRecord]]:
+    """Returns kernels by session, in the order of their rank."""
     statement = _reading_kernels(session_ids)
-    return _by_session(fetched(await tx.execute(text(statement.sql), dict(statement.params))))
+    return session_records.kernels_by_session(fetched(await tx.execute(text(statement.sql), dict(statement.params))))
 
 
-async def take(
+async def lock(
     tx: Transaction, session_ids: Collection[uuid.UUID]
-) -> tuple[dict[uuid.UUID, Row], dict[uuid.UUID, list[Row]]]:
-    """Sessions by id, locked, and then their kernels: `read` and `read_kernels` at once."""
+) -> tuple[dict[uuid.UUID, SessionRecord], dict[uuid.UUID, list[KernelRecord]]]:
+    """Locks sessions until the commit; returns them by id, and their kernels: `read` and `read_kernels` at once."""
     rows, kernels = await tx.together(_reading(session_ids, lock=True), _reading_kernels(session_ids))
-    return {row["id"]: row for row in rows}, _by_session(kernels)
+    return {row["id"]: session_records.session(row) for row in rows}, session_records.kernels_by_session(kernels)
 
 
 def _reading(session_ids: Collection[uuid.UUID], *, lock: bool) -> Statement:
@@ -268,13 +271,6 @@ def _reading_kernels(session_ids: Collection[uuid.UUID]) -> Statement:
     )
 
 
-def _by_session(rows: Iterable[Row]) -> dict[uuid.UUID, list[Row]]:
-    kernels: dict[uuid.UUID, list[Row]] = {}
-    for row in rows:
-        kernels.setdefault(row["session_id"], []).append(row)
-    return kernels
-
-
 async def list_page(
     tx: AsyncSession,
     sight: Sight,
@@ -285,7 +281,7 @@ async def list_page(
     after: tuple[str, str] | None,
     limit: int,
     full: bool = False,
-) -> tuple[list[Row], int]:
+) -> tuple[list[SessionRecord], int]:
     """Returns one page by creation time and id, with as many rows of at most `limit` as the bytes of a page hold, and how many there were up
     to `limit`. `terms` are (field, `=` or `!=`, value); `after` is the last row of the page before; with `full`, requests are whole.
     """
@@ -317,7 +313,7 @@ async def list_page(
         },
     )
     rows = fetched(found)
-    return rows, rows[0]["found"] if rows else 0
+    return [session_records.listed_session(row) for row in rows], rows[0]["found"] if rows else 0
 
 
 def _comparisons(terms: Sequence[tuple[str, str, str]]) -> tuple[list[str], dict[str, str]]:

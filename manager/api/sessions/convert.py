@@ -13,8 +13,11 @@ from retinue.manager.scheduler.preview import Preview
 from retinue.manager.server.etags import etag
 from retinue.manager.server.times import timestamp
 from retinue.manager.session.core.spec_views import SpecView
+from retinue.manager.session.core.states import SessionState
 from retinue.manager.session.submit import Accepted, recorded, recorded_kernels
+from retinue.manager.store.dependencies import GraphNode, ParentRecord
 from retinue.manager.store.journal import Head
+from retinue.manager.store.session_records import KernelRecord, SessionRecord, created_kernels, created_session
 from retinue.manager.v1 import session_pb2 as pb
 from retinue.manager.v1 import session_service_pb2 as service_pb
 from retinue.rpc.core.amounts import format_amount
@@ -22,80 +25,73 @@ from retinue.types.v1 import port_pb2
 
 
 def session_message(
-    row: Mapping[str, Any],
-    kernels: Sequence[Mapping[str, Any]],
-    parents: Sequence[Mapping[str, Any]] = (),
+    session: SessionRecord,
+    kernels: Sequence[KernelRecord],
+    parents: Sequence[ParentRecord] = (),
     *,
     view: SpecView,
 ) -> pb.Session:
-    """A session as it is stored, with so much of its request; `parents` are those it depends on. Of one that cannot be read, what can be."""
+    """Returns a session with so much of its request; `parents` are those it depends on. Of one that cannot be read, what can be."""
     try:
-        return _session_message(row, kernels, parents, view)
+        return _session_message(session, kernels, parents, view)
     except Exception as error:  # noqa: BLE001  # said in the message
-        return readable_part(row, kernels, _kernel_message, error)
+        return readable_part(session, kernels, _kernel_message, error)
 
 
-def accepted_message(accepted: Accepted, parents: Sequence[Mapping[str, Any]]) -> pb.Session:
+def accepted_message(accepted: Accepted, parents: Sequence[ParentRecord]) -> pb.Session:
     """Returns a session that was just accepted, for its owner."""
-    session = {
-        **recorded(accepted.draft.session, accepted.draft.session.spec),
-        "create_time": accepted.create_time,
-    }
-    return session_message(session, recorded_kernels(accepted.draft.kernels), parents, view=SpecView.FULL)
+    draft = accepted.draft
+    session = created_session(recorded(draft.session, draft.session.spec), accepted.create_time)
+    return session_message(session, created_kernels(recorded_kernels(draft.kernels)), parents, view=SpecView.FULL)
 
 
 def _session_message(
-    row: Mapping[str, Any],
-    kernels: Sequence[Mapping[str, Any]],
-    parents: Sequence[Mapping[str, Any]],
-    view: SpecView,
+    session: SessionRecord, kernels: Sequence[KernelRecord], parents: Sequence[ParentRecord], view: SpecView
 ) -> pb.Session:
     message = pb.Session(
-        id=str(row["id"]),
-        spec=spec_message(row["spec"], view),
-        owner=row["owner"],
-        state=session_state(row["state"]),
-        result=result(row["result"]),
-        reason=row["reason"],
-        message=row["message"],
+        id=str(session.id),
+        spec=spec_message(session.spec, view),
+        owner=session.owner,
+        state=session_state(session.state),
+        result=result(session.result),
+        reason=session.reason,
+        message=session.message,
         kernels=[_kernel_message(kernel) for kernel in kernels],
-        conditions=conditions(row.get("conditions") or []),
-        etag=etag(row["version"]),
-        create_time=timestamp(row.get("create_time")),
-        schedule_time=timestamp(row.get("schedule_time")),
-        start_time=timestamp(row.get("start_time")),
-        end_time=timestamp(row.get("end_time")),
-        network=network(row.get("network") or ""),
-        retries=row.get("retries") or 0,
+        conditions=conditions(session.conditions),
+        etag=etag(session.version),
+        create_time=timestamp(session.create_time),
+        schedule_time=timestamp(session.schedule_time),
+        start_time=timestamp(session.start_time),
+        end_time=timestamp(session.end_time),
+        network=network(session.network),
+        retries=session.retries,
         dependencies=[_dependency(parent) for parent in parents],
+        exit_code=session.exit_code,
     )
-    if row.get("exit_code") is not None:
-        message.exit_code = row["exit_code"]
     if lost := missing_kernels(message.spec.cluster_size, kernels):
         message.conditions.append(lost)
     return message
 
 
-def _kernel_message(row: Mapping[str, Any]) -> pb.Kernel:
+def _kernel_message(kernel: KernelRecord) -> pb.Kernel:
     message = pb.Kernel(
-        id=str(row["id"]),
-        role=row["role"],
-        index=row["role_index"],
-        local_rank=row["local_rank"],
-        hostname=row["hostname"],
-        state=kernel_state(row["state"]),
-        agent=row.get("agent_id") or "",
-        epoch=row.get("epoch") or 0,
-        address=row.get("address") or "",
-        slots={slot: format_amount(slot, amount) for slot, amount in row["slots"].items()},
-        reason=row.get("reason") or "",
-        image_digest=row.get("image_digest") or row.get("image_id") or "",
-        service_ports=service_ports(row.get("service_ports") or ()),
+        id=str(kernel.id),
+        role=kernel.role,
+        index=kernel.role_index,
+        local_rank=kernel.local_rank,
+        hostname=kernel.hostname,
+        state=kernel_state(kernel.state),
+        agent=kernel.agent_id or "",
+        epoch=kernel.epoch,
+        address=kernel.address,
+        slots={slot: format_amount(slot, amount) for slot, amount in kernel.slots.items()},
+        reason=kernel.reason,
+        image_digest=kernel.image_digest or kernel.image_id,
+        service_ports=service_ports(kernel.service_ports),
+        exit_code=kernel.exit_code,
     )
-    if row.get("exit_code") is not None:
-        message.exit_code = row["exit_code"]
-    if pull := row.get("pull"):
-        message.pull.bytes, message.pull.total_bytes = pull["bytes"], pull["total"]
+    if kernel.pull:
+        message.pull.bytes, message.pull.total_bytes = kernel.pull["bytes"], kernel.pull["total"]
     return message
 
 
@@ -104,33 +100,32 @@ def service_ports(stored: Iterable[Mapping[str, Any]]) -> list[port_pb2.ServiceP
     return [port_pb2.ServicePort(name=port["name"], protocol=port["protocol"], ports=port["ports"]) for port in stored]
 
 
-def _dependency(row: Mapping[str, Any]) -> pb.Dependency:
-    message = pb.Dependency(session_id=str(row["parent_id"]), name=row["name"])
-    if row["state"]:
-        message.state, message.result = session_state(row["state"]), result(row["result"])
+def _dependency(parent: ParentRecord) -> pb.Dependency:
+    message = pb.Dependency(session_id=str(parent.id), name=parent.name)
+    if not parent.is_purged:
+        message.state, message.result = session_state(parent.state), result(parent.result)
     return message
 
 
 def graph_message(
-    rows: Sequence[Mapping[str, Any]], session_id: uuid.UUID, at: Head, *, truncated: bool
+    nodes: Sequence[GraphNode], session_id: uuid.UUID, at: Head, *, truncated: bool
 ) -> service_pb.GetSessionGraphResponse:
-    """Sessions that hang together by dependencies."""
-    nodes = [
-        service_pb.SessionNode(
-            id=str(row["id"]),
-            name=row["name"],
-            state=session_state(row["state"]),
-            result=result(row["result"]),
-            reason=row["reason"],
-            depends_on=[str(parent) for parent in row["depends_on"]],
-            retries=row["retries"],
-            start_time=timestamp(row["start_time"]),
-            end_time=timestamp(row["end_time"]),
-        )
-        for row in rows
-    ]
+    """Returns sessions that are connected by dependencies."""
     return service_pb.GetSessionGraphResponse(
-        nodes=nodes,
+        nodes=[
+            service_pb.SessionNode(
+                id=str(node.id),
+                name=node.name,
+                state=session_state(node.state),
+                result=result(node.result),
+                reason=node.reason,
+                depends_on=[str(parent) for parent in node.depends_on],
+                retries=node.retries,
+                start_time=timestamp(node.start_time),
+                end_time=timestamp(node.end_time),
+            )
+            for node in nodes
+        ],
         truncated=truncated,
         revision=at.revision,
         incarnation=at.incarnation,
@@ -175,23 +170,23 @@ def show_unmade(session: pb.Session, preview: Preview) -> None:
 
 
 def explanation_message(
-    row: Mapping[str, Any], position: int, parents: Sequence[Mapping[str, Any]]
+    session: SessionRecord, position: int, parents: Sequence[ParentRecord]
 ) -> service_pb.ExplainSessionResponse:
-    """Why a session waits; little for one that does not. `parents` are those it still waits for."""
-    message = service_pb.ExplainSessionResponse(state=session_state(row["state"]))
-    if row["state"] != "PENDING":
+    """Returns why a session waits; little for one that does not. `parents` are those it still waits for."""
+    message = service_pb.ExplainSessionResponse(state=session_state(session.state))
+    if session.state is not SessionState.PENDING:
         return message
-    explanation = row["explanation"]
-    message.reason, message.message = row["reason"], row["message"]
+    explanation = session.explanation or {}
+    message.reason, message.message = session.reason, session.message
     message.tier = service_pb.ReasonTier.Value(f"REASON_TIER_{explanation.get('tier', 'SYSTEM')}")
-    message.queue_position, message.tries = position, row["tries"]
+    message.queue_position, message.tries = position, session.tries
     message.waits_for.extend(_dependency(parent) for parent in parents)
     message.shortfalls.extend(_shortfalls(explanation))
-    message.failed_agents.extend(row["failed_agents"])
-    message.failed_starts = row["failed_starts"]
-    if (evaluated := timestamp(row["evaluate_time"])) is not None:
+    message.failed_agents.extend(session.failed_agents)
+    message.failed_starts = session.failed_starts
+    if (evaluated := timestamp(session.evaluate_time)) is not None:
         message.evaluate_time.CopyFrom(evaluated)
-    if (next_try := timestamp(row["next_try_time"])) is not None:
+    if (next_try := timestamp(session.next_try_time)) is not None:
         message.next_try_time.CopyFrom(next_try)
     return message
 
@@ -208,21 +203,21 @@ def conditions(stored: Sequence[Mapping[str, Any]]) -> list[pb.Condition]:
     ]
 
 
-def session_state(name: str) -> pb.SessionState.ValueType:
+def session_state(state: str | None) -> pb.SessionState.ValueType:
     """Returns the state; one that only another version knows is unspecified."""
-    return _SESSION_STATES.get(name, pb.SESSION_STATE_UNSPECIFIED)
+    return _SESSION_STATES.get(state or "", pb.SESSION_STATE_UNSPECIFIED)
 
 
 _SESSION_STATES = {name.removeprefix("SESSION_STATE_"): number for name, number in pb.SessionState.items()}
 
 
-def kernel_state(name: str) -> pb.KernelState.ValueType:
-    """Returns the state of a kernel. Raises ValueError."""
-    return pb.KernelState.Value(f"KERNEL_STATE_{name}")
+def kernel_state(state: str | None) -> pb.KernelState.ValueType:
+    """Returns the state of a kernel. Raises ValueError for one that only another version knows."""
+    return pb.KernelState.Value(f"KERNEL_STATE_{state}")
 
 
-def result(name: str) -> pb.SessionResult.ValueType:
-    """Returns the result of a session. Raises ValueError."""
+def result(name: str | None) -> pb.SessionResult.ValueType:
+    """Returns the result of a session. Raises ValueError for one that only another version knows."""
     return pb.SessionResult.Value(f"SESSION_RESULT_{name}")
 
 

@@ -16,6 +16,7 @@ from retinue.manager.api.sessions.convert import (
 from retinue.manager.server.times import timestamp
 from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.store.journal import Event
+from retinue.manager.store.session_records import created_kernels, created_session
 from retinue.manager.v1 import session_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -38,8 +39,9 @@ def _event_message(event: Event) -> pb.SessionEvent:
     )
     payload = event.payload
     if event.kind == "CREATED":
-        created = {**payload["session"], "create_time": event.create_time}
-        message.created.CopyFrom(session_message(created, payload["kernels"], view=SpecView.BASIC))
+        session = created_session(payload["session"], event.create_time)
+        kernels = created_kernels(payload["kernels"])
+        message.created.CopyFrom(session_message(session, kernels, view=SpecView.BASIC))
     elif event.kind == "SESSION_MOVED":
         move = message.session_moved
         move.from_state, move.to_state = session_state(payload["from"]), session_state(payload["to"])

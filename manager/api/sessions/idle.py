@@ -47,13 +47,13 @@ async def extend_session(tx: Transaction, request: pb.ExtendSessionRequest) -> u
         duration = violations.duration("duration", request.duration, SHORTEST, LONGEST).total_seconds()
     violations.raise_any()
     session_id = await find_session(tx, request.session, owner_only=True)
-    row = (await sessions.read(tx, [session_id], lock=True))[session_id]
-    if row["state"] != SessionState.RUNNING:
+    session = (await sessions.read(tx, [session_id], lock=True))[session_id]
+    if session.state is not SessionState.RUNNING:
         raise errors.StateForbids(
-            f"the session does not run: it is {row['state']}", f"session/{session_id}", {"state": row["state"]}
+            f"the session does not run: it is {session.state}", f"session/{session_id}", {"state": str(session.state)}
         )
     (known,) = await idle_store.read_running(tx, list(SessionType), session_ids=[session_id])
-    policy, override = await idle_store.read_policy(tx, row["resource_group"], row["owner"])
+    policy, override = await idle_store.read_policy(tx, session.resource_group, session.owner)
     merged = Policies({"": policy}, {"": override}).of("", "")
     try:
         until = idle.extension(merged, seen_in(known), await idle_store.read_now(tx), duration)

@@ -36,13 +36,14 @@ from retinue.manager.server.revisions import with_revision
 from retinue.manager.session.core.pending_limit import DEFAULT_MAX_PENDING, PendingLimit
 from retinue.manager.session.core.refusals import InvalidFields, Refused
 from retinue.manager.session.core.spec_views import SpecView
+from retinue.manager.session.core.states import SessionState
 from retinue.manager.session.drafts import Draft, prepare
 from retinue.manager.session.submit import Accepted, submit
 from retinue.manager.session.terminate import terminate
 from retinue.manager.store import dependencies, journal, requests, sessions
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.store.journal_tail import JournalTail
-from retinue.manager.store.recordset import Row
+from retinue.manager.store.session_records import KernelRecord, SessionRecord
 from retinue.manager.v1 import session_pb2, session_service_pb2_grpc
 from retinue.manager.v1 import session_service_pb2 as pb
 
@@ -87,7 +88,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 if isinstance(outcome, Refused):
                     raise to_error(outcome.reason)
                 session_id = outcome.draft.session.id
-                parents: Sequence[Row] = ()
+                parents: Sequence[dependencies.ParentRecord] = ()
                 if outcome.draft.parents and not request.validate_only:
                     parents = (await dependencies.read(tx, [session_id])).get(session_id, ())
                 response = pb.CreateSessionResponse(
@@ -167,7 +168,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         page = pages.open_page(request.page_size, request.page_token, query)
         async with self._database.transaction() as tx:
             at = await journal.head(tx)
-            rows, found = await sessions.list_page(
+            records, found = await sessions.list_page(
                 tx,
                 sight(),
                 terms=terms,
@@ -177,21 +178,19 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
                 limit=page.size + 1,
                 full=full,
             )
-            shown = rows[: page.size]
-            kernels = await sessions.read_kernels(tx, [row["id"] for row in shown])
-            parents = await dependencies.read(tx, [row["id"] for row in shown])
+            shown = records[: page.size]
+            kernels = await sessions.read_kernels(tx, [item.id for item in shown])
+            parents = await dependencies.read(tx, [item.id for item in shown])
         messages = [
             session_message(
-                row,
-                kernels.get(row["id"], []),
-                parents.get(row["id"], ()),
-                view=full_view(row["owner"]) if full else SpecView.BASIC,
+                item,
+                kernels.get(item.id, ()),
+                parents.get(item.id, ()),
+                view=full_view(item.owner) if full else SpecView.BASIC,
             )
-            for row in shown
+            for item in shown
         ]
-        listed, token = page.close(
-            messages, found, lambda place: [shown[place]["create_time"].isoformat(), str(shown[place]["id"])]
-        )
+        listed, token = page.close(messages, found, lambda number: _page_key(shown[number]))
         return pb.ListSessionsResponse(
             sessions=listed, next_page_token=token, revision=at.revision, incarnation=at.incarnation
         )
@@ -204,8 +203,8 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             at = await journal.head(tx)
             session_id = await find_session(tx, request.session)
             # Only sessions of one owner depend on each other: who may see one may see all.
-            rows, truncated = await dependencies.read_graph(tx, session_id, _MAX_NODES, _MAX_EDGES)
-        return graph_message(rows, session_id, at, truncated=truncated)
+            nodes, truncated = await dependencies.read_graph(tx, session_id, _MAX_NODES, _MAX_EDGES)
+        return graph_message(nodes, session_id, at, truncated=truncated)
 
     async def TerminateSession(
         self, request: pb.TerminateSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -216,7 +215,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             session_id = await find_session(tx, request.session)
             if request.etag:
                 locked = await sessions.read(tx, [session_id], lock=True)
-                check_etag(request.etag, locked[session_id]["version"])
+                check_etag(request.etag, locked[session_id].version)
             await terminate(tx, session_id, by=principal.name, force=request.force)
             # The position first: an event after it may be in the session already, and none before it is missing.
             response = await with_revision(tx, pb.TerminateSessionResponse())
@@ -250,14 +249,14 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         """See the proto."""
         async with self._database.transaction() as tx:
             session_id = await find_session(tx, request.session)
-            row, _ = await _read(tx, session_id)
+            session, _ = await _read(tx, session_id)
             parents = await dependencies.read(tx, [session_id], unsettled=True, limit=_MAX_WAITED_FOR)
             position, length, outlook = 0, None, None
-            if row["state"] == "PENDING":
-                position = await preview.queue_position(tx, row["resource_group"], session_id)
-                length = await sessions.queue_length(tx, row["resource_group"])
-                outlook = await preview.outlook(tx, row)
-        message = explanation_message(row, position, parents.get(session_id, ()))
+            if session.state is SessionState.PENDING:
+                position = await preview.queue_position(tx, session.resource_group, session_id)
+                length = await sessions.queue_length(tx, session.resource_group)
+                outlook = await preview.outlook(tx, session)
+        message = explanation_message(session, position, parents.get(session_id, ()))
         if length is not None and outlook is not None:
             message.queue_length = length
             message.would_start_with.extend(outlook.what_if.hints)
@@ -293,12 +292,17 @@ def _raise_invalid(prepared: Sequence[Draft | Refused], wrong: Sequence[errors.V
         raise to_error(reason)
 
 
+def _page_key(session: SessionRecord) -> list[str]:
+    assert session.create_time is not None  # noqa: S101  # every stored session has one
+    return [session.create_time.isoformat(), str(session.id)]
+
+
 async def _shown(tx: Transaction, session_id: uuid.UUID) -> session_pb2.Session:
-    row, kernels = await _read(tx, session_id)
+    session, kernels = await _read(tx, session_id)
     parents = (await dependencies.read(tx, [session_id])).get(session_id, ())
-    return session_message(row, kernels, parents, view=full_view(row["owner"]))
+    return session_message(session, kernels, parents, view=full_view(session.owner))
 
 
-async def _read(tx: Transaction, session_id: uuid.UUID) -> tuple[Row, list[Row]]:
-    row = (await sessions.read(tx, [session_id]))[session_id]
-    return row, (await sessions.read_kernels(tx, [session_id]))[session_id]
+async def _read(tx: Transaction, session_id: uuid.UUID) -> tuple[SessionRecord, list[KernelRecord]]:
+    session = (await sessions.read(tx, [session_id]))[session_id]
+    return session, (await sessions.read_kernels(tx, [session_id]))[session_id]

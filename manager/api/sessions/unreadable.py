@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from retinue.manager.reasons import ConditionType
 from retinue.manager.server.etags import etag
 from retinue.manager.server.times import timestamp
+from retinue.manager.store.session_records import KernelRecord, SessionRecord
 from retinue.manager.v1 import session_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -20,31 +20,31 @@ _TIMES = ("create_time", "schedule_time", "start_time", "end_time")
 
 
 def readable_part(
-    row: Mapping[str, Any],
-    kernels: Sequence[Mapping[str, Any]],
-    kernel_message: Callable[[Mapping[str, Any]], pb.Kernel],
+    session: SessionRecord,
+    kernels: Sequence[KernelRecord],
+    kernel_message: Callable[[KernelRecord], pb.Kernel],
     error: Exception,
 ) -> pb.Session:
     """Returns what can be read of a session. Never raises."""
-    _log.warning("session %s is shown in part: %r", row.get("id"), error)
-    message = pb.Session(id=str(row.get("id", "")))
+    _log.warning("session %s is shown in part: %r", session.id, error)
+    message = pb.Session(id=str(session.id))
     message.conditions.add(
         type=UNREADABLE,
         message="written by another version of the manager, or damaged: this one shows what it can read, and leaves it as it is",
     )
     for step in (_columns, _spec, _conditions):
         with contextlib.suppress(Exception):
-            step(message, row)
+            step(message, session)
     for kernel in kernels:
         try:
             shown = kernel_message(kernel)
         except Exception:  # noqa: BLE001  # the session is said to be unreadable
-            shown = pb.Kernel(id=str(kernel.get("id", "")), hostname=str(kernel.get("hostname", "")))
+            shown = pb.Kernel(id=str(kernel.id), hostname=kernel.hostname)
         message.kernels.append(shown)
     return message
 
 
-def missing_kernels(number: int, kernels: Sequence[Mapping[str, Any]]) -> pb.Condition | None:
+def missing_kernels(number: int, kernels: Sequence[KernelRecord]) -> pb.Condition | None:
     """Returns the condition of a session of so many kernels, of which some are missing from the database; None when all are there."""
     if len(kernels) >= number:
         return None
@@ -54,29 +54,28 @@ def missing_kernels(number: int, kernels: Sequence[Mapping[str, Any]]) -> pb.Con
     )
 
 
-def _columns(message: pb.Session, row: Mapping[str, Any]) -> None:
-    message.owner, message.reason, message.message = row["owner"], row["reason"], row["message"]
-    message.etag = etag(row["version"])
-    message.state = pb.SessionState.values()[0]
-    with contextlib.suppress(ValueError):
-        message.state = pb.SessionState.Value(f"SESSION_STATE_{row['state']}")
-    with contextlib.suppress(ValueError):
-        message.result = pb.SessionResult.Value(f"SESSION_RESULT_{row['result']}")
+def _columns(message: pb.Session, session: SessionRecord) -> None:
+    message.owner, message.reason, message.message = session.owner, session.reason, session.message
+    message.etag = etag(session.version)
+    if session.state is not None:
+        message.state = pb.SessionState.Value(f"SESSION_STATE_{session.state}")
+    if session.result is not None:
+        message.result = pb.SessionResult.Value(f"SESSION_RESULT_{session.result}")
     for name in _TIMES:
-        if row.get(name) is not None:
-            getattr(message, name).CopyFrom(timestamp(row[name]))
-    if row.get("exit_code") is not None:
-        message.exit_code = row["exit_code"]
+        if (time := timestamp(getattr(session, name))) is not None:
+            getattr(message, name).CopyFrom(time)
+    if session.exit_code is not None:
+        message.exit_code = session.exit_code
 
 
-def _spec(message: pb.Session, row: Mapping[str, Any]) -> None:
+def _spec(message: pb.Session, session: SessionRecord) -> None:
     for name in _SPEC_TEXTS:
-        if isinstance(value := row["spec"].get(name), str):
+        if isinstance(value := session.spec.get(name), str):
             setattr(message.spec, name, value)
     with contextlib.suppress(ValueError):
-        message.spec.type = pb.SessionType.Value(f"SESSION_TYPE_{row['spec'].get('type')}")
+        message.spec.type = pb.SessionType.Value(f"SESSION_TYPE_{session.spec.get('type')}")
 
 
-def _conditions(message: pb.Session, row: Mapping[str, Any]) -> None:
-    for item in row["conditions"]:
+def _conditions(message: pb.Session, session: SessionRecord) -> None:
+    for item in session.conditions:
         message.conditions.add(type=item["type"], message=item["message"])

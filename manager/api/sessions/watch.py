@@ -46,13 +46,13 @@ async def serve_watch(
         seen = None
         if only is not None:
             seen = (await sessions.read(tx, [only])).get(only)
-            if seen is None or not seeing.sees(seen["owner"], seen["project"]):
+            if seen is None or not seeing.sees(seen.owner, seen.project):
                 raise errors.NotFound("session", request.session_id)
         # Refuses a revision that is gone or not there yet before the stream begins. After the state: of a session that ends between the
         # two, the end is still to be sent.
         known = request.incarnation if resumed else ""
         rest = await journal.read(tx, after, 1, session_id=only, incarnation=known)
-        over = seen is not None and seen["state"] in ENDED_SESSION_STATES and not rest.events
+        over = seen is not None and seen.state in ENDED_SESSION_STATES and not rest.events
     yield pb.WatchSessionsResponse(revision=after, incarnation=incarnation)
     if request.until_ended and over:
         return

@@ -16,7 +16,6 @@ from retinue.manager.server import errors
 from retinue.manager.server.first_request import first_request
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core import features
-from retinue.manager.session.core.states import SessionType
 from retinue.manager.store import sessions
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
@@ -39,9 +38,9 @@ async def serve_code(
     language = opening.language or "python"
     async with database.transaction() as tx:
         session_id = await find_session(tx, opening.session, owner_only=True)
-        kind = SessionType((await sessions.read(tx, [session_id]))[session_id]["type"])
+        kind = (await sessions.read(tx, [session_id]))[session_id].type
         feature = features.Feature.CODE_EXECUTION
-        if not features.has(kind, feature):
+        if kind is not None and not features.has(kind, feature):
             raise errors.FeatureUnavailable(
                 f"a session of type {kind.lower()} has no {feature}",
                 f"session_type/{kind.lower()}",

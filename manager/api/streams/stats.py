@@ -75,7 +75,7 @@ async def _running(database: Database, session_id: uuid.UUID | None, hostname: s
         if session_id is None:
             return await attempts.read_running(tx, sight(), None, "", MOST_KERNELS), False
         session = (await sessions.read(tx, [session_id])).get(session_id)
-        if session is None or session["state"] in ENDED_SESSION_STATES:
+        if session is None or session.state in ENDED_SESSION_STATES:
             return [], True
         return await attempts.read_running(tx, sight(), session_id, hostname, MOST_KERNELS), False
 

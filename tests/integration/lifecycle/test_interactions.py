@@ -150,7 +150,7 @@ async def test_a_new_timeout_ends_nothing_that_may_have_been_used_just_now(datab
             )
         await keeper.look()
         async with database.transaction() as tx:
-            return str((await sessions.read(tx, [session_id]))[session_id]["state"])
+            return str((await sessions.read(tx, [session_id]))[session_id].state)
 
     async with database.transaction() as tx:
         await tx.execute(text("UPDATE session SET state = 'RUNNING', start_time = now() - interval '1 hour'"))

@@ -39,8 +39,9 @@ class World:
     async def read_journal(self, tx: Any, after: int, limit: int, *, session_id: Any, incarnation: str) -> Any:
         return SimpleNamespace(events=[self.end()] if self.look() and after < 2 else [])
 
-    async def read_session(self, tx: Any, ids: Any) -> dict[uuid.UUID, dict[str, Any]]:
-        return {SESSION: {"owner": "ada", "project": "p", "state": "TERMINATED" if self.look() else "TERMINATING"}}
+    async def read_session(self, tx: Any, ids: Any) -> dict[uuid.UUID, SimpleNamespace]:
+        state = "TERMINATED" if self.look() else "TERMINATING"
+        return {SESSION: SimpleNamespace(owner="ada", project="p", state=state)}
 
     def end(self) -> Event:
         return Event(2, dt.datetime.now(dt.UTC), SESSION, "ada", "p", "SESSION_MOVED", MOVE)

@@ -1,0 +1,207 @@
+"""Sessions and kernels as the store returns them.
+
+A state, type or result that only another version of the manager knows is None: readers that need it leave the session alone. Documents
+(`spec`, `conditions`, …) stay as they are stored, since another version may have written those too.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.manager.session.core.states import Goal, KernelState, Observed, Result, SessionState, SessionType
+from retinue.manager.store.recordset import Row
+
+TYPES: Mapping[str, SessionType] = {item.value: item for item in SessionType}
+STATES: Mapping[str, SessionState] = {item.value: item for item in SessionState}
+RESULTS: Mapping[str, Result] = {item.value: item for item in Result}
+_KERNEL_STATES: Mapping[str, KernelState] = {item.value: item for item in KernelState}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecord:
+    """A session. What follows `end_time` is not read for lists."""
+
+    id: uuid.UUID
+    name: str
+    owner: str
+    project: str
+    resource_group: str
+    type: SessionType | None
+    spec: Mapping[str, Any]
+    state: SessionState | None
+    result: Result | None
+    exit_code: int | None
+    reason: str
+    message: str
+    conditions: Sequence[Mapping[str, Any]]
+    network: str
+    retries: int
+    version: int
+    create_time: dt.datetime | None
+    schedule_time: dt.datetime | None = None
+    start_time: dt.datetime | None = None
+    end_time: dt.datetime | None = None
+    priority: int = 0
+    explanation: Mapping[str, Any] | None = None
+    tries: int = 0
+    failed_starts: int = 0
+    failed_agents: Sequence[str] = ()
+    force: bool = False
+    evaluate_time: dt.datetime | None = None
+    next_try_time: dt.datetime | None = None
+    expire_time: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRecord:
+    """A kernel with the goal, the observed state and the end of its newest attempt; amounts are in smallest units.
+
+    Without an attempt these mean nothing.
+    """
+
+    id: uuid.UUID
+    role: str
+    role_index: int
+    local_rank: int
+    hostname: str
+    slots: Mapping[str, int]
+    state: KernelState | None
+    agent_id: str | None = None
+    epoch: int = 0
+    address: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    image_digest: str = ""
+    image_id: str = ""
+    service_ports: Sequence[Mapping[str, Any]] = ()
+    pull: Mapping[str, int] | None = None
+    goal: Goal | None = Goal.HELD
+    observed: Observed | None = Observed.UNKNOWN
+    attempt_ended: bool = True
+
+
+_DETAILS = (
+    "priority",
+    "explanation",
+    "tries",
+    "failed_starts",
+    "failed_agents",
+    "force",
+    "evaluate_time",
+    "next_try_time",
+    "expire_time",
+)
+
+
+def listed_session(row: Row) -> SessionRecord:
+    """Returns the session of a row of a list."""
+    return SessionRecord(**_shown(row))
+
+
+def session(row: Row) -> SessionRecord:
+    """Returns the session of a whole row."""
+    return SessionRecord(**_shown(row), **{name: row[name] for name in _DETAILS})
+
+
+def _shown(row: Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "owner": row["owner"],
+        "project": row["project"],
+        "resource_group": row["resource_group"],
+        "type": TYPES.get(row["type"]),
+        "spec": row["spec"],
+        "state": STATES.get(row["state"]),
+        "result": RESULTS.get(row["result"]),
+        "exit_code": row["exit_code"],
+        "reason": row["reason"],
+        "message": row["message"],
+        "conditions": row["conditions"],
+        "network": row["network"],
+        "retries": row["retries"],
+        "version": row["version"],
+        "create_time": row["create_time"],
+        "schedule_time": row["schedule_time"],
+        "start_time": row["start_time"],
+        "end_time": row["end_time"],
+    }
+
+
+def kernels_by_session(rows: Iterable[Row]) -> dict[uuid.UUID, list[KernelRecord]]:
+    """Returns the kernels of sessions, in the order of the rows."""
+    kernels: dict[uuid.UUID, list[KernelRecord]] = {}
+    for row in rows:
+        kernels.setdefault(row["session_id"], []).append(_kernel(row))
+    return kernels
+
+
+def _kernel(row: Row) -> KernelRecord:
+    return KernelRecord(
+        id=row["id"],
+        role=row["role"],
+        role_index=row["role_index"],
+        local_rank=row["local_rank"],
+        hostname=row["hostname"],
+        slots=row["slots"],
+        state=_KERNEL_STATES.get(row["state"]),
+        agent_id=row["agent_id"],
+        epoch=row["epoch"],
+        address=row["address"],
+        exit_code=row["exit_code"],
+        reason=row["reason"],
+        image_digest=row["image_digest"],
+        image_id=row["image_id"],
+        service_ports=row["service_ports"],
+        pull=row["pull"],
+        goal=_GOALS.get(row["goal"] or Goal.HELD),
+        observed=_OBSERVED.get(row["observed"] or ""),
+        attempt_ended=row["attempt_ended"],
+    )
+
+
+def created_session(stored: Mapping[str, Any], create_time: dt.datetime | None) -> SessionRecord:
+    """Returns a session as its first entry in the journal has it. Raises LookupError and ValueError."""
+    return SessionRecord(
+        id=uuid.UUID(stored["id"]),
+        name=stored["name"],
+        owner=stored["owner"],
+        project=stored["project"],
+        resource_group=stored["resource_group"],
+        type=TYPES.get(stored["type"]),
+        spec=stored["spec"],
+        state=STATES.get(stored["state"]),
+        result=RESULTS.get(stored["result"]),
+        exit_code=None,
+        reason=stored["reason"],
+        message=stored["message"],
+        conditions=(),
+        network="",
+        retries=0,
+        version=stored["version"],
+        create_time=create_time,
+    )
+
+
+def created_kernels(stored: Iterable[Mapping[str, Any]]) -> list[KernelRecord]:
+    """Returns kernels as the first entry of their session in the journal has them. Raises LookupError and ValueError."""
+    return [
+        KernelRecord(
+            id=uuid.UUID(kernel["id"]),
+            role=kernel["role"],
+            role_index=kernel["role_index"],
+            local_rank=kernel["local_rank"],
+            hostname=kernel["hostname"],
+            slots=kernel["slots"],
+            state=_KERNEL_STATES.get(kernel["state"]),
+        )
+        for kernel in stored
+    ]
+
+
+_GOALS: Mapping[str, Goal] = {item.value: item for item in Goal}
+_OBSERVED: Mapping[str, Observed] = {item.value: item for item in Observed}
