@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from retinue.agent.api.convert import attempt_stats
-from retinue.agent.api.errors import ApiError, invalid
+from retinue.agent.api.errors import AgentError, invalid
 from retinue.agent.errors import UnknownAttemptError
 from retinue.agent.inside.log_file import OffsetPastEndError
 from retinue.agent.v1 import agent_service_pb2, agent_service_pb2_grpc
@@ -83,11 +83,11 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
                 self._backend.output(request.attempt_id)
         except UnknownAttemptError as error:
             message, about = f"there is no attempt {request.attempt_id} here", request.attempt_id
-            raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=about) from error
+            raise AgentError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=about) from error
         except OffsetPastEndError as error:
             size = str(error.size)
             message = f"the output ends at {size}"
-            raise ApiError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", message, size=size) from error
+            raise AgentError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", message, size=size) from error
 
     async def ReadStats(
         self, request: agent_service_pb2.ReadStatsRequest, context: Any

@@ -13,13 +13,14 @@ from weakref import WeakValueDictionary
 
 import grpc
 
-from retinue.agent.api.errors import ApiError, invalid
+from retinue.agent.api.errors import AgentError, invalid
 from retinue.agent.errors import BackendError, NotRunningError, PortClosedError, UnknownAttemptError
 from retinue.agent.inside import service_log
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.network.sockets import LOOPBACK
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.errors import ApiError
 from retinue.types.v1 import app_pb2
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Apps:
                 await self._look(location, self._kernel(location))
                 printed = status.log[-SHOWN:].decode(errors="replace").strip()
                 message = f"{location.name} ended before it answered at port {location.port}: {printed}"
-                raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "SERVICE_FAILED", message)
+                raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "SERVICE_FAILED", message)
             await asyncio.sleep(LOOK_INTERVAL)
             status = await self._look(location, kernel)
         return status.status(location.port)
@@ -117,7 +118,7 @@ class Apps:
         except NotRunningError as error:
             raise _not_running(location) from error
         except BackendError as error:
-            raise ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", str(error)) from error
+            raise AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", str(error)) from error
         attachment = Attachment(wire)
         environment = wire.environment | dict(request.environment)
         start = Start(tuple(request.command), environment, request.directory or wire.directory)
@@ -126,10 +127,10 @@ class Apps:
                 await attachment.start_apart(start, service_log.path(location.name))
         except AttachmentLostError as error:
             message = f"{location.name} cannot be started: {error}"
-            raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "SERVICE_FAILED", message) from error
+            raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "SERVICE_FAILED", message) from error
         except TimeoutError as error:
             message = f"{location.name} was not started within {START_TIMEOUT:.0f} s"
-            raise ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message) from error
+            raise AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message) from error
         except ValueError as error:
             raise invalid("command", str(error)) from error
         finally:
@@ -144,7 +145,7 @@ class Apps:
         except UnknownAttemptError as error:
             message = f"there is no attempt {location.attempt_id} here"
             about = location.attempt_id
-            raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=about) from error
+            raise AgentError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=about) from error
         except NotRunningError as error:
             raise _not_running(location) from error
         return kernel
@@ -181,4 +182,4 @@ def _checked(location: pb.AppLocation) -> pb.AppLocation:
 
 def _not_running(location: pb.AppLocation) -> ApiError:
     message = f"attempt {location.attempt_id} does not run"
-    return ApiError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", message)
+    return AgentError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", message)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from retinue.agent.api.errors import ApiError, invalid
-from retinue.agent.api.first_request import first_request
-from retinue.agent.api.stream_limits import OpenStreams
+from retinue.agent.api.errors import AgentError, invalid
 from retinue.agent.errors import BackendError, NotRunningError, UnknownAttemptError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed, Started
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.errors import ApiError
+from retinue.rpc.first_request import first_request
+from retinue.rpc.stream_limits import OpenStreams
 from retinue.types.v1 import terminal_pb2
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class AttachService:
     def __init__(self, backend: Backend) -> None:
         """Nothing is attached yet."""
         self._backend = backend
-        self._open = OpenStreams(MAX_PER_ATTEMPT, "commands are attached to this kernel already")
+        self._open = OpenStreams({}, MAX_PER_ATTEMPT)
         self._endings: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
 
@@ -57,7 +58,7 @@ class AttachService:
         request = await _first(requests)
         if self._stopping.is_set():
             raise _unavailable("the agent is stopping")
-        with self._open.hold(request.attempt_id), _to_api_errors(request.attempt_id):
+        with self._open.hold("Attach", request.attempt_id), _to_api_errors(request.attempt_id):
             wire = await self._backend.kernel(request.attempt_id).exec()
             attachment = Attachment(wire)
             input_task: asyncio.Task[None] | None = None
@@ -175,12 +176,12 @@ def _to_api_errors(attempt_id: str) -> Iterator[None]:
         yield
     except UnknownAttemptError as error:
         message = f"there is no attempt {attempt_id} here"
-        raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+        raise AgentError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
     except (NotRunningError, AttachmentLostError) as error:
-        raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
+        raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
     except BackendError as error:
         raise _unavailable(str(error)) from error
 
 
 def _unavailable(message: str) -> ApiError:
-    return ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)
+    return AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)

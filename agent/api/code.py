@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from retinue.agent.api.errors import ApiError, invalid
-from retinue.agent.api.first_request import first_request
-from retinue.agent.api.stream_limits import OpenStreams
+from retinue.agent.api.errors import AgentError, invalid
 from retinue.agent.code.inside import LanguageMissingError
 from retinue.agent.code.runs import OffsetPastEndError, Run
 from retinue.agent.code.workspace import TooManyRunsError, Workspace
 from retinue.agent.code.workspaces import MAX_LANGUAGES, TooManyLanguagesError
 from retinue.agent.errors import BackendError, NotRunningError, UnknownAttemptError
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.errors import ApiError
+from retinue.rpc.first_request import first_request
+from retinue.rpc.stream_limits import OpenStreams
 from retinue.types.v1 import code_pb2
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class CodeService:
     def __init__(self, workspaces: Workspaces) -> None:
         """Nothing is open yet."""
         self._workspaces = workspaces
-        self._open = OpenStreams(MAX_PER_ATTEMPT, "are under way in this kernel already")
+        self._open = OpenStreams({}, MAX_PER_ATTEMPT)
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -50,7 +51,7 @@ class CodeService:
     ) -> AsyncGenerator[pb.ExecuteCodeResponse, None]:
         """Serves one stream to its end."""
         opening = (await first_request(anext(requests), "open")).open
-        with self._open.hold(opening.attempt_id), _to_api_errors(opening.attempt_id):
+        with self._open.hold("ExecuteCode", opening.attempt_id), _to_api_errors(opening.attempt_id):
             async with self._workspaces.open(opening.attempt_id, opening.language) as workspace:
                 yield pb.ExecuteCodeResponse(opened=pb.CodeOpened())
                 async with contextlib.aclosing(self._responses(workspace, requests)) as responses:
@@ -139,7 +140,7 @@ class _Stream:
     def _run(self, run_id: str) -> Run:
         if (run := self._workspace.find(run_id)) is None:
             message = f"there is no run {run_id}, or not any more: an agent that was restarted knows none of before"
-            raise ApiError(grpc.StatusCode.NOT_FOUND, "RUN_NOT_FOUND", message, kind="run", id=run_id)
+            raise AgentError(grpc.StatusCode.NOT_FOUND, "RUN_NOT_FOUND", message, kind="run", id=run_id)
         return run
 
     def _follow(self, run: Run, offset: int) -> None:
@@ -173,16 +174,16 @@ def _to_api_errors(attempt_id: str) -> Iterator[None]:
         yield
     except UnknownAttemptError as error:
         message = f"there is no attempt {attempt_id} here"
-        raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+        raise AgentError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
     except OffsetPastEndError as error:
         size = str(error.size)
-        raise ApiError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", str(error), size=size) from error
+        raise AgentError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", str(error), size=size) from error
     except LanguageMissingError as error:
         names = ", ".join(error.installed)
         code = grpc.StatusCode.FAILED_PRECONDITION
-        raise ApiError(code, "LANGUAGE_UNAVAILABLE", str(error), installed=names) from error
+        raise AgentError(code, "LANGUAGE_UNAVAILABLE", str(error), installed=names) from error
     except NotRunningError as error:
-        raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
+        raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
     except TooManyRunsError as error:
         raise _limit(64, "runs wait") from error
     except TooManyLanguagesError as error:
@@ -193,8 +194,8 @@ def _to_api_errors(attempt_id: str) -> Iterator[None]:
 
 def _limit(limit: int, what: str) -> ApiError:
     message = f"{limit} {what} in this kernel already"
-    return ApiError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=str(limit))
+    return AgentError(grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT", message, limit=str(limit))
 
 
 def _unavailable(message: str) -> ApiError:
-    return ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)
+    return AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from retinue.agent.api.errors import ApiError, invalid
-from retinue.agent.api.stream_limits import OpenStreams
+from retinue.agent.api.errors import AgentError, invalid
 from retinue.agent.errors import BackendError, NotRunningError, UnknownAttemptError
 from retinue.agent.inside import upload as arrival
 from retinue.agent.inside.workdir import MissingError, PathError, RefusedError
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.errors import ApiError
+from retinue.rpc.stream_limits import OpenStreams
 from retinue.types.v1 import file_pb2
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class FileService:
     def __init__(self, backend: Backend) -> None:
         """Nothing is open yet."""
         self._backend = backend
-        self._open = OpenStreams(MAX_PER_ATTEMPT, "streams with files of this kernel are open already")
+        self._open = OpenStreams({}, MAX_PER_ATTEMPT)
 
     async def upload(
         self, requests: AsyncIterator[pb.UploadFilesRequest]
@@ -59,7 +60,7 @@ class FileService:
         attempt_id = first.attempt_id
         current: Upload | None = None
         announced = file_pb2.NewFile()
-        with self._open.hold(attempt_id), to_api_errors(attempt_id, lambda: announced.path):
+        with self._open.hold("files", attempt_id), to_api_errors(attempt_id, lambda: announced.path):
             await self._files(attempt_id).remove_stale_uploads()
             try:
                 while (request := await _next(requests)) is not None:
@@ -97,7 +98,7 @@ class FileService:
         """Serves one stream to its end."""
         if not 1 <= len(request.files) <= MAX_FILES:
             raise invalid("files", f"must be 1 to {MAX_FILES}")
-        with self._open.hold(request.attempt_id):
+        with self._open.hold("files", request.attempt_id):
             for wanted in request.files:
                 try:
                     with to_api_errors(request.attempt_id, lambda wanted=wanted: wanted.path):  # type: ignore[misc]
@@ -111,7 +112,7 @@ class FileService:
     async def list(self, request: pb.ListFilesRequest) -> AsyncGenerator[pb.ListFilesResponse, None]:
         """Serves one stream to its end."""
         with (
-            self._open.hold(request.attempt_id),
+            self._open.hold("files", request.attempt_id),
             to_api_errors(request.attempt_id, lambda: request.path),
         ):
             entries = self._files(request.attempt_id).entries(request.path, recursive=request.recursive)
@@ -152,7 +153,7 @@ async def _sent(files: WorkDirectory, wanted: file_pb2.FileRange) -> AsyncGenera
         offset = wanted.offset if wanted.version in {"", entry.version} else 0
         if offset > entry.size:
             size, message = str(entry.size), f"{wanted.path} ends at {entry.size}"
-            raise ApiError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", message, size=size)
+            raise AgentError(grpc.StatusCode.OUT_OF_RANGE, "OFFSET_PAST_END", message, size=size)
         yield pb.DownloadFilesResponse(begin=file_pb2.FileBegin(entry=_entry(entry), offset=offset))
         digest, place = hashlib.sha256(), 0
         while place < entry.size:
@@ -191,9 +192,9 @@ def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
         yield
     except UnknownAttemptError as error:
         message = f"there is no attempt {attempt_id} here"
-        raise ApiError(code.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+        raise AgentError(code.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
     except NotRunningError as error:
-        raise ApiError(code.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
+        raise AgentError(code.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
     except (BackendError, arrival.BusyError) as error:
         raise _unavailable(str(error)) from error
     except PathError as error:
@@ -201,15 +202,15 @@ def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
     except arrival.DigestError as error:
         raise invalid("file.sha256", str(error)) from error
     except MissingError as error:
-        raise ApiError(code.NOT_FOUND, "NOT_FOUND", str(error), kind="file", path=path()) from error
+        raise AgentError(code.NOT_FOUND, "NOT_FOUND", str(error), kind="file", path=path()) from error
     except RefusedError as error:
-        raise ApiError(code.FAILED_PRECONDITION, "FILE_REFUSED", str(error), path=path()) from error
+        raise AgentError(code.FAILED_PRECONDITION, "FILE_REFUSED", str(error), path=path()) from error
     except arrival.NoSpaceError as error:
-        raise ApiError(code.RESOURCE_EXHAUSTED, "NO_SPACE", str(error), path=path()) from error
+        raise AgentError(code.RESOURCE_EXHAUSTED, "NO_SPACE", str(error), path=path()) from error
     except FileNotFoundError as error:
         # The work directory itself has gone.
-        raise ApiError(code.FAILED_PRECONDITION, "STATE_FORBIDS", "the kernel has ended") from error
+        raise AgentError(code.FAILED_PRECONDITION, "STATE_FORBIDS", "the kernel has ended") from error
 
 
 def _unavailable(message: str) -> ApiError:
-    return ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)
+    return AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from retinue.agent.api.errors import ApiError, invalid
-from retinue.agent.api.first_request import first_request
+from retinue.agent.api.errors import AgentError, invalid
 from retinue.agent.api.pieces import LARGEST, PieceSize, SharedRoom
-from retinue.agent.api.stream_limits import OpenStreams
 from retinue.agent.errors import BackendError, PortClosedError, UnknownAttemptError
 from retinue.agent.network.sockets import LOOPBACK
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.errors import ApiError
+from retinue.rpc.first_request import first_request
 from retinue.rpc.sockets import receive_available
+from retinue.rpc.stream_limits import OpenStreams
 from retinue.types.v1 import port_pb2
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class PortService:
     def __init__(self, backend: Backend) -> None:
         """Nothing is connected yet."""
         self._backend = backend
-        self._open = OpenStreams(MAX_PER_ATTEMPT, "connections into this kernel are open already")
+        self._open = OpenStreams({}, MAX_PER_ATTEMPT)
         self._cuts: set[asyncio.Future[None]] = set()
         self._stopping = False
         self._room = SharedRoom()
@@ -67,7 +68,7 @@ class PortService:
             raise _unavailable("the agent is stopping")
         kernel = self._kernel(start.attempt_id)
         with (
-            self._open.hold(start.attempt_id),
+            self._open.hold("OpenPort", start.attempt_id),
             self._until_ended(kernel, start.attempt_id) as cut,
             contextlib.closing(await self._connected(kernel, start)) as connection,
         ):
@@ -82,7 +83,7 @@ class PortService:
             return self._backend.kernel(attempt_id)
         except UnknownAttemptError as error:
             message = f"there is no attempt {attempt_id} here"
-            raise ApiError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
+            raise AgentError(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
 
     @staticmethod
     async def _connected(kernel: Kernel, start: pb.OpenPortStart) -> socket.socket:
@@ -93,7 +94,7 @@ class PortService:
         except (PortClosedError, TimeoutError) as error:
             port = str(start.port)
             message = f"nothing listens on port {port}"
-            raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "PORT_CLOSED", message, port=port) from error
+            raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "PORT_CLOSED", message, port=port) from error
         except BackendError as error:
             raise _ended(start.attempt_id) from error
         except OSError as error:
@@ -219,13 +220,13 @@ async def _first(requests: AsyncIterator[pb.OpenPortRequest]) -> pb.OpenPortStar
 
 
 def _unavailable(message: str) -> ApiError:
-    return ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)
+    return AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", message)
 
 
 def _ended(attempt_id: str) -> ApiError:
     message = f"attempt {attempt_id} does not run"
-    return ApiError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", message)
+    return AgentError(grpc.StatusCode.FAILED_PRECONDITION, "STATE_FORBIDS", message)
 
 
 def _reset() -> ApiError:
-    return ApiError(grpc.StatusCode.ABORTED, "CONNECTION_RESET", "the connection was reset in the kernel")
+    return AgentError(grpc.StatusCode.ABORTED, "CONNECTION_RESET", "the connection was reset in the kernel")

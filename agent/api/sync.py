@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import grpc
 
 from retinue.agent.api.convert import attempt_status, attempt_usage, desired_attempt, node_conditions
-from retinue.agent.api.errors import ApiError, internal, invalid
+from retinue.agent.api.errors import AgentError, internal, invalid
 from retinue.agent.api.status_diff import SentStatus, StatusDiff
 from retinue.agent.api.terms import StaleIncarnationError, StaleTermError
 from retinue.agent.network.convert import network_from_message
 from retinue.agent.network.errors import InvalidNetworkError
 from retinue.agent.v1 import agent_service_pb2
+from retinue.rpc.errors import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -92,25 +93,27 @@ class SyncService:
         agent_id = self.welcome().agent_id
         if hello.agent_id != agent_id:
             message = f"this is agent {agent_id}"
-            raise ApiError(grpc.StatusCode.PERMISSION_DENIED, "METHOD_DENIED", message, agent_id=agent_id)
+            raise AgentError(grpc.StatusCode.PERMISSION_DENIED, "METHOD_DENIED", message, agent_id=agent_id)
         try:
             await self.terms.accept(_incarnation(hello.incarnation), hello.term)
         except StaleIncarnationError as error:
             message = (
                 f"a manager of the later incarnation {error.current} was here: its database was restored from a backup"
             )
-            raise ApiError(
+            raise AgentError(
                 grpc.StatusCode.FAILED_PRECONDITION, "STALE_INCARNATION", message, incarnation=error.current
             ) from error
         except StaleTermError as error:
             term = str(error.highest)
             message = f"a leader of term {term} was here before"
-            raise ApiError(grpc.StatusCode.FAILED_PRECONDITION, "STALE_TERM", message, term=term) from error
+            raise AgentError(grpc.StatusCode.FAILED_PRECONDITION, "STALE_TERM", message, term=term) from error
         if self._stopping:
             raise _unavailable()
         stream = _Stream(self, hello)
         if self._current is not None:
-            self._current.cut(ApiError(grpc.StatusCode.ABORTED, "UNAVAILABLE", "another stream took this one's place"))
+            self._current.cut(
+                AgentError(grpc.StatusCode.ABORTED, "UNAVAILABLE", "another stream took this one's place")
+            )
         self._current = stream
         self._idle.clear()
         log.info("a manager of term %d is connected", hello.term)
@@ -200,7 +203,7 @@ class _Stream:
                     continue
                 if list(self._service.backends()) != self._backends:
                     # A Docker engine that came up after the agent: only a welcome carries backends, and a new stream begins with one.
-                    raise ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "what this agent can run has changed")
+                    raise AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "what this agent can run has changed")
                 until = min(
                     spoke + self._interval,
                     reported + ACK_TIMEOUT if waits else due,
@@ -229,7 +232,7 @@ class _Stream:
             self._closed = True
             self._wake.set()
         except TimeoutError:
-            self.cut(ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "nothing was received for too long"))
+            self.cut(AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "nothing was received for too long"))
         except ApiError as error:
             self.cut(error)
         except InvalidNetworkError as error:
@@ -405,4 +408,4 @@ def _incarnation(text: str) -> str:
 
 
 def _unavailable() -> ApiError:
-    return ApiError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "the agent is stopping")
+    return AgentError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "the agent is stopping")

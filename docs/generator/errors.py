@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import retinue.manager.server.errors  # noqa: F401 - defines the classes
 from docs.generator.markdown import line, table
 from docs.generator.protos import Contract
-from retinue.manager.server.errors import DOMAIN, MAX_VIOLATIONS, ApiError
+from retinue.rpc.errors import DOMAIN, MAX_VIOLATIONS, ApiError
 
 _PREFIX = "ERROR_REASON_"
 

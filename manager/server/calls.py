@@ -1,20 +1,13 @@
-"""A call: what it says of itself, as values, and the one thing that touches the library's call.
-
-grpc.aio frees a call when the task that serves it ends. Its context stays, and asks a null pointer from then on: the process dies
-of `peer`, `auth_context`, a read or a write that comes later. So nothing but `OpenCall` holds a context; it lets go of it when
-its call ends, and everything else works on values that were read at the start.
-"""
+"""Reads what a call says of itself and of its caller, as values, once at its start; see retinue.rpc.open_call for why."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -72,10 +65,6 @@ def request_id_of(metadata: tuple[tuple[str, str | bytes], ...]) -> str:
     return secrets.token_hex(8)
 
 
-class CallEndedError(Exception):
-    """The call has ended: nothing can be read from it or written to it any more."""
-
-
 class HandlerAbortedError(Exception):
     """A handler of a library ends its call with a status."""
 
@@ -83,72 +72,3 @@ class HandlerAbortedError(Exception):
         super().__init__(details)
         self.code = code
         self.details = details
-
-
-class OpenCall:
-    """The call itself for as long as its task runs: the only holder of its context."""
-
-    def __init__(self, context: Context) -> None:
-        self._context: Context | None = context
-        self.code: grpc.StatusCode | None = None
-        """What the call was aborted with."""
-
-    @contextmanager
-    def until_ended(self) -> Iterator[None]:
-        """Lets go of the call at the end of the block, which is to be that of its task."""
-        try:
-            yield
-        except CallEndedError as error:
-            # To the library and to logs, a caller who is gone is a call that was cancelled, wherever that is noticed first.
-            raise asyncio.CancelledError from error
-        finally:
-            self._context = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether the call must not be touched any more."""
-        return self._context is None
-
-    async def write(self, response: Any) -> None:
-        """Sends a response; returns when there is room for the next. Raises CallEndedError."""
-        context = self._held()
-        try:
-            await context.write(response)
-        except grpc.aio.BaseError as error:
-            raise CallEndedError from error
-
-    async def abort(self, code: grpc.StatusCode, details: str, metadata: tuple[tuple[str, Any], ...] = ()) -> NoReturn:
-        """Ends the call with a status. Raises grpc.aio.AbortError, which its task has to end with, or CallEndedError."""
-        context = self._held()
-        self.code = code
-        try:
-            await context.abort(code, details, metadata)
-        except grpc.aio.AbortError:
-            raise
-        except grpc.aio.BaseError as error:
-            raise CallEndedError from error
-        raise AssertionError("abort always raises")
-
-    def requests(self, requests: Any) -> AsyncIterator[Any]:
-        """The stream of requests as the library gives it, behind the same guard."""
-        return _Requests(self, requests)
-
-    def _held(self) -> Context:
-        if self._context is None:
-            raise CallEndedError
-        return self._context
-
-
-class _Requests:
-    def __init__(self, call: OpenCall, requests: Any) -> None:
-        self._call = call
-        # Not by `aiter` yet: of a receiver that is never read, the library warns.
-        self._requests = requests
-
-    def __aiter__(self) -> _Requests:
-        return self
-
-    async def __anext__(self) -> Any:
-        if self._call.ended:
-            raise CallEndedError
-        return await anext(self._requests)

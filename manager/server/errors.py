@@ -21,14 +21,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import grpc
-from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import (
-    BadRequest,
     ErrorInfo,
     PreconditionFailure,
     QuotaFailure,
@@ -36,44 +33,14 @@ from google.rpc.error_details_pb2 import (
 )
 from google.rpc.status_pb2 import Status
 
-from retinue.manager.v1.error_reason_pb2 import ErrorReason
+from retinue.rpc import errors as shared
+from retinue.rpc.errors import MAX_TEXT, MAX_VALUE, MAX_VIOLATIONS, printable
 
-DOMAIN = "retinue"
-MAX_VIOLATIONS = 20
-# Details travel as metadata, of which clients take 8 KiB.
-MAX_STATUS_BYTES = 4096
-# In bytes.
-_MAX_TEXT, _MAX_VALUE = 400, 128
-
-# Field path and what is wrong there.
-Violation = tuple[str, str]
-
-
-class ApiError(Exception):
-    """The root: anything that is told to a caller in full."""
-
-    code: ClassVar[grpc.StatusCode]
-    reason: ClassVar[str]
-
-    def __init__(self, message: str, metadata: Mapping[str, str] | None = None) -> None:
-        super().__init__(_printable(message, _MAX_TEXT))
-        self.metadata = {key: _printable(value, _MAX_VALUE) for key, value in (metadata or {}).items()}
-
-    def details(self) -> Sequence[Message]:
-        """What is said besides code, reason and metadata; each kind of detail at most once."""
-        return ()
-
-    def status(self) -> Status:
-        """The error as it is sent, within MAX_STATUS_BYTES."""
-        assert f"ERROR_REASON_{self.reason}" in ErrorReason.keys()  # noqa: S101, SIM118  # the contract's list is whole
-        code: int = self.code.value[0]
-        status = Status(code=code, message=str(self))
-        information = ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=self.metadata)
-        for detail in (information, *self.details()):
-            packed = AnyMessage()
-            packed.Pack(detail)
-            status.details.append(packed)
-        return status
+# Named here too, beside the other errors of the manager.
+ApiError = shared.ApiError
+InvalidRequest = shared.InvalidRequest
+StreamLimit = shared.StreamLimit
+Violation = shared.Violation
 
 
 def short_status(status: Status) -> Status:
@@ -84,31 +51,6 @@ def short_status(status: Status) -> Status:
         if detail.Unpack(information):
             short.details.add().Pack(ErrorInfo(reason=information.reason, domain=information.domain))
     return short
-
-
-class InvalidRequest(ApiError):
-    """Fields are wrong, whatever the state of things."""
-
-    code, reason = grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"
-
-    def __init__(self, violations: Sequence[Violation]) -> None:
-        """`violations` are field paths and descriptions, at least one; what does not fit is left out."""
-        paths = ", ".join(dict.fromkeys(path for path, _ in violations))
-        super().__init__(f"invalid: {paths}")
-        self.violations = [
-            (_printable(path, _MAX_VALUE), _printable(text, _MAX_TEXT // 2)) for path, text in violations
-        ]
-
-    def details(self) -> Sequence[Message]:
-        """The violations."""
-        request, size = BadRequest(), 0
-        for path, text in self.violations[:MAX_VIOLATIONS]:
-            violation = BadRequest.FieldViolation(field=path, description=text)
-            size += violation.ByteSize() + 4
-            if size > MAX_STATUS_BYTES - 1024:
-                break
-            request.field_violations.append(violation)
-        return (request,)
 
 
 class InvalidPage(InvalidRequest):
@@ -253,7 +195,7 @@ class _Precondition(ApiError):
 
     def __init__(self, message: str, subject: str, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(message, metadata)
-        self.subject = _printable(subject, _MAX_VALUE)
+        self.subject = printable(subject, MAX_VALUE)
 
     def details(self) -> Sequence[Message]:
         """Which thing, and what about it."""
@@ -408,7 +350,7 @@ class QuotaExceeded(ApiError):
         """`violations` are whose quotas they are and what is wrong there, with amounts, at least one."""
         super().__init__("; ".join(text for _, text in violations))
         self.violations = [
-            (_printable(subject, _MAX_VALUE), _printable(text, _MAX_TEXT // 2)) for subject, text in violations
+            (printable(subject, MAX_VALUE), printable(text, MAX_TEXT // 2)) for subject, text in violations
         ]
 
     def details(self) -> Sequence[Message]:
@@ -423,15 +365,6 @@ class QuotaExceeded(ApiError):
         )
 
 
-class StreamLimit(ApiError):
-    """Too many streams of this kind are open already."""
-
-    code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT"
-
-    def __init__(self, limit: int | str) -> None:
-        super().__init__(f"{limit} streams of this kind are open already", {"limit": str(limit)})
-
-
 class TooManyCalls(ApiError):
     """The caller has too many calls of this kind running, or has made too many in a short time. Nothing was done."""
 
@@ -441,7 +374,7 @@ class TooManyCalls(ApiError):
         """`subject` is who is limited, as `users/ann`; `seconds` are to pass before it is tried again."""
         super().__init__(f"too many calls: {description}")
         self.retry_seconds = seconds
-        self.subject = _printable(subject, _MAX_VALUE)
+        self.subject = printable(subject, MAX_VALUE)
 
     def details(self) -> Sequence[Message]:
         """Returns the limit, and when to try again."""
@@ -499,16 +432,3 @@ class Internal(ApiError):
 
     def __init__(self, incident: str) -> None:
         super().__init__(f"internal error, incident {incident}", {"incident": incident})
-
-
-def _printable(text: str, most: int) -> str:
-    """At most so many bytes of a text. It may be a caller's, and come back to a terminal or a log: it must not be a command there."""
-    size = 0
-    shown: list[str] = []
-    for character in text:
-        safe = character if character.isprintable() else f"\\u{ord(character):04x}"
-        size += len(safe.encode(errors="replace"))
-        if size > most:
-            return "".join(shown) + "…"
-        shown.append(safe)
-    return "".join(shown)

@@ -17,20 +17,21 @@ from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
-from grpc_status import rpc_status
 
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.server import errors, lower_errors
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.authorization import Access, access_to, authorise
 from retinue.manager.server.call_limits import DEFAULT_LIMITS, Caller, CallerClass, CallLimits, Limits
-from retinue.manager.server.calls import Call, CallEndedError, Context, HandlerAbortedError, OpenCall, read_call
+from retinue.manager.server.calls import Call, Context, HandlerAbortedError, read_call
 from retinue.manager.server.messages import Reader, Reading, read
 from retinue.manager.server.responses import HandlerContext, Relay, end, produce
-from retinue.manager.server.stream_limits import OpenStreams
+from retinue.manager.server.stream_limits import DEFAULT_LIMIT, LIMITS
 from retinue.manager.server.wrong_tokens import WrongTokens
 from retinue.manager.store.database import StoreUnavailable
 from retinue.manager.store.lanes import Lane, enter_lane
+from retinue.rpc.open_call import CallEndedError, OpenCall
+from retinue.rpc.stream_limits import OpenStreams
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._authenticator = authenticator
         self._stopping = stopping
         self._recheck_seconds = recheck_seconds
-        self._open_streams = OpenStreams()
+        self._open_streams = OpenStreams(LIMITS, DEFAULT_LIMIT)
         self._wrong_tokens = WrongTokens()
         self._limits = CallLimits(limits)
 
@@ -283,8 +284,7 @@ async def _answered(opened: OpenCall) -> AsyncIterator[None]:
             incident = secrets.token_hex(8)
             _log.exception("incident %s", incident)
             found = errors.Internal(incident)
-        status = rpc_status.to_status(found.status())
-        await opened.abort(status.code, status.details, status.trailing_metadata)
+        await opened.fail(found)
 
 
 @contextlib.asynccontextmanager

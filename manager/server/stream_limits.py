@@ -5,11 +5,7 @@ What is counted is what this replica serves; a user of several replicas may have
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
-from collections.abc import Iterator, Mapping
-
-from retinue.manager.server.errors import StreamLimit
+from collections.abc import Mapping
 
 DEFAULT_LIMIT = 256
 LIMITS: Mapping[str, int] = {
@@ -26,26 +22,3 @@ LIMITS: Mapping[str, int] = {
     "/grpc.health.v1.Health/Watch": 64,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": 64,
 }
-
-
-class OpenStreams:
-    """Counts open streams; belongs on one event loop."""
-
-    def __init__(self, limits: Mapping[str, int] = LIMITS, default: int = DEFAULT_LIMIT) -> None:
-        self._limits = limits
-        self._default = default
-        self._open: Counter[tuple[str, str]] = Counter()
-
-    @contextlib.contextmanager
-    def hold(self, method: str, caller: str) -> Iterator[None]:
-        """Counts a stream for as long as the block lasts. Raises StreamLimit."""
-        key, limit = (method, caller), self._limits.get(method, self._default)
-        if self._open[key] >= limit:
-            raise StreamLimit(limit)
-        self._open[key] += 1
-        try:
-            yield
-        finally:
-            self._open[key] -= 1
-            if self._open[key] == 0:
-                del self._open[key]

@@ -13,12 +13,12 @@ from retinue.manager.access.access_log import Way
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.visibility import find_session, note_entrance
 from retinue.manager.server import errors
-from retinue.manager.server.first_request import first_request
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core import features
 from retinue.manager.store import sessions
 from retinue.manager.store.database import Database
 from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.rpc.first_request import first_request
 from retinue.types.v1 import code_pb2
 
 _log = logging.getLogger(__name__)

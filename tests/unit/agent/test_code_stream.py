@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from retinue.agent.api.code import MAX_UNREAD, CodeService
-from retinue.agent.api.errors import ApiError
 from retinue.agent.code.runs import Run
 from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.rpc.errors import ApiError
 from retinue.types.v1 import code_pb2
 
 STREAMS = 300

@@ -13,9 +13,10 @@ import pytest
 from retinue.agent.api import server as agent_server
 from retinue.agent.api.agent_service import AgentService
 from retinue.agent.api.errors import invalid
-from retinue.agent.api.guard import MANAGER_IDENTITY, CallEndedError, Guard, HandlerContext, OpenCall
+from retinue.agent.api.guard import MANAGER_IDENTITY, Guard, HandlerContext
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
+from retinue.rpc.open_call import CallEndedError, OpenCall
 
 
 class Context:
@@ -44,9 +45,9 @@ class Context:
         if self._writes < 0:
             raise grpc.aio.InternalError
 
-    async def abort_with_status(self, status: Any) -> None:
+    async def abort(self, code: grpc.StatusCode, details: str, metadata: Any) -> None:
         self.touch("abort")
-        self.aborted.append(status.code)
+        self.aborted.append(code)
         raise grpc.aio.AbortError
 
 

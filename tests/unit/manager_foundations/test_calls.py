@@ -16,9 +16,10 @@ import pytest
 
 from retinue.manager.identity.principal import Kind, Principal
 from retinue.manager.server.authentication import Authenticator
-from retinue.manager.server.calls import CallEndedError, OpenCall, read_call
+from retinue.manager.server.calls import read_call
 from retinue.manager.server.interceptors import CallInterceptor
 from retinue.manager.server.responses import HandlerContext
+from retinue.rpc.open_call import CallEndedError, OpenCall
 
 METHOD = "/retinue.manager.v1.SessionService/WatchSessions"
 
@@ -135,7 +136,7 @@ async def test_nothing_passes_to_a_call_that_has_ended() -> None:
 
 
 async def test_a_write_that_fails_is_a_call_that_was_cancelled() -> None:
-    opened = OpenCall(Context(writes=0))  # type: ignore[arg-type]  # as much of one as is used
+    opened = OpenCall(Context(writes=0))
     with pytest.raises(asyncio.CancelledError), opened.until_ended():
         await opened.write(b"")
 

@@ -13,6 +13,7 @@ from retinue.manager.server import errors, lower_errors
 from retinue.manager.store import agents, journal, leadership, requests
 from retinue.manager.store.database import StoreConflict, StoreUnavailable
 from retinue.manager.v1.error_reason_pb2 import ErrorReason
+from retinue.rpc.errors import MAX_STATUS_BYTES, MAX_VIOLATIONS
 
 
 def leaves() -> list[type[errors.ApiError]]:
@@ -29,10 +30,10 @@ def test_every_reason_is_in_the_contract() -> None:
 
 def test_too_many_violations_are_cut() -> None:
     status = errors.InvalidRequest([(f"field[{number}]", "x" * 1000) for number in range(1000)]).status()
-    assert status.ByteSize() <= errors.MAX_STATUS_BYTES
+    assert status.ByteSize() <= MAX_STATUS_BYTES
     request = BadRequest()
     assert status.details[1].Unpack(request)
-    assert 1 <= len(request.field_violations) <= errors.MAX_VIOLATIONS
+    assert 1 <= len(request.field_violations) <= MAX_VIOLATIONS
 
 
 @pytest.mark.parametrize("text", ["é" * 10_000, "\x1b[31m" * 1000, "\n" * 5000, "\U0001f600" * 5000])
@@ -46,7 +47,7 @@ def test_text_of_callers_is_bounded_and_harmless(text: str) -> None:
     ]
     for error in raised:
         status = error.status()
-        assert status.ByteSize() <= errors.MAX_STATUS_BYTES
+        assert status.ByteSize() <= MAX_STATUS_BYTES
         assert status.message.isprintable()
         information = ErrorInfo()
         assert status.details[0].Unpack(information)

@@ -8,8 +8,9 @@ import pytest
 
 from retinue.manager.identity.principal import Kind, Membership, Principal
 from retinue.manager.server.authorization import METHODS
-from retinue.manager.server.errors import StreamLimit
-from retinue.manager.server.stream_limits import LIMITS, OpenStreams
+from retinue.manager.server.stream_limits import LIMITS
+from retinue.rpc.errors import StreamLimit
+from retinue.rpc.stream_limits import OpenStreams
 
 
 def test_each_user_and_method_has_its_own_count() -> None:

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from retinue.agent.api import first_request
-from retinue.agent.api.errors import ApiError
-from retinue.agent.v1 import agent_service_pb2 as pb
+from retinue.manager.v1 import kernel_service_pb2 as pb
+from retinue.rpc import errors, first_request
 
 
 async def coming(*requests: pb.AttachRequest) -> AsyncIterator[pb.AttachRequest]:
@@ -23,7 +22,7 @@ async def nothing() -> AsyncIterator[pb.AttachRequest]:
 
 
 async def test_the_first_request_has_the_field() -> None:
-    request = pb.AttachRequest(start=pb.AttachStart(attempt_id="k.1"))
+    request = pb.AttachRequest(start=pb.AttachStart(session="s"))
     assert await first_request.first_request(anext(coming(request)), "start") == request
 
 
@@ -31,7 +30,7 @@ async def test_the_first_request_has_the_field() -> None:
 async def test_what_does_not_begin_so_is_refused(
     requests: AsyncIterator[pb.AttachRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_request, "START_TIMEOUT", 0.01)
-    with pytest.raises(ApiError) as refused:
+    monkeypatch.setattr(first_request, "START_SECONDS", 0.01)
+    with pytest.raises(errors.InvalidRequest) as refused:
         await first_request.first_request(anext(requests), "start")
-    assert (refused.value.reason, refused.value.metadata) == ("INVALID_FIELD", {"field": "start"})
+    assert refused.value.violations == [("start", "must come first")]
