@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
@@ -23,24 +24,57 @@ _PAGE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateRecord:
+    """A version of a template. `project` is None for one of all projects; `spec` is None where it was not asked for."""
+
+    id: uuid.UUID
+    name: str
+    project: str | None
+    owner: str
+    newest: int
+    create_time: dt.datetime
+    delete_time: dt.datetime | None
+    version: int
+    description: str
+    author: str
+    update_time: dt.datetime
+    spec: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateName:
+    """A template with some name: its id, and its project, None for one of all projects."""
+
+    id: uuid.UUID
+    project: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose templates: those of `projects` (None: of every project) and, with `shared`, those of all projects."""
+    """The templates of `projects` (None: of every project) and, with `shared`, those of all projects."""
 
     projects: Collection[str] | None
     shared: bool = True
 
     def condition(self) -> str:
-        """As SQL over the parameters of `parameters`."""
+        """Returns the condition as SQL over the parameters of `parameters`."""
         own = "t.project IS NOT NULL" if self.projects is None else "t.project = ANY(:scope_projects)"
         return f"({own} OR t.project IS NULL)" if self.shared else own
 
     def parameters(self) -> dict[str, Any]:
-        """The values that `condition` needs."""
+        """Returns the values that `condition` needs."""
         return {} if self.projects is None else {"scope_projects": list(self.projects)}
 
 
+class Page(NamedTuple):
+    """The first templates that a list found, and how many it found up to its limit."""
+
+    templates: list[TemplateRecord]
+    found: int
+
+
 async def create(tx: AsyncSession, name: str, project: str | None, author: str) -> uuid.UUID | None:
-    """A new template, without a version yet; None when the name is taken."""
+    """Inserts a template without a version yet; returns its id, None when the name is taken."""
     made = await tx.execute(
         text("""
             INSERT INTO template (id, project, name, owner, version) VALUES (:id, :project, :name, :author, 0)
@@ -54,7 +88,7 @@ async def create(tx: AsyncSession, name: str, project: str | None, author: str) 
 async def add_version(
     tx: AsyncSession, template_id: uuid.UUID, *, description: str, spec: Mapping[str, Any], author: str
 ) -> None:
-    """The next version of a template that the transaction holds."""
+    """Inserts the next version of a template that the transaction has locked."""
     await tx.execute(
         text("""
             WITH t AS (UPDATE template SET version = version + 1 WHERE id = :id RETURNING id, version)
@@ -66,8 +100,8 @@ async def add_version(
     )
 
 
-async def named(tx: AsyncSession, name: str, scope: Scope) -> Sequence[Row]:
-    """Ids and projects of the templates with a name, those of projects first; at most one of each project."""
+async def named(tx: AsyncSession, name: str, scope: Scope) -> list[TemplateName]:
+    """Returns the templates with a name, those of projects first; at most two."""
     found = await tx.execute(
         text(f"""
             SELECT t.id, t.project FROM template t WHERE t.name = :name AND t.delete_time IS NULL AND {scope.condition()}
@@ -75,13 +109,15 @@ async def named(tx: AsyncSession, name: str, scope: Scope) -> Sequence[Row]:
         """),  # noqa: S608  # the condition is ours, its values are parameters
         {"name": name, **scope.parameters()},
     )
-    return fetched(found)
+    return [TemplateName(row["id"], row["project"]) for row in fetched(found)]
 
 
 async def read(
     tx: AsyncSession, template_id: uuid.UUID, scope: Scope, *, version: int = 0, lock: bool = False
-) -> Row | None:
-    """A version of a template, 0 for the newest, deleted or not; None when there is none in the scope. With `lock`, held until the commit."""
+) -> TemplateRecord | None:
+    """Returns a version of a template, 0 for the newest, deleted or not; None when there is none in the scope. With `lock`, it is locked until
+    the commit.
+    """
     if lock:
         # By itself: what is read with the lock in one statement may be older than the lock.
         await tx.execute(text("SELECT FROM template WHERE id = :id FOR UPDATE"), {"id": template_id})
@@ -94,13 +130,12 @@ async def read(
         {"id": template_id, "version": version, **scope.parameters()},
     )
     rows = fetched(found)
-    return rows[0] if rows else None
+    return _template(rows[0]) if rows else None
 
 
-async def list_page(tx: AsyncSession, scope: Scope, *, after: tuple[str, str], limit: int, full: bool) -> Sequence[Row]:
-    """Templates in their newest versions in the order of their names and projects; `after` is (name, project) of the one before, '' for none.
-
-    Without `full` they have no `spec`; with it there are as many as the bytes of a page hold, and `found` is how many there were up to `limit`.
+async def list_page(tx: AsyncSession, scope: Scope, *, after: tuple[str, str], limit: int, full: bool) -> Page:
+    """Returns templates in their newest versions in the order of their names and projects; `after` is (name, project) of the one before, '' for
+    none. Without `full` they have no `spec`; with it there are as many as the bytes of a page hold.
     """
     query = f"""
         SELECT {_columns(full=full)} FROM template t JOIN template_version v ON v.template_id = t.id AND v.version = t.version
@@ -111,10 +146,8 @@ async def list_page(tx: AsyncSession, scope: Scope, *, after: tuple[str, str], l
     return await _bounded(tx, query, "name, coalesce(project, '')", values)
 
 
-async def list_versions(
-    tx: AsyncSession, template_id: uuid.UUID, *, before: int, limit: int, full: bool
-) -> Sequence[Row]:
-    """Versions of a template, newest first, only those before a number unless that is 0; otherwise as `list_page`."""
+async def list_versions(tx: AsyncSession, template_id: uuid.UUID, *, before: int, limit: int, full: bool) -> Page:
+    """Returns versions of a template, newest first, only those before a number unless that is 0; otherwise as `list_page`."""
     query = f"""
         SELECT {_columns(full=full)} FROM template t JOIN template_version v ON v.template_id = t.id
         WHERE t.id = :id AND (:before = 0 OR v.version < :before) ORDER BY v.version DESC LIMIT :limit
@@ -127,7 +160,7 @@ def _columns(*, full: bool) -> str:
     return f"{_COLUMNS}, v.spec_bytes" if full else f"{_BASIC_COLUMNS}, 0 AS spec_bytes"
 
 
-async def _bounded(tx: AsyncSession, query: str, order: str, values: Mapping[str, Any]) -> Sequence[Row]:
+async def _bounded(tx: AsyncSession, query: str, order: str, values: Mapping[str, Any]) -> Page:
     """Returns the first rows of a query, at least one, of which the requests fit in a page."""
     found = await tx.execute(
         text(f"""
@@ -139,9 +172,27 @@ async def _bounded(tx: AsyncSession, query: str, order: str, values: Mapping[str
         """),  # noqa: S608  # all of it is ours, its values are parameters
         {**values, "bytes": _PAGE_BYTES},
     )
-    return fetched(found)
+    rows = fetched(found)
+    return Page([_template(row) for row in rows], rows[0]["found"] if rows else 0)
+
+
+def _template(row: Row) -> TemplateRecord:
+    return TemplateRecord(
+        row["id"],
+        row["name"],
+        row["project"],
+        row["owner"],
+        row["newest"],
+        row["create_time"],
+        row["delete_time"],
+        row["version"],
+        row["description"],
+        row["author"],
+        row["update_time"],
+        row.get("spec"),
+    )
 
 
 async def delete(tx: AsyncSession, template_id: uuid.UUID) -> None:
-    """Takes a template's name from it; its versions stay."""
+    """Deletes a template: its name is free again, and its versions stay."""
     await tx.execute(text("UPDATE template SET delete_time = now() WHERE id = :id"), {"id": template_id})

@@ -1,4 +1,4 @@
-"""Which template a request means, whether the caller may read it, and what a request is with its template under it."""
+"""Finds the template that a request refers to, if the caller may read it, and merges the request over it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core.overrides import Overrides
 from retinue.manager.session.core.refusals import InvalidFields, ProjectDenied, Reason, Refused, TemplateNotFound
 from retinue.manager.store import templates
-from retinue.manager.store.recordset import Row
+from retinue.manager.store.templates import TemplateRecord
 from retinue.manager.v1 import session_pb2
 
 # In one request: few bytes may name a template of many.
@@ -29,7 +29,7 @@ _Key: TypeAlias = tuple[str, str, int]
 
 
 def scope(project: str = "") -> templates.Scope:
-    """The templates that the caller may read, of one project only if that is given. Raises ProjectDenied."""
+    """Returns the templates that the caller may read, of one project only if that is given. Raises ProjectDenied."""
     principal = current_principal()
     if not project:
         return templates.Scope(None if principal.is_admin else principal.projects)
@@ -40,30 +40,30 @@ def scope(project: str = "") -> templates.Scope:
 
 async def find_template(
     tx: AsyncSession, reference: str, project: str, *, version: int = 0, deleted: bool = False, lock: bool = False
-) -> Row:
-    """The version of a template that a name or an id means; with `deleted`, by its id also one that is gone.
+) -> TemplateRecord:
+    """Returns the version of a template that a name or an id refers to; with `deleted`, by its id also a deleted one.
 
     Raises NotFound, also for what the caller may not read, ProjectDenied, and InvalidRequest when several projects have the name.
     """
     if version < 0:
         raise errors.InvalidRequest([("version", "must not be negative")])
-    seen, row = scope(project), None
+    allowed, template = scope(project), None
     if (by_id := parse_uuid(reference)) is not None:
-        row = await templates.read(tx, by_id, seen, version=version, lock=lock)
-    if row is None and "\0" not in reference:
-        found = await templates.named(tx, reference, seen)
-        if len(found) > 1 and found[1]["project"] is not None:
+        template = await templates.read(tx, by_id, allowed, version=version, lock=lock)
+    if template is None and "\0" not in reference:
+        found = await templates.named(tx, reference, allowed)
+        if len(found) > 1 and found[1].project is not None:
             raise errors.InvalidRequest([("project", "is required: templates of several projects have this name")])
         if found:
-            row = await templates.read(tx, found[0]["id"], seen, version=version, lock=lock)
-    if row is None or (row["delete_time"] is not None and not deleted):
+            template = await templates.read(tx, found[0].id, allowed, version=version, lock=lock)
+    if template is None or (template.delete_time is not None and not deleted):
         raise errors.NotFound("template", reference if version == 0 else f"{reference} in version {version}")
-    return row
+    return template
 
 
-def stored_spec(row: Row) -> session_pb2.SessionSpec:
-    """The partial request of a version."""
-    return json_format.ParseDict(row["spec"], session_pb2.SessionSpec(), ignore_unknown_fields=True)
+def stored_spec(template: TemplateRecord) -> session_pb2.SessionSpec:
+    """Returns the partial request of a version."""
+    return json_format.ParseDict(dict(template.spec or {}), session_pb2.SessionSpec(), ignore_unknown_fields=True)
 
 
 async def render(tx: AsyncSession, messages: Sequence[session_pb2.SessionSpec]) -> list[Rendered]:
@@ -71,7 +71,7 @@ async def render(tx: AsyncSession, messages: Sequence[session_pb2.SessionSpec]) 
 
     Raises InvalidRequest when there is too much of it.
     """
-    found: dict[_Key, Row | Reason] = {}
+    found: dict[_Key, TemplateRecord | Reason] = {}
     for message in messages:
         if message.HasField("template") and (key := _key(message)) not in found:
             if len(found) == MAX_TEMPLATES:
@@ -85,7 +85,7 @@ def _key(message: session_pb2.SessionSpec) -> _Key:
     return reference.name, reference.project or message.project, reference.version
 
 
-async def _look_up(tx: AsyncSession, message: session_pb2.SessionSpec) -> Row | Reason:
+async def _look_up(tx: AsyncSession, message: session_pb2.SessionSpec) -> TemplateRecord | Reason:
     name, project, version = _key(message)
     if not name:
         return InvalidFields((("spec.template.name", "is required"),))
@@ -99,11 +99,13 @@ async def _look_up(tx: AsyncSession, message: session_pb2.SessionSpec) -> Row | 
         return TemplateNotFound(name, version)
 
 
-def _render_all(messages: Sequence[session_pb2.SessionSpec], found: Mapping[_Key, Row | Reason]) -> list[Rendered]:
+def _render_all(
+    messages: Sequence[session_pb2.SessionSpec], found: Mapping[_Key, TemplateRecord | Reason]
+) -> list[Rendered]:
     bases: dict[_Key, tuple[Overrides, int]] = {}
-    for key, row in found.items():
-        if isinstance(row, Mapping):
-            spec = stored_spec(row)
+    for key, template in found.items():
+        if isinstance(template, TemplateRecord):
+            spec = stored_spec(template)
             bases[key] = overrides_of(spec, "spec"), spec.ByteSize()
     sizes = (bases[_key(message)][1] for message in messages if message.HasField("template") and _key(message) in bases)
     if sum(sizes) > MAX_RENDERED_BYTES:
@@ -113,23 +115,23 @@ def _render_all(messages: Sequence[session_pb2.SessionSpec], found: Mapping[_Key
         if not message.HasField("template"):
             rendered.append(message)
             continue
-        row = found[_key(message)]
-        if not isinstance(row, Mapping):
-            rendered.append(Refused(message.name, row))
+        template = found[_key(message)]
+        if not isinstance(template, TemplateRecord):
+            rendered.append(Refused(message.name, template))
             continue
         try:
-            rendered.append(_rendered(row, bases[_key(message)][0], message))
+            rendered.append(_rendered(template, bases[_key(message)][0], message))
         except errors.InvalidRequest as error:
             rendered.append(Refused(message.name, InvalidFields(tuple(error.violations))))
     return rendered
 
 
-def _rendered(row: Row, base: Overrides, message: session_pb2.SessionSpec) -> session_pb2.SessionSpec:
+def _rendered(template: TemplateRecord, base: Overrides, message: session_pb2.SessionSpec) -> session_pb2.SessionSpec:
     made = spec_of(base.then(overrides_of(message, "spec")))
-    made.project = made.project or row["project"] or ""
+    made.project = made.project or template.project or ""
     made.template.CopyFrom(
         session_pb2.TemplateReference(
-            id=str(row["id"]), name=row["name"], project=row["project"] or "", version=row["version"]
+            id=str(template.id), name=template.name, project=template.project or "", version=template.version
         )
     )
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import grpc.aio
@@ -21,7 +22,7 @@ from retinue.manager.server.times import timestamp
 from retinue.manager.session.core.refusals import Refused
 from retinue.manager.store import requests, sessions, templates
 from retinue.manager.store.database import Database
-from retinue.manager.store.recordset import Row
+from retinue.manager.store.templates import TemplateRecord
 from retinue.manager.v1 import template_service_pb2 as pb
 from retinue.manager.v1 import template_service_pb2_grpc
 
@@ -72,8 +73,8 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
     async def GetTemplate(self, request: pb.GetTemplateRequest, context: _Context) -> pb.GetTemplateResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            row = await find_template(tx, request.template, request.project, version=request.version, deleted=True)
-        return pb.GetTemplateResponse(template=_message(row))
+            found = await find_template(tx, request.template, request.project, version=request.version, deleted=True)
+        return pb.GetTemplateResponse(template=_message(found))
 
     async def ListTemplates(self, request: pb.ListTemplatesRequest, context: _Context) -> pb.ListTemplatesResponse:
         """See the proto."""
@@ -86,26 +87,28 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
             if request.versions_of:
                 template = await find_template(tx, request.versions_of, request.project, deleted=True)
                 before = int(page.after[0]) if page.after else 0
-                rows = await templates.list_versions(tx, template["id"], before=before, limit=page.size + 1, full=full)
+                listing = await templates.list_versions(tx, template.id, before=before, limit=page.size + 1, full=full)
             else:
-                seen = scope(request.project)
+                allowed = scope(request.project)
                 if request.project:
-                    seen = templates.Scope(seen.projects, shared=False)
-                rows = await templates.list_page(tx, seen, after=page.after or ("", ""), limit=page.size + 1, full=full)
+                    allowed = templates.Scope(allowed.projects, shared=False)
+                listing = await templates.list_page(
+                    tx, allowed, after=page.after or ("", ""), limit=page.size + 1, full=full
+                )
 
-        def key(place: int) -> list[str]:
-            row = rows[place]
-            return [str(row["version"])] if request.versions_of else [row["name"], row["project"] or ""]
+        def key(number: int) -> list[str]:
+            item = listing.templates[number]
+            return [str(item.version)] if request.versions_of else [item.name, item.project or ""]
 
-        listed, token = page.close([_message(row) for row in rows[: page.size]], rows[0]["found"] if rows else 0, key)
+        listed, token = page.close([_message(item) for item in listing.templates[: page.size]], listing.found, key)
         return pb.ListTemplatesResponse(templates=listed, next_page_token=token)
 
     async def UpdateTemplate(self, request: pb.UpdateTemplateRequest, context: _Context) -> pb.UpdateTemplateResponse:
         """See the proto."""
         given = request.template
         async with self._database.transaction() as tx:
-            row = await _changeable(tx, given.id or given.name, given.project, given.etag)
-            before = _message(row)
+            template = await _changeable(tx, given.id or given.name, given.project, given.etag)
+            before = _message(template)
             after = updated(request, before.description, before.spec)
             violations = Violations()
             check_content(after, violations)
@@ -116,14 +119,14 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
                 before.spec.CopyFrom(after.spec)
                 before.description = after.description
                 return await with_revision(tx, pb.UpdateTemplateResponse(template=before))
-            made = await _add_version(tx, row["id"], after)
+            made = await _add_version(tx, template.id, after)
             return await with_revision(tx, pb.UpdateTemplateResponse(template=made))
 
     async def DeleteTemplate(self, request: pb.DeleteTemplateRequest, context: _Context) -> pb.DeleteTemplateResponse:
         """See the proto."""
         async with self._database.transaction() as tx:
-            row = await _changeable(tx, request.template, request.project, request.etag)
-            await templates.delete(tx, row["id"])
+            template = await _changeable(tx, request.template, request.project, request.etag)
+            await templates.delete(tx, template.id)
             return await with_revision(tx, pb.DeleteTemplateResponse())
 
     async def RenderTemplate(self, request: pb.RenderTemplateRequest, context: _Context) -> pb.RenderTemplateResponse:
@@ -153,20 +156,20 @@ def _home(given: pb.Template) -> str | None:
     return project
 
 
-async def _changeable(tx: AsyncSession, reference: str, project: str, given_etag: str) -> Row:
-    """The newest version of a template that the caller may change, held until the commit."""
-    row = await find_template(tx, reference, project, lock=True)
+async def _changeable(tx: AsyncSession, reference: str, project: str, given_etag: str) -> TemplateRecord:
+    """Returns the newest version of a template that the caller may change, locked until the commit."""
+    template = await find_template(tx, reference, project, lock=True)
     caller = current_principal()
     administered = [item.project for item in caller.memberships if item.role == "ADMIN"]
     if not caller.is_admin and (
-        row["project"] is None or (row["owner"] != caller.name and row["project"] not in administered)
+        template.project is None or (template.owner != caller.name and template.project not in administered)
     ):
         raise errors.MethodDenied("only who made the template, and administrators, may change it")
-    check_etag(given_etag, row["version"])
-    return row
+    check_etag(given_etag, template.version)
+    return template
 
 
-async def _add_version(tx: AsyncSession, template_id: Any, content: pb.Template) -> pb.Template:
+async def _add_version(tx: AsyncSession, template_id: uuid.UUID, content: pb.Template) -> pb.Template:
     await templates.add_version(
         tx,
         template_id,
@@ -174,25 +177,25 @@ async def _add_version(tx: AsyncSession, template_id: Any, content: pb.Template)
         spec=json_format.MessageToDict(content.spec),
         author=current_principal().name,
     )
-    row = await templates.read(tx, template_id, templates.Scope(None))
-    assert row is not None  # noqa: S101  # it was just made
-    return _message(row)
+    made = await templates.read(tx, template_id, templates.Scope(None))
+    assert made is not None  # noqa: S101  # it was just inserted
+    return _message(made)
 
 
-def _message(row: Row) -> pb.Template:
+def _message(template: TemplateRecord) -> pb.Template:
     message = pb.Template(
-        id=str(row["id"]),
-        name=row["name"],
-        project=row["project"] or "",
-        for_all_projects=row["project"] is None,
-        description=row["description"],
-        version=row["version"],
-        etag=etag(row["newest"]),
-        author=row["author"],
-        create_time=timestamp(row["create_time"]),
-        update_time=timestamp(row["update_time"]),
-        delete_time=timestamp(row["delete_time"]),
+        id=str(template.id),
+        name=template.name,
+        project=template.project or "",
+        for_all_projects=template.project is None,
+        description=template.description,
+        version=template.version,
+        etag=etag(template.newest),
+        author=template.author,
+        create_time=timestamp(template.create_time),
+        update_time=timestamp(template.update_time),
+        delete_time=timestamp(template.delete_time),
     )
-    if "spec" in row:
-        message.spec.CopyFrom(stored_spec(row))
+    if template.spec is not None:
+        message.spec.CopyFrom(stored_spec(template))
     return message
