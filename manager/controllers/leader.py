@@ -22,7 +22,7 @@ from retinue.manager.dispatch.reports import Reports
 from retinue.manager.dispatch.supervisor import Supervisor, Target
 from retinue.manager.idle.controller import IdleController
 from retinue.manager.scheduler.loop import Scheduler
-from retinue.manager.session.core.attempts import Desired, ListenerBrokenError
+from retinue.manager.session.core.attempts import DesiredState, ListenerBrokenError
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.states import ENDED_SESSION_STATES
 from retinue.manager.store import attempts, leadership, nodes, retention
@@ -234,7 +234,7 @@ class Leader:
             row["id"]: Target(row["address"], row["state"], row["underlay_address"], row["revoked"]) for row in rows
         }
 
-    async def _desired(self, agent_id: str, session_ids: Collection[uuid.UUID] | None) -> Desired:
+    async def _desired(self, agent_id: str, session_ids: Collection[uuid.UUID] | None) -> DesiredState:
         try:
             return await read_desired(
                 self._database, agent_id, self._secrets, session_ids, fence_seconds=self._fence_seconds

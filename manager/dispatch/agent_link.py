@@ -15,14 +15,14 @@ import grpc.aio
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.agent.v1 import agent_service_pb2_grpc as pb_grpc
 from retinue.manager.agent_rpc.dialer import Dialer
-from retinue.manager.dispatch import agent_message, convert
-from retinue.manager.dispatch.agent_message import Conditions, Heartbeat, Rejected, Usage
+from retinue.manager.dispatch import convert
+from retinue.manager.dispatch.convert import Conditions, Heartbeat, Rejected, Usage
 from retinue.manager.dispatch.guarded import GuardedStream
 from retinue.manager.reasons import AgentConditionReason
 from retinue.manager.session.core.attempts import (
-    AttemptReport,
+    AttemptStatus,
     AttemptUsage,
-    Desired,
+    DesiredState,
     ListenerBrokenError,
     NodeCondition,
     NodeFacts,
@@ -43,10 +43,10 @@ _NULL = "null"
 
 
 # What is wanted on an agent: all of it, or all that belongs to some sessions. Raises ListenerBrokenError.
-ReadDesired = Callable[[str, Collection[uuid.UUID] | None], Awaitable[Desired]]
+ReadDesired = Callable[[str, Collection[uuid.UUID] | None], Awaitable[DesiredState]]
 # Which of the attempts that an agent has, and that are not desired there, it is to end and remove; called at each welcome. Raises
 # ListenerBrokenError.
-FindSuperfluous = Callable[[str, Sequence[AttemptReport]], Awaitable[Collection[str]]]
+FindSuperfluous = Callable[[str, Sequence[AttemptStatus]], Awaitable[Collection[str]]]
 
 
 class NonsenseError(Exception):
@@ -200,8 +200,8 @@ class AgentLink:
         finally:
             await channel.close()
 
-    def _parsed(self, message: pb.SyncResponse) -> agent_message.Message:
-        parsed = agent_message.parse(self.agent_id, message)
+    def _parsed(self, message: pb.SyncResponse) -> convert.Message:
+        parsed = convert.parse(self.agent_id, message)
         if isinstance(parsed, Rejected):
             raise NonsenseError(parsed)
         return parsed
@@ -273,7 +273,7 @@ class AgentLink:
                     await self._wanted.wait()
             except TimeoutError:
                 # A change of the fleet concerns every agent: it travels with what would be sent anyway, and costs no query.
-                step = told.advance(Desired(), (), self._protected())
+                step = told.advance(DesiredState(), (), self._protected())
                 async with writing:
                     await call.write(convert.change(step) if step else convert.heartbeat())
                 continue

@@ -7,18 +7,22 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from retinue.manager.session.core.attempts import Desired, DesiredAttempt, DesiredMount, DesiredNetwork, NetworkMember
+from retinue.manager.session.core.attempts import AttemptSpec, DesiredMount, DesiredNetwork, DesiredState, NetworkMember
 from retinue.manager.session.core.bootstrap import with_bootstrap
 from retinue.manager.session.core.ipam import check_underlay, place
 from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS, KernelPlan, SessionSpec, cluster_environment
+from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Goal, Observed
 from retinue.manager.store import attempts, orphans
 from retinue.manager.store.database import Database
 from retinue.rpc.core.amounts import parse_amount
 
 _log = logging.getLogger(__name__)
 
-# Agents that a commit concerns, each with the sessions it is about; None means that it may be any.
+_GOALS = frozenset(Goal)
+# An attempt in one of these is not started again.
+_PAST_START = frozenset({Observed.RUNNING, Observed.STOPPING, *ENDED_OBSERVATIONS})
+# Agents that a commit affects, each with the sessions it is about; None means that it may be any.
 Affected: TypeAlias = Mapping[str, Collection[uuid.UUID] | None]
 
 
@@ -34,7 +38,7 @@ async def read_desired(
     session_ids: Collection[uuid.UUID] | None = None,
     *,
     fence_seconds: float = 0.0,
-) -> Desired:
+) -> DesiredState:
     """All that an agent should have now; with `session_ids`, all of these sessions.
 
     What may be run elsewhere once the agent is lost is to be stopped by it after so many seconds without a manager.
@@ -46,7 +50,7 @@ async def read_desired(
     rows_of: dict[uuid.UUID, list[Mapping[str, Any]]] = {}
     for row in wanted:
         rows_of.setdefault(row["session_id"], []).append(row)
-    built: list[DesiredAttempt] = []
+    built: list[AttemptSpec] = []
     unreadable: set[str] = set()
     for session_id, rows in rows_of.items():
         try:
@@ -58,22 +62,22 @@ async def read_desired(
             built += [_unreadable_attempt(row, fence_seconds) for row in rows if _is_past_start(row)]
     removed = frozenset(attempt_id(kernel_id, epoch) for _, kernel_id, epoch in ending)
     networks = _networks(agent_id, members, unreadable)
-    return Desired({attempt.id: attempt for attempt in built}, networks, removed, frozenset(unreadable))
+    return DesiredState({attempt.id: attempt for attempt in built}, networks, removed, frozenset(unreadable))
 
 
 def _is_past_start(row: Mapping[str, Any]) -> bool:
-    """Returns whether an agent that is sent an attempt does nothing with it but keep it, or end it."""
-    return row["goal"] == "STOPPED" or row["observed"] in ("RUNNING", "STOPPING", "EXITED", "FAILED")
+    """Returns whether an agent that is sent an attempt does nothing with it but keep it, or end it; not so for a goal of another version."""
+    return row["goal"] == Goal.STOPPED or (row["goal"] in _GOALS and row["observed"] in _PAST_START)
 
 
-def _unreadable_attempt(row: Mapping[str, Any], fence_seconds: float) -> DesiredAttempt:
+def _unreadable_attempt(row: Mapping[str, Any], fence_seconds: float) -> AttemptSpec:
     """Returns an attempt that its agent has, of a session that cannot be read: it has to go on, or to stop, as it was sent first."""
-    return DesiredAttempt(
+    return AttemptSpec(
         id=attempt_id(row["kernel_id"], row["epoch"]),
         session_id=str(row["session_id"]),
         kernel_id=str(row["kernel_id"]),
         epoch=row["epoch"],
-        goal=row["goal"],
+        goal=Goal(row["goal"]),
         grace_seconds=0.0 if row["force"] else DEFAULT_GRACE_SECONDS,
         hostname=row["hostname"],
         image="",
@@ -86,19 +90,17 @@ def _unreadable_attempt(row: Mapping[str, Any], fence_seconds: float) -> Desired
     )
 
 
-def _attempt(
-    row: Mapping[str, Any], spec: SessionSpec, secrets: SessionSecrets, fence_seconds: float
-) -> DesiredAttempt:
+def _attempt(row: Mapping[str, Any], spec: SessionSpec, secrets: SessionSecrets, fence_seconds: float) -> AttemptSpec:
     plan = KernelPlan(row["kernel_id"], row["role"], row["role_index"], row["local_rank"], row["hostname"])
     kernel = spec.of_role(plan.role)
     command, environment = with_bootstrap(kernel.command, kernel.environment, spec.bootstrap_script)
     networked = row["cluster_size"] > 1
-    return DesiredAttempt(
+    return AttemptSpec(
         id=attempt_id(row["kernel_id"], row["epoch"]),
         session_id=str(row["session_id"]),
         kernel_id=str(row["kernel_id"]),
         epoch=row["epoch"],
-        goal=row["goal"],
+        goal=Goal(row["goal"]),
         grace_seconds=0.0 if row["force"] else spec.grace_seconds,
         hostname=row["hostname"],
         image=kernel.image,

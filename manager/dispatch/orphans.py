@@ -14,8 +14,8 @@ from typing import Any
 
 from retinue.manager.dispatch.core.agent_conditions import ORPHANS, with_found
 from retinue.manager.dispatch.desired_state import Affected, attempt_id
-from retinue.manager.session.core.attempts import AttemptReport, NodeCondition, NodeReport
-from retinue.manager.session.core.states import Observed
+from retinue.manager.session.core.attempts import AttemptStatus, NodeCondition, NodeReport
+from retinue.manager.session.core.states import ENDED_OBSERVATIONS
 from retinue.manager.store import agent_conditions, leadership, orphans
 from retinue.manager.store.database import Database, Transaction
 from retinue.manager.store.orphans import AttemptKey, Found
@@ -25,7 +25,6 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 _UNREPORTED_LOOK_SECONDS = 0.2
-_ENDED = frozenset({Observed.EXITED.value, Observed.FAILED.value})
 
 
 class Orphans:
@@ -38,7 +37,7 @@ class Orphans:
         # By agent: what is recorded, so that other reports cost no query.
         self._known: dict[str, set[AttemptKey]] = {}
 
-    async def superfluous(self, agent_id: str, reports: Sequence[AttemptReport]) -> Collection[str]:
+    async def superfluous(self, agent_id: str, reports: Sequence[AttemptStatus]) -> Collection[str]:
         """Returns those of an agent's undesired attempts that it is to end and remove; records those that are unknown here and run.
 
         Raises ListenerBrokenError.
@@ -48,7 +47,7 @@ class Orphans:
                 await leadership.check(tx, self._term)
                 return await self._sort(tx, agent_id, reports)
 
-    async def _sort(self, tx: Transaction, agent_id: str, reports: Sequence[AttemptReport]) -> Collection[str]:
+    async def _sort(self, tx: Transaction, agent_id: str, reports: Sequence[AttemptStatus]) -> Collection[str]:
         keys = {report.key: report for report in reports}
         known = await orphans.read_known(tx, list(keys)) if keys else {}
         # Of another agent: the kernel was placed again since, and there must not be two of it.
@@ -56,7 +55,7 @@ class Orphans:
         found = [
             Found(*key, report.session_id, report.state)
             for key, report in keys.items()
-            if key not in known and report.state not in _ENDED
+            if key not in known and report.state not in ENDED_OBSERVATIONS
         ]
         ending = await orphans.replace(tx, agent_id, found)
         self._known[agent_id] = {(item.kernel_id, item.epoch) for item in found}
@@ -70,7 +69,9 @@ class Orphans:
         known = self._known.get(report.agent_id)
         if not known:
             return
-        gone = known & {item.key for item in report.attempts if item.state in _ENDED}.union(report.removed_attempts)
+        gone = known & {item.key for item in report.attempts if item.state in ENDED_OBSERVATIONS}.union(
+            report.removed_attempts
+        )
         if not gone:
             return
         with for_links("the end of orphans"):

@@ -12,7 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 
-from retinue.manager.dispatch.agent_message import Rejected
+from retinue.manager.dispatch.convert import Rejected
 from retinue.manager.dispatch.core.agent_conditions import QUARANTINED, stored, with_found
 from retinue.manager.dispatch.core.pull_progress import PROGRESS_SECONDS, Progress, PullProgress
 from retinue.manager.dispatch.desired_state import Affected
@@ -20,14 +20,12 @@ from retinue.manager.dispatch.orphans import Orphans
 from retinue.manager.reasons import AttemptReason
 from retinue.manager.session.core.attempts import (
     AttemptKey,
-    AttemptReport,
+    AttemptStatus,
     ListenerBrokenError,
     NodeCondition,
     NodeFacts,
     NodeReport,
 )
-from retinue.manager.session.core.images import SeenImage
-from retinue.manager.session.core.state_machine import Observation
 from retinue.manager.session.core.states import Observed
 from retinue.manager.session.transaction import WorkingSet, load_for_update, save
 from retinue.manager.store import agent_conditions, attempts, conditions, leadership, nodes, shares
@@ -132,7 +130,7 @@ class Reports:
         await self._set_agent_lost(facts.agent_id, lost=False)
         known = {report.key for report in facts.attempts}
         forgotten = [
-            AttemptReport(key, Observed.EXITED, None, AttemptReason.RECORD_LOST, "the agent has no record of it", 0)
+            AttemptStatus(key, Observed.EXITED, None, AttemptReason.RECORD_LOST, "the agent has no record of it", 0)
             for row in live
             if row["observed"] and (key := (row["kernel_id"], row["epoch"])) not in known
         ]
@@ -265,7 +263,7 @@ class Reports:
                 _log.error("what agent %s reports of %s is left out: %r", report.agent_id, what, error)
 
     async def _commit(self, reports: Iterable[NodeReport]) -> None:
-        statuses: dict[tuple[str, AttemptKey], AttemptReport] = {}
+        statuses: dict[tuple[str, AttemptKey], AttemptStatus] = {}
         removed: dict[str, set[uuid.UUID]] = {}
         for report in reports:
             statuses.update({(report.agent_id, status.key): status for status in report.attempts if status.state})
@@ -311,13 +309,10 @@ class Reports:
             del taken.pulls[key]
 
 
-def _observe(taken: WorkingSet, session_id: uuid.UUID, status: AttemptReport) -> None:
+def _observe(taken: WorkingSet, session_id: uuid.UUID, status: AttemptStatus) -> None:
     taken.output_sizes[status.key] = status.log_size
     if (machine := taken.machines.get(session_id)) is None:
         return
-    image = status.image
-    seen = SeenImage(image.digest, image.id, image.service_ports) if image else SeenImage()
     if status.layers:
         taken.pulls[status.key] = status.layers
-    observation = Observation(Observed(status.state), status.exit_code, status.reason, status.message, seen)
-    machine.observe(*status.key, observation)
+    machine.observe(status)

@@ -6,7 +6,10 @@ import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+from retinue.manager.session.core.images import SeenImage
+from retinue.manager.session.core.states import Goal, Observed
 
 # Kernel and epoch: what an attempt's id names.
 AttemptKey: TypeAlias = tuple[uuid.UUID, int]
@@ -31,7 +34,7 @@ class DesiredMount:
 
 
 @dataclass(frozen=True, slots=True)
-class DesiredAttempt:
+class AttemptSpec:
     """One try to run a kernel. Amounts are in smallest units; `id` is `KERNEL_ID.EPOCH`.
 
     `session_secret` is that of the session's placement, for keys between its kernels.
@@ -41,7 +44,7 @@ class DesiredAttempt:
     session_id: str
     kernel_id: str
     epoch: int
-    goal: str
+    goal: Goal
     grace_seconds: float
     hostname: str
     image: str
@@ -84,10 +87,10 @@ class DesiredNetwork:
 
 
 @dataclass(frozen=True, slots=True)
-class Desired:
+class DesiredState:
     """All that is wanted on one agent: attempts by id, networks by session id."""
 
-    attempts: Mapping[str, DesiredAttempt] = field(default_factory=dict)
+    attempts: Mapping[str, AttemptSpec] = field(default_factory=dict)
     networks: Mapping[str, DesiredNetwork] = field(default_factory=dict)
     # Attempts that the agent has and the manager does not know, which are to end.
     removed: frozenset[str] = frozenset()
@@ -99,7 +102,7 @@ class Desired:
 class Difference:
     """What turns one wish into another."""
 
-    attempts: tuple[DesiredAttempt, ...]
+    attempts: tuple[AttemptSpec, ...]
     removed_attempts: tuple[str, ...]
     networks: tuple[DesiredNetwork, ...]
     removed_networks: tuple[str, ...]
@@ -111,7 +114,7 @@ class Difference:
         return any((*attempts, *networks, self.added_protected, self.removed_protected))
 
 
-def difference(before: Desired, after: Desired) -> Difference:
+def difference(before: DesiredState, after: DesiredState) -> Difference:
     """What has to be sent to an agent that knows `before` so that it knows `after`."""
     return Difference(
         tuple(attempt for key, attempt in after.attempts.items() if before.attempts.get(key) != attempt),
@@ -124,22 +127,22 @@ def difference(before: Desired, after: Desired) -> Difference:
 class SentState:
     """What an agent was told, by session, so that a change of some sessions costs no look at the others."""
 
-    def __init__(self, desired: Desired, protected: frozenset[str] = frozenset()) -> None:
+    def __init__(self, desired: DesiredState, protected: frozenset[str] = frozenset()) -> None:
         """Nothing is known but what the agent was told whole; `protected` are addresses that no kernel may reach."""
         self._protected = protected
-        self._attempts: dict[str, dict[str, DesiredAttempt]] = {}
+        self._attempts: dict[str, dict[str, AttemptSpec]] = {}
         self._networks: dict[str, DesiredNetwork] = {}
         self._take(desired)
 
     def advance(
-        self, wanted: Desired, session_ids: Iterable[str] | None, protected: frozenset[str] = frozenset()
+        self, wanted: DesiredState, session_ids: Iterable[str] | None, protected: frozenset[str] = frozenset()
     ) -> Difference:
         """What has to be said so that the agent knows `wanted`, and takes it for said. `wanted` is all there is of these sessions on
         the agent, but for sessions that cannot be read: of these the agent keeps what it was told; None means of all sessions.
         """
         wanted = self._completed(wanted)
         ids: Collection[str] = {*self._attempts, *self._networks} if session_ids is None else set(session_ids)
-        before = Desired(
+        before = DesiredState(
             {key: attempt for id_ in ids for key, attempt in self._attempts.get(id_, {}).items()},
             {id_: self._networks[id_] for id_ in ids if id_ in self._networks},
         )
@@ -153,7 +156,7 @@ class SentState:
             difference(before, wanted), added_protected=tuple(sorted(added)), removed_protected=tuple(sorted(removed))
         )
 
-    def _completed(self, wanted: Desired) -> Desired:
+    def _completed(self, wanted: DesiredState) -> DesiredState:
         attempts, networks = dict(wanted.attempts), dict(wanted.networks)
         for session_id in wanted.unreadable:
             for key, known in self._attempts.get(session_id, {}).items():
@@ -163,19 +166,10 @@ class SentState:
                 networks.setdefault(session_id, self._networks[session_id])
         return replace(wanted, attempts=attempts, networks=networks) if wanted.unreadable else wanted
 
-    def _take(self, desired: Desired) -> None:
+    def _take(self, desired: DesiredState) -> None:
         for key, attempt in desired.attempts.items():
             self._attempts.setdefault(attempt.session_id, {})[key] = attempt
         self._networks.update(desired.networks)
-
-
-@dataclass(frozen=True, slots=True)
-class ImageReport:
-    """What an agent says of an attempt's image: digests, either may be empty, and service ports as they are stored."""
-
-    digest: str
-    id: str
-    service_ports: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,19 +183,23 @@ class LayerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptReport:
-    """What an agent says of an attempt; `state` is empty when this manager does not know it."""
+class AttemptStatus:
+    """What an agent says of an attempt; `state` is UNKNOWN when this manager does not know it.
+
+    `end_time` is by the clock of the agent, None before the end and when the agent does not know it.
+    """
 
     key: AttemptKey
-    state: str
-    exit_code: int | None
-    reason: str
-    message: str
-    log_size: int
-    image: ImageReport | None = None
+    state: Observed
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    log_size: int = 0
+    image: SeenImage = field(default_factory=SeenImage)
     layers: tuple[LayerReport, ...] = ()
     # Unknown of an attempt whose record was rebuilt.
     session_id: uuid.UUID | None = None
+    end_time: dt.datetime | None = None
 
     @property
     def attempt_id(self) -> str:
@@ -243,7 +241,7 @@ class NodeFacts:
     backends: tuple[str, ...]
     underlay_address: str
     underlay_mtu: int
-    attempts: tuple[AttemptReport, ...]
+    attempts: tuple[AttemptStatus, ...]
     network_session_ids: frozenset[uuid.UUID]
     conditions: tuple[NodeCondition, ...] = ()
 
@@ -253,7 +251,7 @@ class NodeReport:
     """What an agent says has changed; `sequence` is the number of the report in its stream."""
 
     agent_id: str
-    attempts: tuple[AttemptReport, ...]
+    attempts: tuple[AttemptStatus, ...]
     removed_attempts: frozenset[AttemptKey] = frozenset()
     removed_networks: frozenset[uuid.UUID] = frozenset()
     sequence: int = 0

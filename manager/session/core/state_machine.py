@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from retinue.manager.reasons import AttemptReason, SessionReason
 from retinue.manager.session.core import bootstrap
+from retinue.manager.session.core.attempts import AttemptStatus
 from retinue.manager.session.core.images import MOVED, PERMANENT_REASONS, SeenImage
 from retinue.manager.session.core.spec import RetryPolicy
 from retinue.manager.session.core.states import (
@@ -83,17 +84,6 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """What an agent says of an attempt."""
-
-    state: Observed
-    exit_code: int | None = None
-    reason: str = ""
-    message: str = ""
-    image: SeenImage = field(default_factory=SeenImage)
-
-
-@dataclass(frozen=True, slots=True)
 class SessionMoved:
     """The session moved; values as they were after the move."""
 
@@ -137,17 +127,18 @@ class SessionMachine:
         self.session = session
         self.moves: list[SessionMoved | KernelMoved] = []
 
-    def observe(self, kernel_id: uuid.UUID, epoch: int, observation: Observation) -> None:
-        """Takes in an agent's word on an attempt; a word on an older attempt, or on an ended one, changes nothing."""
+    def observe(self, status: AttemptStatus) -> None:
+        """Takes in the status of an attempt; that of an older attempt, or of one that has ended, changes nothing."""
+        kernel_id, epoch = status.key
         kernel = next((kernel for kernel in self.session.kernels if kernel.id == kernel_id), None)
         if kernel is None or kernel.epoch != epoch or kernel.attempt_ended:
             return
-        kernel.observed = observation.state
-        if observation.image:
-            self._find_image(kernel, observation.image)
-        if observation.state in ENDED_OBSERVATIONS:
-            self._attempt_ended(kernel, observation)
-        elif (state := _OBSERVED_KERNEL_STATE.get(observation.state)) is not None:
+        kernel.observed = status.state
+        if status.image:
+            self._find_image(kernel, status.image)
+        if status.state in ENDED_OBSERVATIONS:
+            self._attempt_ended(kernel, status)
+        elif (state := _OBSERVED_KERNEL_STATE.get(status.state)) is not None:
             self._advance(kernel, state)
         self._settle()
 
@@ -242,7 +233,7 @@ class SessionMachine:
                     session.failed_agents.append(agent_id)
             elif not revoked and kernel.goal is not Goal.STOPPED:
                 return
-        self.observe(kernel_id, epoch, Observation(Observed.EXITED, None, reason, f"its agent was {what}"))
+        self.observe(AttemptStatus((kernel_id, epoch), Observed.EXITED, None, reason, f"its agent was {what}"))
 
     def _find_image(self, kernel: Kernel, image: SeenImage) -> None:
         """Takes a reference for the image that an agent first found it to be; another one later on is not let go."""
@@ -275,38 +266,32 @@ class SessionMachine:
         message = f"{message}; try {session.retries + 1} of {session.retry.max_attempts} follows"
         self._move_session(SessionState.PENDING, reason, message)
 
-    def _attempt_ended(self, kernel: Kernel, observation: Observation) -> None:
+    def _attempt_ended(self, kernel: Kernel, status: AttemptStatus) -> None:
         session = self.session
         kernel.attempt_ended = True
-        if (
-            observation.reason == AttemptReason.STOPPED
-            and kernel.goal is not Goal.STOPPED
-            and session.retry is not None
-        ):
+        if status.reason == AttemptReason.STOPPED and kernel.goal is not Goal.STOPPED and session.retry is not None:
             # Nobody here asked for that: its agent was cut off, and stopped what may be run elsewhere.
-            observation = Observation(observation.state, None, "FENCED", "its agent was cut off, and stopped it")
+            status = AttemptStatus(status.key, status.state, None, "FENCED", "its agent was cut off, and stopped it")
         if kernel.state in ENDED_KERNEL_STATES or kernel.state is KernelState.PENDING:
             return
-        if session.state in STARTING_SESSION_STATES and observation.exit_code is None:
-            if observation.reason in PERMANENT_REASONS | {MOUNT_REFUSED}:
+        if session.state in STARTING_SESSION_STATES and status.exit_code is None:
+            if status.reason in PERMANENT_REASONS | {MOUNT_REFUSED}:
                 session.failed_starts = MAX_FAILED_STARTS
-            self.roll_back(
-                observation.reason or AttemptReason.START_FAILED, observation.message, failed_agent=kernel.agent_id
-            )
+            self.roll_back(status.reason or AttemptReason.START_FAILED, status.message, failed_agent=kernel.agent_id)
             return
-        kernel.exit_code = observation.exit_code
+        kernel.exit_code = status.exit_code
         if kernel.state in STARTING_KERNEL_STATES:
             # It was let go and is over already, or it ends with a session that is being stopped.
             self._move_kernel(
-                kernel, KernelState.RUNNING if observation.exit_code is not None else KernelState.TERMINATING, ""
+                kernel, KernelState.RUNNING if status.exit_code is not None else KernelState.TERMINATING, ""
             )
         if session.state is not SessionState.TERMINATING and self._may_retry():
             if kernel.state is not KernelState.TERMINATING:
-                self._move_kernel(kernel, KernelState.TERMINATING, observation.reason)
+                self._move_kernel(kernel, KernelState.TERMINATING, status.reason)
         else:
-            self._move_kernel(kernel, KernelState.TERMINATED, observation.reason)
-        if kernel is session.kernels[0] and observation.exit_code is not None:
-            session.exit_code = observation.exit_code
+            self._move_kernel(kernel, KernelState.TERMINATED, status.reason)
+        if kernel is session.kernels[0] and status.exit_code is not None:
+            session.exit_code = status.exit_code
 
     def _advance(self, kernel: Kernel, state: KernelState) -> None:
         if kernel.state in ENDED_KERNEL_STATES or kernel.state in (KernelState.PENDING, KernelState.TERMINATING):

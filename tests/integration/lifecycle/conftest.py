@@ -10,8 +10,9 @@ from sqlalchemy import text
 
 from retinue.manager.dispatch.desired_state import read_desired
 from retinue.manager.dispatch.reports import Reports
-from retinue.manager.session.core.attempts import AttemptReport, NodeCondition, NodeFacts, NodeReport
+from retinue.manager.session.core.attempts import AttemptStatus, NodeCondition, NodeFacts, NodeReport
 from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Goal, Observed
 from retinue.manager.store.database import Database
 from tests.integration.databases import Postgres, fresh_database
 
@@ -37,7 +38,7 @@ class Node:
         self.name = name
         self.instance = "i"
         self.capacity = capacity
-        self.attempts: dict[str, AttemptReport] = {}
+        self.attempts: dict[str, AttemptStatus] = {}
         self.networks: set[str] = set()
         self.conditions: tuple[NodeCondition, ...] = ()
         self.reports = reports
@@ -69,24 +70,26 @@ class Node:
     async def step(self, *, fail: bool = False, exit_code: int | None = None) -> bool:
         """Takes every attempt one step further towards what is wanted; returns whether anything changed."""
         desired = await read_desired(self._database, self.name, SessionSecrets(bytes(32)))
-        told: list[AttemptReport] = []
+        told: list[AttemptStatus] = []
         self.networks |= set(desired.networks)
         for attempt in desired.attempts.values():
             before = self.attempts.get(attempt.id)
-            state, code, reason = (before.state, before.exit_code, before.reason) if before else ("", None, "")
-            if state in ("EXITED", "FAILED"):
+            state, code, reason = (
+                (before.state, before.exit_code, before.reason) if before else (Observed.UNKNOWN, None, "")
+            )
+            if state in ENDED_OBSERVATIONS:
                 continue
-            if attempt.goal == "STOPPED":
-                state, code, reason = "EXITED", 143 if state == "RUNNING" else None, "STOPPED"
-            elif state == "":
-                state = "CREATING"
-            elif state == "CREATING":
-                state, reason = ("FAILED", "START_FAILED") if fail else ("HELD", "")
-            elif state == "HELD" and attempt.goal == "RUNNING":
-                state = "RUNNING"
-            elif state == "RUNNING" and exit_code is not None:
-                state, code, reason = "EXITED", exit_code, "EXITED"
-            now = AttemptReport((uuid.UUID(attempt.kernel_id), attempt.epoch), state, code, reason, "", 0)
+            if attempt.goal is Goal.STOPPED:
+                state, code, reason = Observed.EXITED, 143 if state is Observed.RUNNING else None, "STOPPED"
+            elif not state:
+                state = Observed.CREATING
+            elif state is Observed.CREATING:
+                state, reason = (Observed.FAILED, "START_FAILED") if fail else (Observed.HELD, "")
+            elif state is Observed.HELD and attempt.goal is Goal.RUNNING:
+                state = Observed.RUNNING
+            elif state is Observed.RUNNING and exit_code is not None:
+                state, code, reason = Observed.EXITED, exit_code, "EXITED"
+            now = AttemptStatus((uuid.UUID(attempt.kernel_id), attempt.epoch), state, code, reason, "", 0)
             if now != before:
                 self.attempts[attempt.id] = now
                 told.append(now)

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import agent_link
-from retinue.manager.dispatch.agent_message import Conditions, Rejected, parse
+from retinue.manager.dispatch.convert import Conditions, Rejected, parse
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.session.core.attempts import NodeFacts, NodeReport
 from retinue.manager.store.database import Database

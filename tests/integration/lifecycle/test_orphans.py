@@ -10,8 +10,9 @@ from sqlalchemy import text
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.dispatch.desired_state import read_desired
 from retinue.manager.dispatch.orphans import Orphans
-from retinue.manager.session.core.attempts import AttemptReport, NodeReport
+from retinue.manager.session.core.attempts import AttemptStatus, NodeReport
 from retinue.manager.session.core.secrets import SessionSecrets
+from retinue.manager.session.core.states import Observed
 from retinue.manager.store import cluster, orphans
 from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, enrol
@@ -21,8 +22,8 @@ from tests.integration.lifecycle.test_quotas import submit
 SESSION, KERNEL, OTHER = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
 
 
-def report(kernel_id: uuid.UUID, epoch: int = 1, state: str = "RUNNING") -> AttemptReport:
-    return AttemptReport((kernel_id, epoch), state, None, "", "", 0, session_id=SESSION)
+def report(kernel_id: uuid.UUID, epoch: int = 1, state: Observed = Observed.RUNNING) -> AttemptStatus:
+    return AttemptStatus((kernel_id, epoch), state, None, "", "", 0, session_id=SESSION)
 
 
 async def blocked(database: Database, agent_id: str) -> bool:
@@ -49,7 +50,7 @@ async def test_the_unknown_is_recorded_and_what_has_ended_is_named(database: Dat
     await add_attempt(database, "two", elsewhere, ended=False)
     keeper = Orphans(database, TERM, lambda _affected: None)
     ended_unknown = uuid.uuid4()
-    reports = [report(KERNEL), report(OTHER), report(elsewhere), report(ended_unknown, state="EXITED")]
+    reports = [report(KERNEL), report(OTHER), report(elsewhere), report(ended_unknown, state=Observed.EXITED)]
     removed = await keeper.superfluous("one", reports)
     assert set(removed) == {f"{KERNEL}.1", f"{elsewhere}.1"}
     async with database.transaction() as tx:
@@ -60,7 +61,7 @@ async def test_the_unknown_is_recorded_and_what_has_ended_is_named(database: Dat
     assert await blocked(database, "one")
     assert not await blocked(database, "two")
 
-    await keeper.reported(NodeReport("one", (report(OTHER, state="EXITED"),)))
+    await keeper.reported(NodeReport("one", (report(OTHER, state=Observed.EXITED),)))
     assert not await blocked(database, "one")
     async with database.transaction() as tx:
         assert await orphans.list_page(tx, "", None, 10) == []

@@ -11,7 +11,8 @@ import pytest
 
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.scheduler.loop import Scheduler
-from retinue.manager.session.core.attempts import AttemptReport, LayerReport, NodeCondition, NodeReport
+from retinue.manager.session.core.attempts import AttemptStatus, LayerReport, NodeCondition, NodeReport
+from retinue.manager.session.core.states import Observed
 from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
 from tests.integration.lifecycle.test_fair_share import execute
@@ -68,9 +69,9 @@ async def test_progress_of_a_pull_is_written_at_a_bounded_rate(database: Databas
         await Scheduler(database, TERM, lambda _affected: None).run_once()
         ((kernel_id,),) = await execute(database, "SELECT id FROM kernel")
 
-        async def report(number: int, state: str = "PULLING") -> None:
-            layers = (LayerReport("layer", number, 1000, False),) if state == "PULLING" else ()
-            status = AttemptReport((uuid.UUID(str(kernel_id)), 1), state, None, "", "", 0, layers=layers)
+        async def report(number: int, state: Observed = Observed.PULLING) -> None:
+            layers = (LayerReport("layer", number, 1000, False),) if state is Observed.PULLING else ()
+            status = AttemptStatus((uuid.UUID(str(kernel_id)), 1), state, None, "", "", 0, layers=layers)
             await node.reports.reported(NodeReport("n0", (status,), sequence=number))
 
         for number in range(1, REPORTS + 1):
@@ -83,7 +84,7 @@ async def test_progress_of_a_pull_is_written_at_a_bounded_rate(database: Databas
         assert shown == str(REPORTS)
         # What is over is not written any more, as nothing is fetched.
         await report(REPORTS + 1)
-        await report(REPORTS + 2, "CREATING")
+        await report(REPORTS + 2, Observed.CREATING)
         clock.now += 1.0
         await node.reports.write_progress()
         assert await pulled(database) == [1, REPORTS]

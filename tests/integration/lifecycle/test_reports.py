@@ -13,19 +13,20 @@ import pytest
 from sqlalchemy import text
 
 from retinue.manager.dispatch import reports as reports_module
-from retinue.manager.dispatch.agent_message import Rejected
+from retinue.manager.dispatch.convert import Rejected
 from retinue.manager.dispatch.desired_state import attempt_id
 from retinue.manager.dispatch.out_of_bounds import OutOfBounds
 from retinue.manager.dispatch.reports import Reports
 from retinue.manager.idle.measurements import Measurements
 from retinue.manager.scheduler.loop import Scheduler
 from retinue.manager.session.core.attempts import (
-    AttemptReport,
+    AttemptStatus,
     AttemptUsage,
-    ImageReport,
     ListenerBrokenError,
     NodeReport,
 )
+from retinue.manager.session.core.images import SeenImage
+from retinue.manager.session.core.states import Observed
 from retinue.manager.session.transaction import WorkingSet
 from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
@@ -75,7 +76,7 @@ async def test_what_cannot_be_committed_costs_only_its_attempt(
 ) -> None:
     observe = reports_module._observe  # noqa: SLF001  # where anything may go wrong
 
-    def fail_for_one(taken: WorkingSet, session_id: uuid.UUID, status: AttemptReport) -> None:
+    def fail_for_one(taken: WorkingSet, session_id: uuid.UUID, status: AttemptStatus) -> None:
         if status.message == "odd":
             raise ValueError("odd")
         observe(taken, session_id, status)
@@ -83,8 +84,8 @@ async def test_what_cannot_be_committed_costs_only_its_attempt(
     monkeypatch.setattr(reports_module, "_observe", fail_for_one)
     async with two_nodes(database) as (honest, _):
         first, second = sorted(honest.attempts)
-        odd = AttemptReport(honest.attempts[first].key, "EXITED", 0, "EXITED", "odd", 0)
-        end = AttemptReport(honest.attempts[second].key, "EXITED", 0, "EXITED", "", 0)
+        odd = AttemptStatus(honest.attempts[first].key, Observed.EXITED, 0, "EXITED", "odd", 0)
+        end = AttemptStatus(honest.attempts[second].key, Observed.EXITED, 0, "EXITED", "", 0)
         with caplog.at_level(logging.CRITICAL):
             await honest.reports.reported(NodeReport("honest", (odd, end)))
         assert sorted((await states(database)).values()) == ["RUNNING", "TERMINATED"]
@@ -97,7 +98,7 @@ async def test_what_cannot_be_committed_costs_only_its_attempt(
 
 async def test_links_end_when_the_term_is_over(database: Database) -> None:
     reports = Reports(database, TERM + 1, lambda _concerned: None)
-    attempt = AttemptReport((uuid.UUID(int=0), 1), "RUNNING", None, "", "", 0)
+    attempt = AttemptStatus((uuid.UUID(int=0), 1), Observed.RUNNING, None, "", "", 0)
     running = asyncio.create_task(reports.run())
     with pytest.raises(ListenerBrokenError):
         await reports.reported(NodeReport("any", (attempt,)))
@@ -113,12 +114,12 @@ async def test_an_agent_is_believed_about_its_own_attempts_only(database: Databa
         async with two_nodes(database, out_of_bounds) as (honest, rogue):
             before = await rows(database, everything)
             claims = await rows(database, "SELECT * FROM claim ORDER BY kernel_id, slot")
-            image = ImageReport(
+            image = SeenImage(
                 "sha256:" + "0" * 64, "sha256:" + "1" * 64, ({"name": "x", "protocol": "tcp", "ports": [1]},)
             )
-            for state in ("EXITED", "FAILED", "PULLING", "RUNNING"):
+            for state in (Observed.EXITED, Observed.FAILED, Observed.PULLING, Observed.RUNNING):
                 forged = [
-                    AttemptReport(status.key, state, 0, "EXITED", "forged", 4096, image)
+                    AttemptStatus(status.key, state, 0, Observed.EXITED, "forged", 4096, image)
                     for status in honest.attempts.values()
                 ]
                 await rogue.reports.reported(NodeReport("rogue", tuple(forged)))
@@ -126,8 +127,8 @@ async def test_an_agent_is_believed_about_its_own_attempts_only(database: Databa
                 await rogue.join()
             # Both at once, in one commit: the truth is not lost among the lies.
             end = next(iter(honest.attempts.values()))
-            forged_end = AttemptReport(end.key, "EXITED", 77, "EXITED", "forged", 0)
-            true_end = AttemptReport(end.key, "EXITED", 3, "EXITED", "", 0)
+            forged_end = AttemptStatus(end.key, Observed.EXITED, 77, "EXITED", "forged", 0)
+            true_end = AttemptStatus(end.key, Observed.EXITED, 3, "EXITED", "", 0)
             assert await rows(database, everything) == before
             assert await rows(database, "SELECT * FROM claim ORDER BY kernel_id, slot") == claims
             await asyncio.gather(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import itertools
 import uuid
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retinue.manager.session.core.attempts import AttemptStatus
 from retinue.manager.session.core.spec import RetryPolicy, kernel_plans
 from retinue.manager.session.core.state_machine import (
     Kernel,
     KernelMoved,
-    Observation,
     Session,
     SessionMachine,
     SessionMoved,
@@ -31,7 +32,8 @@ from retinue.manager.session.core.states import (
 )
 
 observations = st.builds(
-    Observation,
+    AttemptStatus,
+    st.just((uuid.UUID(int=0), 0)),
     st.sampled_from([state for state in Observed if state]),
     st.one_of(st.none(), st.sampled_from([0, 1, 137])),
     st.sampled_from(["", "EXITED", "STOPPED", "OOM_KILLED", "START_FAILED"]),
@@ -64,9 +66,9 @@ def gang(size: int, session_type: SessionType, retry: RetryPolicy | None = None)
 
 def apply(machine: SessionMachine, step: tuple[object, ...]) -> None:
     match step:
-        case ("observe", int(rank), int(epoch), Observation() as observation):
+        case ("observe", int(rank), int(epoch), AttemptStatus() as status):
             kernel = machine.session.kernels[rank % len(machine.session.kernels)]
-            machine.observe(kernel.id, epoch, observation)
+            machine.observe(replace(status, key=(kernel.id, epoch)))
         case ("strand", int(rank), bool(revoked)):
             kernel = machine.session.kernels[rank % len(machine.session.kernels)]
             machine.strand(kernel.id, kernel.epoch, "n", revoked=revoked)
@@ -152,6 +154,6 @@ def test_any_history(
     # The way out: its owner ends it and every attempt stops.
     machine.terminate("TERMINATED_BY_USER")
     for kernel in machine.session.kernels:
-        machine.observe(kernel.id, kernel.epoch, Observation(Observed.EXITED, 143, "STOPPED"))
+        machine.observe(AttemptStatus((kernel.id, kernel.epoch), Observed.EXITED, 143, "STOPPED"))
     assert machine.session.state in ENDED_SESSION_STATES
     assert all(kernel.attempt_ended for kernel in machine.session.kernels)

@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from retinue.agent.v1 import agent_service_pb2 as pb
-from retinue.manager.dispatch import agent_message
-from retinue.manager.dispatch.agent_message import Rejected, Unknown, parse
+from retinue.manager.dispatch import convert
+from retinue.manager.dispatch.convert import Rejected, Unknown, parse
 from retinue.manager.session.core.attempts import NodeFacts, NodeReport
 from retinue.types.v1 import port_pb2
 from tests.fuzz import Fuzz
@@ -169,7 +169,7 @@ def test_sound_messages_lose_nothing() -> None:
         ({"capacity": {f"s{number}": 1 for number in range(65)}}, "TOO_MANY"),
         ({"architecture": "x86\0"}, "BAD_WORD"),
         ({"backends": ["\0"]}, "BAD_WORD"),
-        ({"attempts": [pb.AttemptStatus()] * (agent_message.MAX_ATTEMPTS + 1)}, "TOO_MANY"),
+        ({"attempts": [pb.AttemptStatus()] * (convert.MAX_ATTEMPTS + 1)}, "TOO_MANY"),
     ],
 )
 def test_a_welcome_that_no_sound_agent_sends_is_rejected(change: dict[str, Any], reason: str) -> None:

@@ -7,23 +7,24 @@ from dataclasses import replace
 import pytest
 
 from retinue.manager.dispatch.core.liveness import Timers, verdict
-from retinue.manager.session.core.attempts import Desired, DesiredAttempt, DesiredNetwork, difference
+from retinue.manager.session.core.attempts import AttemptSpec, DesiredNetwork, DesiredState, difference
+from retinue.manager.session.core.states import Goal
 
-ATTEMPT = DesiredAttempt(
-    "k.1", "s", "k", 1, "HELD", 10.0, "main1", "", (), {}, {"cpu": 1000}, networked=True, egress=False
+ATTEMPT = AttemptSpec(
+    "k.1", "s", "k", 1, Goal.HELD, 10.0, "main1", "", (), {}, {"cpu": 1000}, networked=True, egress=False
 )
 NETWORK = DesiredNetwork("s", 7, "10.128.0.0/28", 1450, ())
 
 
 def test_nothing_changed_is_nothing_sent() -> None:
-    wish = Desired({"k.1": ATTEMPT}, {"s": NETWORK})
-    assert not difference(wish, Desired(dict(wish.attempts), dict(wish.networks)))
+    wish = DesiredState({"k.1": ATTEMPT}, {"s": NETWORK})
+    assert not difference(wish, DesiredState(dict(wish.attempts), dict(wish.networks)))
 
 
 def test_only_what_changed_is_sent() -> None:
     other = replace(ATTEMPT, id="o.1")
-    released = replace(ATTEMPT, goal="RUNNING")
-    step = difference(Desired({"k.1": ATTEMPT, "o.1": other}, {"s": NETWORK}), Desired({"k.1": released}))
+    released = replace(ATTEMPT, goal=Goal.RUNNING)
+    step = difference(DesiredState({"k.1": ATTEMPT, "o.1": other}, {"s": NETWORK}), DesiredState({"k.1": released}))
     assert (step.attempts, step.removed_attempts, step.networks, step.removed_networks) == (
         (released,),
         ("o.1",),

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable
 
 from retinue.manager.dispatch.protected_addresses import ControlPlane, control_plane_hosts, node_addresses, resolve
-from retinue.manager.session.core.attempts import Desired, SentState
+from retinue.manager.session.core.attempts import DesiredState, SentState
 
 
 def test_hosts_of_settings() -> None:
@@ -68,8 +68,8 @@ def test_addresses_of_nodes() -> None:
 
 
 def test_an_agent_is_told_what_changed() -> None:
-    told = SentState(Desired(), frozenset({"203.0.113.1", "203.0.113.2"}))
-    assert not told.advance(Desired(), (), frozenset({"203.0.113.1", "203.0.113.2"}))
-    step = told.advance(Desired(), (), frozenset({"203.0.113.2", "203.0.113.3"}))
+    told = SentState(DesiredState(), frozenset({"203.0.113.1", "203.0.113.2"}))
+    assert not told.advance(DesiredState(), (), frozenset({"203.0.113.1", "203.0.113.2"}))
+    step = told.advance(DesiredState(), (), frozenset({"203.0.113.2", "203.0.113.3"}))
     assert (step.added_protected, step.removed_protected) == (("203.0.113.3",), ("203.0.113.1",))
-    assert not told.advance(Desired(), None, frozenset({"203.0.113.2", "203.0.113.3"}))
+    assert not told.advance(DesiredState(), None, frozenset({"203.0.113.2", "203.0.113.3"}))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 
-from retinue.manager.session.core.attempts import Desired, DesiredAttempt, DesiredNetwork, SentState, difference
+from retinue.manager.session.core.attempts import AttemptSpec, DesiredNetwork, DesiredState, SentState, difference
+from retinue.manager.session.core.states import Goal
 
 SESSIONS = [f"s{number}" for number in range(5)]
 
 
-def an_attempt(session: str, epoch: int, goal: str) -> DesiredAttempt:
-    return DesiredAttempt(f"{session}.{epoch}", session, session, epoch, goal, 1.0, "main1", "", (), {}, {}, True)
+def an_attempt(session: str, epoch: int, goal: Goal) -> AttemptSpec:
+    return AttemptSpec(f"{session}.{epoch}", session, session, epoch, goal, 1.0, "main1", "", (), {}, {}, True)
 
 
-def some(choice: random.Random) -> Desired:
+def some(choice: random.Random) -> DesiredState:
     attempts = [
-        an_attempt(session, choice.randint(1, 2), choice.choice(["HELD", "RUNNING"]))
+        an_attempt(session, choice.randint(1, 2), choice.choice([Goal.HELD, Goal.RUNNING]))
         for session in SESSIONS
         if choice.random() < 0.6
     ]
@@ -24,19 +25,19 @@ def some(choice: random.Random) -> Desired:
         for session in SESSIONS
         if choice.random() < 0.4
     }
-    return Desired({attempt.id: attempt for attempt in attempts}, networks)
+    return DesiredState({attempt.id: attempt for attempt in attempts}, networks)
 
 
-def of(desired: Desired, sessions: set[str]) -> Desired:
-    return Desired(
+def of(desired: DesiredState, sessions: set[str]) -> DesiredState:
+    return DesiredState(
         {key: attempt for key, attempt in desired.attempts.items() if attempt.session_id in sessions},
         {key: network for key, network in desired.networks.items() if key in sessions},
     )
 
 
-def merged(desired: Desired, newer: Desired, sessions: set[str]) -> Desired:
+def merged(desired: DesiredState, newer: DesiredState, sessions: set[str]) -> DesiredState:
     rest = of(desired, set(SESSIONS) - sessions)
-    return Desired({**rest.attempts, **newer.attempts}, {**rest.networks, **newer.networks})
+    return DesiredState({**rest.attempts, **newer.attempts}, {**rest.networks, **newer.networks})
 
 
 def test_some_sessions_at_a_time_and_all_at_once_agree() -> None:
@@ -55,4 +56,4 @@ def test_some_sessions_at_a_time_and_all_at_once_agree() -> None:
             assert set(step.removed_networks) == set(whole.removed_networks)
             before = after
         assert not told.advance(before, None)
-        assert set(told.advance(Desired(), None).removed_attempts) == set(before.attempts)
+        assert set(told.advance(DesiredState(), None).removed_attempts) == set(before.attempts)

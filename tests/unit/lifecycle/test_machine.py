@@ -6,12 +6,12 @@ import uuid
 
 import pytest
 
+from retinue.manager.session.core.attempts import AttemptStatus
 from retinue.manager.session.core.images import PERMANENT_REASONS, SeenImage
 from retinue.manager.session.core.spec import RetryPolicy, kernel_plans
 from retinue.manager.session.core.state_machine import (
     MAX_FAILED_STARTS,
     Kernel,
-    Observation,
     Session,
     SessionMachine,
 )
@@ -37,7 +37,7 @@ def placed(size: int = 3, session_type: SessionType = SessionType.BATCH) -> Sess
 
 def tell(machine: SessionMachine, rank: int, state: Observed, exit_code: int | None = None, reason: str = "") -> None:
     kernel = machine.session.kernels[rank]
-    machine.observe(kernel.id, kernel.epoch, Observation(state, exit_code, reason))
+    machine.observe(AttemptStatus((kernel.id, kernel.epoch), state, exit_code, reason))
 
 
 def running(size: int = 3, session_type: SessionType = SessionType.BATCH) -> SessionMachine:
@@ -176,8 +176,8 @@ def test_termination_is_idempotent() -> None:
 def test_words_on_older_attempts_and_unknown_kernels_change_nothing() -> None:
     machine = placed()
     kernel = machine.session.kernels[0]
-    machine.observe(kernel.id, 0, Observation(Observed.EXITED, 1))
-    machine.observe(uuid.UUID(int=99), 1, Observation(Observed.EXITED, 1))
+    machine.observe(AttemptStatus((kernel.id, 0), Observed.EXITED, 1))
+    machine.observe(AttemptStatus((uuid.UUID(int=99), 1), Observed.EXITED, 1))
     assert machine.moves == []
 
 
@@ -286,7 +286,7 @@ ONE, OTHER = SeenImage("sha256:1", "sha256:a"), SeenImage("sha256:2", "sha256:b"
 
 def find(machine: SessionMachine, rank: int, image: SeenImage, state: Observed = Observed.HELD) -> None:
     kernel = machine.session.kernels[rank]
-    machine.observe(kernel.id, kernel.epoch, Observation(state, image=image))
+    machine.observe(AttemptStatus((kernel.id, kernel.epoch), state, image=image))
 
 
 def test_first_word_on_an_image_holds_for_the_session() -> None:
