@@ -11,7 +11,7 @@ import numpy as np
 
 from retinue.manager.scheduler.core import snapshot
 from retinue.manager.scheduler.core.cache import Cache, Holdings, Limit
-from retinue.manager.scheduler.core.pending_table import Row
+from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.session.core.ipam import SubnetPool
 from retinue.manager.session.core.quota_subjects import Subject, subjects_of
 from retinue.manager.store import changes
@@ -85,7 +85,7 @@ class CacheSync:
     def next_due(self) -> float | None:
         """Returns the seconds until a session that is held back may be tried or has to be read again; None when there is none."""
         queue = self.cache.queue
-        due = [_RECHECK_SECONDS] if any(row["clearing"] for row in queue.constrained.values()) else []
+        due = [_RECHECK_SECONDS] if any(row.clearing for row in queue.constrained.values()) else []
         rows = list(queue.constrained)
         times = np.r_[queue.next_try[rows], queue.nominated_until[rows]]
         later = times[times > self._now]
@@ -121,11 +121,11 @@ class CacheSync:
     async def _read_everything(self) -> set[str]:
         cache = Cache.empty(snapshot.offered, snapshot.needed)
         async with changes.consistent_snapshot(self._database, self._term) as tx:
-            cache.groups = {row["name"]: row for row in await changes.read_groups(tx)}
+            cache.groups = {row.name: row for row in await changes.read_groups(tx)}
             for row in await changes.read_agents(tx):
                 cache.put_agent(row)
-            for row in await changes.read_quotas(tx):
-                cache.put_quota(*_quota(row))
+            for quota in await changes.read_quotas(tx):
+                cache.put_quota(*_quota(quota))
             for claim in await changes.read_claims(tx):
                 cache.add_claim(*claim)
             for account, number in await changes.read_placed(tx):
@@ -141,7 +141,7 @@ class CacheSync:
         cache.vnis = {vni for _, vni in networks if vni}
         cache.widen()
         self.pool = SubnetPool(cache.subnets)
-        self.rotations = {name: row["rotation"] for name, row in cache.groups.items()}
+        self.rotations = {name: row.rotation for name, row in cache.groups.items()}
         self._assumed.clear()
         self._to_reread.clear()
         self._cache, self._invalid = cache, False
@@ -154,7 +154,7 @@ class CacheSync:
         reread, self._to_reread = self._to_reread, set()
         if whole or self.now - self._rechecked >= _RECHECK_SECONDS:
             self._rechecked = self.now
-            rows = [number for number, row in cache.queue.constrained.items() if row["clearing"]]
+            rows = [number for number, row in cache.queue.constrained.items() if row.clearing]
             reread.update(cache.queue.ids[rows[:_MAX_RECHECKED]].tolist())
         async with self._database.transaction() as tx:
             changed = await changes.drain_changes(tx, self._term)
@@ -165,37 +165,41 @@ class CacheSync:
             while len(asked) > changes.PAGE:
                 page, asked = asked[-changes.PAGE :], asked[: -changes.PAGE]
                 affected |= self._apply_sessions(page, await changes.read_waiting(tx, page))
-            waiting, agents, groups, quotas = await changes.read_rest(tx, asked, changed)
-        affected |= self._apply_sessions(asked, waiting)
-        affected |= self._apply_objects(changed, agents, groups, quotas)
+            read = await changes.read_rest(tx, asked, changed)
+        affected |= self._apply_sessions(asked, read.waiting)
+        affected |= self._apply_objects(changed, read.agents, read.groups, read.quotas)
         affected |= self._apply_sums(changed)
         before = self._now
         self._set_clock(changed.now)
         return (affected | self._due(before)) & cache.groups.keys()
 
-    def _apply_sessions(self, asked: Collection[uuid.UUID], waiting: Collection[Row]) -> set[str]:
+    def _apply_sessions(self, asked: Collection[uuid.UUID], waiting: Collection[PendingSession]) -> set[str]:
         """Applies sessions as read. Those that are assumed, or were until this read, are read once more by the next sync."""
         queue, later = self.cache.queue, self._assumed | self._settled
         self._to_reread |= later.intersection(asked)
-        affected = self.cache.put_waiting(row for row in waiting if row["id"] not in later)
-        for session_id in set(asked) - {row["id"] for row in waiting}:
+        affected = self.cache.put_waiting(row for row in waiting if row.id not in later)
+        for session_id in set(asked) - {row.id for row in waiting}:
             if session_id not in later and (group := queue.remove(session_id)) is not None:
                 affected.add(group)
         return affected
 
     def _apply_objects(
-        self, changed: Changes, agents: Collection[Row], groups: Collection[Row], quotas: Collection[Row]
+        self,
+        changed: Changes,
+        agents: Collection[AgentRecord],
+        groups: Collection[GroupRecord],
+        quotas: Collection[QuotaRecord],
     ) -> set[str]:
         cache, affected = self.cache, set(changed.groups)
-        for agent_id in changed.agents - {row["id"] for row in agents}:
-            affected |= cache.agents.forget(agent_id)
+        for agent_id in changed.agents - {row.id for row in agents}:
+            affected |= cache.agents.remove(agent_id)
         for row in agents:
             affected |= cache.put_agent(row)
-        for name in changed.groups - {row["name"] for row in groups}:
+        for name in changed.groups - {row.name for row in groups}:
             cache.groups.pop(name, None)
-        for row in groups:
-            cache.groups[row["name"]] = row
-            self.rotations.setdefault(row["name"], row["rotation"])
+        for group in groups:
+            cache.groups[group.name] = group
+            self.rotations.setdefault(group.name, group.rotation)
         limits = dict(_quota(row) for row in quotas)
         for subject in changed.quotas:
             affected |= cache.put_quota(subject, limits.get(subject))
@@ -237,5 +241,5 @@ class CacheSync:
         return {queue.groups[number] for number in np.unique(queue.group[rows]).tolist()}
 
 
-def _quota(row: Row) -> tuple[Subject, Limit]:
-    return (row["kind"], row["name"]), Limit.of(row)
+def _quota(row: QuotaRecord) -> tuple[Subject, Limit]:
+    return (row.kind, row.name), Limit.of(row)

@@ -23,7 +23,6 @@ import numpy as np
 from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.scheduler.cache_sync import CacheSync
 from retinue.manager.scheduler.core.cache import Holdings, Limit
-from retinue.manager.scheduler.core.pending_table import Row
 from retinue.manager.scheduler.core.snapshot import (
     Endpoint,
     PastUsage,
@@ -37,7 +36,7 @@ from retinue.manager.scheduler.pass_plans import Outcome, Plan, holdings_of, is_
 from retinue.manager.scheduler.preempt import preempt
 from retinue.manager.scheduler.reason_writer import PassReasons, ReasonWriter, find_reasons
 from retinue.manager.scheduler.usage_history import UsageReader
-from retinue.manager.scheduling.columns import Integers, Policy, Running
+from retinue.manager.scheduling.columns import Integers, Running
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, OFF, PolicyError, Settings, validate_policy
 from retinue.manager.session.core.ipam import AddressSpaceExhaustedError, choose_vni, inner_mtu
@@ -150,7 +149,7 @@ class GroupLoop:
         if row is None or not len(self._cache_sync.cache.queue.rows_of(self._group)):
             return False
         try:
-            settings = validate_policy(_policy(row))
+            settings = validate_policy(row.policy())
         except PolicyError:
             # Its pass says so.
             return False
@@ -171,7 +170,7 @@ class GroupLoop:
         row = self._cache_sync.cache.groups.get(self._group)
         if row is None:
             return None
-        policy = _policy(row)
+        policy = row.policy()
         settings = validate_policy(policy)
         past = await self._past_usage(settings)
         replicas = await self._replicas()
@@ -189,7 +188,7 @@ class GroupLoop:
             return decisions, find_reasons(snapshot, decisions, self._next_explained)
 
         decisions, reasons = decide() if is_small(settings, snapshot, running) else await asyncio.to_thread(decide)
-        self._next_explained = reasons.turn
+        self._next_explained = reasons.next_explained
         for failure in decisions.failures:
             _log.warning("group %s: %s", self._group, failure)
         plan = self._plan_of(snapshot, decisions)
@@ -307,7 +306,7 @@ class GroupLoop:
         subjects = {subject for account in set(accounts) for subject in subjects_of(account)}
         async with self._database.transaction() as tx:
             held = await placements.lock(tx, self._term, subjects, plan.ids, self._requested(holdings))
-            limits = {(row["kind"], row["name"]): Limit.of(row) for row in held.quotas}
+            limits = {(row.kind, row.name): Limit.of(row) for row in held.quotas}
             refused = {session for session, session_id in enumerate(plan.ids) if session_id in held.lost}
             refused |= self._without_capacity(holdings, held.short, refused)
             kept = np.array([session for session in range(len(plan.ids)) if session not in refused], np.int64)
@@ -416,10 +415,3 @@ class GroupLoop:
             except Exception:  # noqa: BLE001  # logged whole; sessions are placed all the same
                 _log.exception("pending reasons of group %s were not written", self._group)
                 await asyncio.sleep(_MAX_BACKOFF)
-
-
-def _policy(row: Row) -> Policy:
-    options = row["options"]
-    if not (isinstance(options, dict) and all(isinstance(value, str) for value in options.values())):
-        raise PolicyError("the options are not as this version stores them")
-    return Policy(row["session_strategy"], row["agent_strategy"], options)

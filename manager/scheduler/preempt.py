@@ -7,6 +7,7 @@ import uuid
 from retinue.manager.dispatch.desired_state import Affected
 from retinue.manager.scheduler.core.snapshot import Snapshot
 from retinue.manager.scheduling.columns import Running
+from retinue.manager.scheduling.records import Nomination
 from retinue.manager.scheduling.scheduling_pass import Decisions
 from retinue.manager.scheduling.strategies import REQUEUE, Settings
 from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS
@@ -27,7 +28,7 @@ async def preempt(  # noqa: PLR0917  # all that a pass knows
     async with database.transaction() as tx:
         await leadership.check(tx, term)
         taken = await load_for_update(tx, {*winners, *(victim for each in victims.values() for victim in each)})
-        nominated = []
+        nominations = []
         for winner, preemption in winners.items():
             if winner not in taken.machines or taken.machines[winner].session.state is not SessionState.PENDING:
                 continue
@@ -44,7 +45,7 @@ async def preempt(  # noqa: PLR0917  # all that a pass knows
                 machine.preempt(str(winner), requeue=settings.preemption == REQUEUE)
                 grace = max(grace, record.spec.get("grace_seconds", DEFAULT_GRACE_SECONDS))
             agents = [snapshot.agents.ids[row] for row in preemption.agents.tolist()]
-            nominated.append({"id": winner, "agents": agents, "seconds": grace + settings.preemption_hold_seconds})
-        await placements.nominate(tx, nominated)
+            nominations.append(Nomination(winner, agents, grace + settings.preemption_hold_seconds))
+        await placements.nominate(tx, nominations)
         await save(tx, taken)
         return await attempts.find_affected_agents(tx, [victim for each in victims.values() for victim in each])

@@ -6,20 +6,19 @@ import asyncio
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.scheduler.core.alternative_groups import groups_with_room
 from retinue.manager.scheduler.core.cache import Cache, Limit
-from retinue.manager.scheduler.core.pending_table import Row
 from retinue.manager.scheduler.core.snapshot import (
+    ExplanationPayload,
     PastUsage,
     Snapshot,
     build_running,
     endpoints_of,
-    explanation_text,
+    explanation_payload,
     needed,
     offered,
     snapshot_of,
@@ -28,6 +27,7 @@ from retinue.manager.scheduling.columns import Policy, Running
 from retinue.manager.scheduling.custom import Advice
 from retinue.manager.scheduling.order import waiting_order
 from retinue.manager.scheduling.placement import Placer
+from retinue.manager.scheduling.records import PendingSession
 from retinue.manager.scheduling.reservation import reserve
 from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.scheduling_pass import run_pass
@@ -53,7 +53,7 @@ class Preview:
     agents: Mapping[str, str]
     reason: str = ""
     message: str = ""
-    explanation: Mapping[str, Any] | None = None
+    explanation: ExplanationPayload | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ async def previews(tx: AsyncSession, drafts: Sequence[Draft]) -> dict[uuid.UUID,
         by_group.setdefault(draft.session.resource_group, []).append(draft)
     found: dict[uuid.UUID, Preview] = {}
     for name, of_group in by_group.items():
-        reading = await _read(tx, name, [_row(draft) for draft in of_group])
+        reading = await _read(tx, name, [_pending(draft) for draft in of_group])
         if reading is not None:
             found |= await asyncio.to_thread(_decide, reading, {draft.session.id for draft in of_group})
     return found
@@ -97,7 +97,7 @@ async def outlook(tx: AsyncSession, session: SessionRecord) -> Outlook | None:
     waiting = await changes.read_waiting(tx, [session.id])
     if reading is None or not len(reading.snapshot.ids) or not waiting:
         return None
-    policies = {row["name"]: row for row in await changes.read_groups(tx)}
+    policies = {group.name: group for group in await changes.read_groups(tx)}
     mounts = [MountSpec(**mount) for mount in session.spec["mounts"]]
     if mounts:
         roots = await groups.read_mount_roots(tx, policies.keys())
@@ -155,11 +155,11 @@ def _decide(reading: _Reading, wanted: set[uuid.UUID]) -> dict[uuid.UUID, Previe
             agents = [snapshot.agents.ids[agent] for agent in decisions.kernel_agents[kernels].tolist()]
             found[session_id] = Preview(dict(zip(hostnames, agents, strict=True)))
         else:
-            found[session_id] = Preview({}, why.code, why.message, json.loads(explanation_text(why, hostnames)))
+            found[session_id] = Preview({}, why.code, why.message, explanation_payload(why, hostnames))
     return found
 
 
-def _look(reading: _Reading, waiting: Row, others: Sequence[str]) -> Outlook:
+def _look(reading: _Reading, waiting: PendingSession, others: Sequence[str]) -> Outlook:
     snapshot, settings = reading.snapshot, reading.settings
     view = View(snapshot.agents, snapshot.queue, snapshot.queue.orders[:0], settings, reading.rotation)
     placer: Placer = view.placer
@@ -171,21 +171,21 @@ def _look(reading: _Reading, waiting: Row, others: Sequence[str]) -> Outlook:
 
 
 async def _read(
-    tx: AsyncSession, name: str, extra: Sequence[Mapping[str, Any]], *, only: uuid.UUID | None = None
+    tx: AsyncSession, name: str, extra: Sequence[PendingSession], *, only: uuid.UUID | None = None
 ) -> _Reading | None:
     """A group as a pass would read it now: with all that waits and `extra` sessions behind it or, with `only`, with that one session."""
     found = await changes.read_groups(tx, [name])
     if not found:
         return None
     group = found[0]
-    policy = Policy(group["session_strategy"], group["agent_strategy"], group["options"])
+    policy = group.policy()
     settings = validate_policy(policy)
     cache = Cache.empty(offered, needed)
     cache.groups = {name: group}
     for row in await changes.read_agents(tx):
         cache.put_agent(row)
-    for row in await changes.read_quotas(tx):
-        cache.put_quota((row["kind"], row["name"]), Limit.of(row))
+    for quota in await changes.read_quotas(tx):
+        cache.put_quota((quota.kind, quota.name), Limit.of(quota))
     for claim in await changes.read_claims(tx):
         cache.add_claim(*claim)
     for account, number in await changes.read_placed(tx):
@@ -198,9 +198,9 @@ async def _read(
     else:
         async for page in changes.read_all_waiting(tx, name):
             await asyncio.to_thread(cache.put_waiting, page)
-            last = page[-1]["sequence"]
+            last = page[-1].sequence
     now = await changes.read_now(tx)
-    cache.put_waiting({**row, "sequence": last + number, "created": now} for number, row in enumerate(extra, 1))
+    cache.put_waiting(replace(row, sequence=last + number, created=now) for number, row in enumerate(extra, 1))
     past = None
     if settings.session_strategy == FAIR_SHARE:
         owners = sorted({owner for _, owner, _ in cache.accounts.names})
@@ -213,49 +213,46 @@ async def _read(
     snapshot = snapshot_of(cache, name, now, past, replicas=replicas)
     min_runtime = settings.preemption_min_runtime_seconds
     running = build_running(await placements.read_running(tx, name, min_runtime=min_runtime), snapshot.agents)
-    return _Reading(policy, settings, group["rotation"], snapshot, running, cache, now)
+    return _Reading(policy, settings, group.rotation, snapshot, running, cache, now)
 
 
-def _row(draft: Draft) -> dict[str, Any]:
-    """A session that is not there yet, as the queue would have it."""
+def _pending(draft: Draft) -> PendingSession:
+    """Returns a session that is not stored yet as one that waits."""
     session, spec = draft.session, draft.spec
-    return {
-        "id": session.id,
-        "owner": session.owner,
-        "project": session.project,
-        "resource_group": session.resource_group,
-        "priority": session.priority,
-        "cluster_mode": session.cluster_mode,
-        "endpoint": session.endpoint,
-        "tries": 0,
-        "failed_agents": [],
-        "last_failure": "",
-        "reason": "",
-        "message": "",
-        "agents": list(spec.agents),
-        "agents_strict": spec.agents_strict,
-        "architecture": spec.architecture,
-        "replica_placement": spec.replica_placement,
-        "readable": True,
-        "cluster_size": len(draft.kernels),
-        "time_limit": spec.time_limit_seconds,
-        "retries": 0,
-        "failed_starts": 0,
-        "nominated": None,
-        "nominated_until": 0.0,
-        "next_try": 0.0,
-        "clearing": False,
-        "earliest_start_time": spec.earliest_start_time or 0.0,
-        "open_dependencies": len(spec.depends_on),
-        "waits_for": list(spec.depends_on)[:3],
-        "kernels": json.dumps(
-            [
-                {
-                    "hostname": kernel.hostname,
-                    "slots": kernel.slots,
-                    "image": bool(spec.of_role(kernel.role).image),
-                }
-                for kernel in draft.kernels
-            ]
-        ),
-    }
+    kernels = [
+        {"hostname": kernel.hostname, "slots": kernel.slots, "image": bool(spec.of_role(kernel.role).image)}
+        for kernel in draft.kernels
+    ]
+    return PendingSession(
+        id=session.id,
+        owner=session.owner,
+        project=session.project,
+        resource_group=session.resource_group,
+        priority=session.priority,
+        sequence=0,
+        cluster_mode=session.cluster_mode,
+        cluster_size=len(draft.kernels),
+        tries=0,
+        failed_agents=[],
+        last_failure="",
+        retries=0,
+        failed_starts=0,
+        created=0.0,
+        nominated=None,
+        nominated_until=0.0,
+        reason="",
+        message="",
+        next_try=0.0,
+        earliest_start_time=spec.earliest_start_time or 0.0,
+        endpoint=session.endpoint,
+        agents=list(spec.agents),
+        agents_strict=spec.agents_strict,
+        architecture=spec.architecture,
+        replica_placement=spec.replica_placement,
+        time_limit=spec.time_limit_seconds,
+        readable=True,
+        open_dependencies=len(spec.depends_on),
+        waits_for=list(spec.depends_on)[:3],
+        kernels=json.dumps(kernels),
+        clearing=False,
+    )

@@ -1,4 +1,4 @@
-"""Why sessions wait, told to people: a pass finds a reason for everything that it did not place, and few of them are new.
+"""Writes why sessions wait, for people: a pass finds a reason for everything that it did not place, and few of them are new.
 
 Reasons are worked out once for sessions of one kind with one verdict, compared as numbers, and only those that changed are written. A new
 code is written at once and is an event. Words and amounts of the same code, and tries, follow some hundred sessions a pass, those first
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -30,7 +31,7 @@ _EXPLAINED = 1000
 
 @dataclass(frozen=True, slots=True)
 class PassReasons:
-    """Why the sessions of a pass wait."""
+    """Why the sessions of a pass wait: their pending reasons."""
 
     # A reason, for kernels with such hostnames, and its explanation as it is kept.
     reasons: list[tuple[Explanation, int, str]]
@@ -38,11 +39,11 @@ class PassReasons:
     reason_of: Integers
     tried: Mask
     # Where the next pass begins to work reasons out.
-    turn: int
+    next_explained: int
 
 
-def find_reasons(snapshot: Snapshot, decisions: Decisions, turn: int) -> PassReasons:
-    """Works out why sessions wait, each reason once, at most some thousand reasons from session `turn` on. Pure."""
+def find_reasons(snapshot: Snapshot, decisions: Decisions, next_explained: int) -> PassReasons:
+    """Works out why sessions wait, each reason once, at most some thousand reasons from session `next_explained` on. Pure."""
     verdicts = decisions.verdicts.astype(np.int64)
     reason_of = np.full(len(verdicts), -1, np.int64)
     waiting = np.flatnonzero(verdicts != Verdict.PLACED)
@@ -51,7 +52,7 @@ def find_reasons(snapshot: Snapshot, decisions: Decisions, turn: int) -> PassRea
     first, label_of = distinct_rows(labels)
     order, following = np.argsort(first), 0
     if len(first) > _EXPLAINED:
-        order = np.roll(order, -int(np.searchsorted(first[order], turn)))[:_EXPLAINED]
+        order = np.roll(order, -int(np.searchsorted(first[order], next_explained)))[:_EXPLAINED]
         following = int(first[order[-1]]) + 1
     reasons: list[tuple[Explanation, int, str]] = []
     number_of = np.full(len(first), -1, np.int64)
@@ -66,8 +67,20 @@ def find_reasons(snapshot: Snapshot, decisions: Decisions, turn: int) -> PassRea
     return PassReasons(reasons, reason_of, verdicts == Verdict.NO_ROOM, following)
 
 
+class PendingReasonPayload(TypedDict):
+    """The journal's entry of a session that waits for another reason than before."""
+
+    reason: str
+    message: str
+    conditions: list[str]
+
+
+def _payload(changed: placements.ChangedReason) -> PendingReasonPayload:
+    return {"reason": changed.reason, "message": changed.message, "conditions": []}
+
+
 class ReasonWriter:
-    """The notes of one group."""
+    """Writes the pending reasons of one group."""
 
     def __init__(self, database: Database, term: int, cache_sync: CacheSync, group: str) -> None:
         self._database = database
@@ -78,7 +91,7 @@ class ReasonWriter:
         self._last = -1
 
     def collect(self, snapshot: Snapshot, reasons: PassReasons) -> None:
-        """Takes in why sessions wait; nothing is written yet."""
+        """Collects why sessions wait; nothing is written yet."""
         queue = self._cache_sync.cache.queue
         queue.prune_reasons()
         if queue.packed == snapshot.packed:
@@ -95,9 +108,9 @@ class ReasonWriter:
             ],
             np.int64,
         )
-        told, tried = reasons.reason_of >= 0, reasons.tried & (rows >= 0)
-        told &= rows >= 0
-        queue.reason[rows[told]] = numbers[reasons.reason_of[told]]
+        explained, tried = reasons.reason_of >= 0, reasons.tried & (rows >= 0)
+        explained &= rows >= 0
+        queue.reason[rows[explained]] = numbers[reasons.reason_of[explained]]
         queue.tries[rows[tried]] += 1
 
     async def write(self) -> bool:
@@ -121,29 +134,29 @@ class ReasonWriter:
             await self._write(rows)
 
     def _differing(self) -> tuple[Integers, Mask]:
-        """Rows whose note or tries are not written, in order of arrival, and which of them have another code than written."""
+        """Returns rows whose reason or tries are not written, in order of arrival, and which of them have another code than written."""
         queue = self._cache_sync.cache.queue
         rows = queue.rows_of(self._group)
-        note, written = queue.reason[rows], queue.written_reason[rows]
-        differing = (note != written) | (queue.tries[rows] != queue.written_tries[rows])
-        rows, note, written = rows[differing], note[differing], written[differing]
-        numbers = np.unique(np.r_[note, written])
+        reason, written = queue.reason[rows], queue.written_reason[rows]
+        differing = (reason != written) | (queue.tries[rows] != queue.written_tries[rows])
+        rows, reason, written = rows[differing], reason[differing], written[differing]
+        numbers = np.unique(np.r_[reason, written])
         codes = np.array([queue.reasons[number].code for number in numbers.tolist()], dtype=object)
-        other = codes[np.searchsorted(numbers, note)] != codes[np.searchsorted(numbers, written)]
+        other = codes[np.searchsorted(numbers, reason)] != codes[np.searchsorted(numbers, written)]
         return rows, np.asarray(other, np.bool_)
 
     async def _write(self, rows: Integers) -> None:
         queue = self._cache_sync.cache.queue
         ids: list[uuid.UUID] = queue.ids[rows].tolist()
         numbers, which = np.unique(queue.reason[rows], return_inverse=True)
-        notes = [queue.reasons[number] for number in numbers.tolist()]
+        reasons = [queue.reasons[number] for number in numbers.tolist()]
         tries = queue.tries[rows].copy()
         async with self._database.transaction() as tx:
             leading, _ = await tx.together(leadership.checking(self._term), changes.UNMARKED)
             leadership.checked(leading, self._term)
             changed = await placements.write_reasons(
                 tx,
-                [(note.code, note.message, note.explanation) for note in notes],
+                [(reason.code, reason.message, reason.explanation) for reason in reasons],
                 ids,
                 which.tolist(),
                 tries.tolist(),
@@ -152,24 +165,24 @@ class ReasonWriter:
                 tx,
                 [
                     journal.Entry(
-                        session_id=row["id"],
-                        owner=row["owner"],
-                        project=row["project"],
+                        session_id=row.session_id,
+                        owner=row.owner,
+                        project=row.project,
                         kind="NOTED",
-                        payload={"reason": row["reason"], "message": row["message"], "conditions": []},
+                        payload=_payload(row),
                     )
                     for row in changed
                 ],
             )
-        # The queue may have moved meanwhile, and notes may have other numbers.
+        # The queue may have moved meanwhile, and reasons may have other numbers.
         for session_id, position, tried in zip(ids, which.tolist(), tries.tolist(), strict=True):
             row = queue.row_of.get(session_id)
             if row is not None:
-                note, hostnames = notes[position], int(queue.hostnames[row])
+                reason, hostnames = reasons[position], int(queue.hostnames[row])
                 queue.written_reason[row] = queue.reason_number(
-                    note.code,
-                    note.message,
+                    reason.code,
+                    reason.message,
                     hostnames,
-                    lambda note=note: note.explanation,  # type: ignore[misc]
+                    lambda reason=reason: reason.explanation,  # type: ignore[misc]
                 )
                 queue.written_tries[row] = tried

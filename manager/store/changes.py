@@ -1,4 +1,4 @@
-"""What the leader's scheduler keeps in memory, and how it is kept equal to the rows.
+"""Reads what the leader's scheduler caches, and drains the marks by which the cache follows the rows.
 
 A term begins by reading everything that is live once. From then on triggers mark, in the commit of each change, which sessions, agents,
 groups and quotas have changed, and by how much what is held of agents and by owners has; whoever makes the change, on whichever replica,
@@ -16,13 +16,14 @@ import uuid
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.store import leadership
 from retinue.manager.store.database import Database, Statement, Transaction
-from retinue.manager.store.recordset import Row, fetched
 from retinue.manager.store.spec_fields import json_number, readable
 
 # Group, owner and project: who holds something.
@@ -61,7 +62,7 @@ _DRAIN = Statement("""
 
 
 async def drain_changes(tx: Transaction, term: int) -> Changes:
-    """Takes all marks of committed changes; to be called by the leader only, and everything in them to be taken in. Raises NotLeader."""
+    """Removes and returns all marks of committed changes. Only the leader calls it, and applies all of them. Raises NotLeader."""
     leading, rows = await tx.together(leadership.checking(term), _DRAIN)
     leadership.checked(leading, term)
     changes = Changes(0.0)
@@ -97,7 +98,7 @@ UNMARKED = Statement("SELECT set_config('retinue.marked', 'no', TRUE)")
 
 @asynccontextmanager
 async def consistent_snapshot(database: Database, term: int) -> AsyncIterator[AsyncSession]:
-    """A transaction that sees one state of the database, marks included, from after every commit of this leader that was under way.
+    """Opens a transaction that sees one state of the database, marks included, from after every commit of this leader that was under way.
 
     Raises NotLeader.
     """
@@ -111,31 +112,39 @@ async def consistent_snapshot(database: Database, term: int) -> AsyncIterator[As
 
 
 async def read_now(tx: AsyncSession) -> float:
-    """Seconds since 1970, by the database's clock."""
+    """Returns the time in seconds since 1970, by the database's clock."""
     now: float = (await tx.execute(text("SELECT extract(epoch FROM clock_timestamp())::float8"))).scalar_one()
     return now
 
 
-async def read_groups(tx: AsyncSession, names: Collection[str] | None = None) -> list[Row]:
-    """Groups with their policies, all of them or those named."""
-    return await _read(tx, _groups(names))
+async def read_groups(tx: AsyncSession, names: Collection[str] | None = None) -> list[GroupRecord]:
+    """Returns groups with their policies, all of them or those named."""
+    return [GroupRecord(*row) for row in await _read(tx, _groups(names))]
 
 
-async def read_agents(tx: AsyncSession, ids: Collection[str] | None = None) -> list[Row]:
-    """Agents as the scheduler sees them, all of them or those named, whatever their state."""
-    return await _read(tx, _agents(ids))
+async def read_agents(tx: AsyncSession, ids: Collection[str] | None = None) -> list[AgentRecord]:
+    """Returns agents as the scheduler sees them, all of them or those named, whatever their state."""
+    return [AgentRecord(*row) for row in await _read(tx, _agents(ids))]
 
 
-async def read_quotas(tx: AsyncSession, subjects: Collection[tuple[str, str]] | None = None) -> list[Row]:
-    """Quotas, all of them or those of subjects (kind, name)."""
-    return await _read(tx, _quotas(subjects))
+async def read_quotas(tx: AsyncSession, subjects: Collection[tuple[str, str]] | None = None) -> list[QuotaRecord]:
+    """Returns quotas, all of them or those of subjects (kind, name)."""
+    return [QuotaRecord(*row) for row in await _read(tx, _quotas(subjects))]
 
 
-async def read_rest(
-    tx: Transaction, ids: Collection[uuid.UUID], changed: Changes
-) -> tuple[Sequence[Row], Sequence[Row], Sequence[Row], Sequence[Row]]:
-    """Reads what has changed, as it is by now, and ends the transaction: those of the sessions that wait (as `read_waiting`), and the agents,
-    groups and quotas that are named in `changed`.
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Rows that have changed, as they are by now."""
+
+    waiting: Sequence[PendingSession]
+    agents: Sequence[AgentRecord]
+    groups: Sequence[GroupRecord]
+    quotas: Sequence[QuotaRecord]
+
+
+async def read_rest(tx: Transaction, ids: Collection[uuid.UUID], changed: Changes) -> Changed:
+    """Reads what has changed and ends the transaction: those of the sessions that wait (as `read_waiting`), and the agents, groups and
+    quotas that are named in `changed`.
     """
     wanted = [
         _waiting(ids) if ids else None,
@@ -145,9 +154,15 @@ async def read_rest(
     ]
     answers = iter(await tx.together(*filter(None, wanted), commit=True))
     waiting, agents, groups, quotas = (() if statement is None else next(answers) for statement in wanted)
-    return waiting, agents, groups, quotas
+    return Changed(
+        [PendingSession(**row) for row in waiting],
+        [AgentRecord(**row) for row in agents],
+        [GroupRecord(**row) for row in groups],
+        [QuotaRecord(**row) for row in quotas],
+    )
 
 
+# Columns in the order of the fields of their records.
 # ruff: noqa: S608  # our own words
 def _groups(names: Collection[str] | None) -> Statement:
     return Statement(
@@ -179,12 +194,12 @@ def _quotas(subjects: Collection[tuple[str, str]] | None) -> Statement:
     )
 
 
-async def _read(tx: AsyncSession, statement: Statement) -> list[Row]:
-    return fetched(await tx.execute(text(statement.sql), dict(statement.params)))
+async def _read(tx: AsyncSession, statement: Statement) -> Sequence[Sequence[Any]]:
+    return (await tx.execute(text(statement.sql), dict(statement.params))).all()
 
 
 async def read_claims(tx: AsyncSession) -> list[tuple[str, Account, str, int]]:
-    """What live claims hold: agent, account, slot, sum of the amounts."""
+    """Returns what live claims hold: agent, account, slot, sum of the amounts."""
     rows = await tx.execute(
         text("""
             SELECT c.agent_id, c.resource_group, c.owner, coalesce(s.project, ''), c.slot, sum(c.amount)::bigint
@@ -196,7 +211,7 @@ async def read_claims(tx: AsyncSession) -> list[tuple[str, Account, str, int]]:
 
 
 async def read_placed(tx: AsyncSession) -> list[tuple[Account, int]]:
-    """How many sessions of each account are placed and not over."""
+    """Returns how many placed sessions each account has, without those that have ended."""
     rows = await tx.execute(
         text("""
             SELECT resource_group, owner, project, count(*) FROM session
@@ -207,17 +222,18 @@ async def read_placed(tx: AsyncSession) -> list[tuple[Account, int]]:
 
 
 async def read_kernels(tx: AsyncSession) -> list[tuple[str, int]]:
-    """How many live kernels each agent has."""
+    """Returns how many live kernels each agent has."""
     rows = await tx.execute(text("SELECT agent_id, count(*) FROM attempt WHERE end_time IS NULL GROUP BY agent_id"))
     return [(agent, number) for agent, number in rows]
 
 
 async def read_networks(tx: AsyncSession) -> list[tuple[str, int]]:
-    """Subnets and VNIs that are taken; 0 is none."""
+    """Returns the subnets and VNIs in use; 0 is none."""
     rows = await tx.execute(text("SELECT subnet::text, vni FROM network"))
     return [(subnet, vni) for subnet, vni in rows]
 
 
+# In the order of the fields of PendingSession.
 _WAITING = f"""
     SELECT s.id, s.owner, s.project, s.resource_group, s.priority, s.sequence, s.cluster_mode, s.cluster_size, s.tries,
         s.failed_agents, s.last_failure,
@@ -243,12 +259,12 @@ _WAITING = f"""
 """
 
 
-async def read_waiting(tx: AsyncSession, ids: Collection[uuid.UUID]) -> list[Row]:
-    """Those of the sessions that wait: with their kernels by rank (JSON, as text: most sessions have the same), the times of the next try and
+async def read_waiting(tx: AsyncSession, ids: Collection[uuid.UUID]) -> list[PendingSession]:
+    """Returns those of the sessions that wait: with their kernels by rank (JSON, as text: most sessions have the same), the times of the next try and
     of the start asked for (seconds since 1970), what they depend on that has not succeeded, and whether attempts or networks of an earlier
     placement are still being cleared away, or run unknown to the database.
     """
-    return await _read(tx, _waiting(ids))
+    return [PendingSession(*row) for row in await _read(tx, _waiting(ids))]
 
 
 def _waiting(ids: Collection[uuid.UUID]) -> Statement:
@@ -258,7 +274,7 @@ def _waiting(ids: Collection[uuid.UUID]) -> Statement:
 async def read_replicas(
     tx: AsyncSession, endpoints: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], dict[str, int]]:
-    """For endpoints (project, name): how many live kernels of theirs are on each agent."""
+    """Returns for endpoints (project, name) how many of their live kernels are on each agent."""
     rows = await tx.execute(
         text("""
             SELECT s.project, s.endpoint, a.agent_id, count(*)
@@ -276,17 +292,17 @@ async def read_replicas(
     return replicas
 
 
-async def read_all_waiting(tx: AsyncSession, group: str) -> AsyncIterator[list[Row]]:
-    """As `read_waiting`, all of a group, page by page."""
+async def read_all_waiting(tx: AsyncSession, group: str) -> AsyncIterator[list[PendingSession]]:
+    """Yields as `read_waiting`, all of a group, page by page."""
     after = 0
     while True:
         rows = await tx.execute(
             text(f"{_WAITING} AND s.resource_group = :group AND s.sequence > :after ORDER BY s.sequence LIMIT :limit"),
             {"group": group, "after": after, "limit": PAGE},
         )
-        page = fetched(rows)
+        page = [PendingSession(*row) for row in rows]
         if page:
-            after = page[-1]["sequence"]
+            after = page[-1].sequence
             yield page
         if len(page) < PAGE:
             return

@@ -9,15 +9,15 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.scheduling.records import Holding, Nomination, QuotaRecord, RunningSession
 from retinue.manager.store import journal, leadership, shares
 from retinue.manager.store.changes import UNMARKED
 from retinue.manager.store.database import Statement, Transaction
-from retinue.manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.recordset import recordset
 from retinue.manager.store.shares import Difference
 from retinue.manager.store.spec_fields import json_number
 
@@ -64,9 +64,20 @@ class Locked:
     what is free of each (agent, slot) of which there is not enough, None of an agent that takes nothing new.
     """
 
-    quotas: Sequence[Row]
+    quotas: Sequence[QuotaRecord]
     lost: Collection[uuid.UUID]
     short: Mapping[tuple[str, str], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedReason:
+    """A waiting session with a reason of another code than before."""
+
+    session_id: uuid.UUID
+    owner: str
+    project: str
+    reason: str
+    message: str
 
 
 async def lock(
@@ -89,7 +100,11 @@ async def lock(
         _missing(*wanted),
     )
     leadership.checked(leading, term)
-    return Locked(quotas, {row["id"] for row in lost}, {(row["agent_id"], row["slot"]): row["free"] for row in short})
+    return Locked(
+        [QuotaRecord(**row) for row in quotas],
+        {row["id"] for row in lost},
+        {(row["agent_id"], row["slot"]): row["free"] for row in short},
+    )
 
 
 async def write(tx: Transaction, term: int, placed: Sessions, kernels: Kernels, networks: Sequence[Network]) -> None:
@@ -264,8 +279,8 @@ def _recording(placed: Sessions) -> Statement:
     )
 
 
-async def read_running(tx: AsyncSession, group: str, *, min_runtime: int) -> list[Row]:
-    """Placed sessions of a group that end by a time limit or may be preempted: seconds until the limit (counted from now for those that are
+async def read_running(tx: AsyncSession, group: str, *, min_runtime: int) -> list[RunningSession]:
+    """Returns placed sessions of a group that end by a time limit or may be preempted: seconds until the limit (counted from now for those that are
     starting; None without one), when they were placed, and what each live attempt holds. Those placed for less than `min_runtime` seconds
     may not be preempted yet.
     """
@@ -287,30 +302,39 @@ async def read_running(tx: AsyncSession, group: str, *, min_runtime: int) -> lis
         """),  # noqa: S608  # our own words
         {"group": group, "min_runtime": min_runtime},
     )
-    return fetched(rows)
+    return [
+        RunningSession(
+            id_, priority, placed, preemptible, ends, [Holding(held["agent"], held["slots"]) for held in holdings]
+        )
+        for id_, priority, placed, preemptible, ends, holdings in rows
+    ]
 
 
-async def nominate(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Keeps room for waiting sessions: rows of id, agents (of the kernels, by rank) and seconds."""
+async def nominate(tx: AsyncSession, nominations: Iterable[Nomination]) -> None:
+    """Holds capacity for sessions that still wait."""
     await tx.execute(
         text("""
             UPDATE session SET promise = jsonb_build_object('agents', r.agents, 'until', extract(epoch FROM now()) + r.seconds)
             FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, agents jsonb, seconds float8)
             WHERE session.id = r.id AND session.state = 'PENDING'
         """),
-        {"rows": recordset(rows)},
+        {
+            "rows": recordset(
+                {"id": each.session_id, "agents": each.agents, "seconds": each.seconds} for each in nominations
+            )
+        },
     )
 
 
 async def write_reasons(
     tx: AsyncSession,
-    notes: Sequence[tuple[str, str, str]],
+    reasons: Sequence[tuple[str, str, str]],
     ids: Sequence[uuid.UUID],
     which: Sequence[int],
     tries: Sequence[int],
-) -> list[Row]:
-    """Writes why sessions wait: `notes` are reason, message and explanation (JSON), `which` says whose is which. Sessions that do not wait
-    any more are left alone. Returns those whose reason changed.
+) -> list[ChangedReason]:
+    """Writes why sessions wait: `reasons` are reason, message and explanation (JSON), `which` says whose is which. Sessions that do not
+    wait any more are left alone. Returns those whose reason changed.
     """
     changed = await tx.execute(
         text("""
@@ -332,12 +356,12 @@ async def write_reasons(
             SELECT id, owner, project, reason, message FROM input JOIN held USING (id) WHERE reason <> before
         """),
         {
-            "reasons": [reason for reason, _, _ in notes],
-            "messages": [message for _, message, _ in notes],
-            "explanations": [explanation for _, _, explanation in notes],
+            "reasons": [reason for reason, _, _ in reasons],
+            "messages": [message for _, message, _ in reasons],
+            "explanations": [explanation for _, _, explanation in reasons],
             "ids": list(ids),
             "which": list(which),
             "tries": list(tries),
         },
     )
-    return fetched(changed)
+    return [ChangedReason(*row) for row in changed]

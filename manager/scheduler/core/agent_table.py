@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retinue.manager.scheduler.core.growable import Slots, empty, empty_amounts, grown, widened
 from retinue.manager.scheduling.columns import Integers, Mask
+from retinue.manager.scheduling.records import AgentRecord
 from retinue.manager.session.core.ipam import check_underlay
 
 
@@ -43,13 +43,13 @@ class AgentTable:
         self.schedulable: Mask = empty(np.bool_)
         self._indices: dict[str, AgentIndex] = {}
 
-    def put(self, row: Mapping[str, Any]) -> set[str]:
-        """An agent as read. Returns the groups that this concerns. Raises ValueError, TypeError, AttributeError; then it does not count."""
-        number = self.row_of.get(row["id"])
-        groups = {row["resource_group"]}
+    def put(self, row: AgentRecord) -> set[str]:
+        """Puts an agent as read. Returns the groups affected. Raises ValueError, TypeError, AttributeError; then it does not count."""
+        number = self.row_of.get(row.id)
+        groups = {row.resource_group}
         if number is None:
-            number = self.row_of[row["id"]] = len(self.ids)
-            self.ids.append(row["id"])
+            number = self.row_of[row.id] = len(self.ids)
+            self.ids.append(row.id)
             self.groups.append("")
             self.architectures.append("")
             self.underlays.append(("", 0))
@@ -60,22 +60,22 @@ class AgentTable:
             groups.add(self.groups[number])
         # Whatever goes wrong below, it does not count.
         self.counts[number] = self.schedulable[number] = False
-        self.groups[number] = row["resource_group"]
-        self.architectures[number] = row["architecture"]
-        self.underlays[number] = (check_underlay(row["underlay_address"]), row["underlay_mtu"])
-        columns = [self._slots.column(slot) for slot in row["capacity"]]
+        self.groups[number] = row.resource_group
+        self.architectures[number] = row.architecture
+        self.underlays[number] = (check_underlay(row.underlay_address), row.underlay_mtu)
+        columns = [self._slots.column(slot) for slot in row.capacity]
         self.widen()
         self.capacity[number] = 0
-        self.capacity[number, columns] = list(row["capacity"].values())
-        self.offers[number] = self._offered(row["backends"])
-        self.counts[number] = row["state"] in ("ALIVE", "SUSPECT") and not row["revoked"]
-        self.schedulable[number] = row["state"] == "ALIVE" and not (row["drained"] or row["revoked"] or row["blocked"])
+        self.capacity[number, columns] = list(row.capacity.values())
+        self.offers[number] = self._offered(row.backends)
+        self.counts[number] = row.state in ("ALIVE", "SUSPECT") and not row.revoked
+        self.schedulable[number] = row.state == "ALIVE" and not (row.drained or row.revoked or row.blocked)
         for group in groups:
             self._indices.pop(group, None)
         return groups
 
-    def forget(self, agent_id: str) -> set[str]:
-        """An agent whose row is gone does not count any more."""
+    def remove(self, agent_id: str) -> set[str]:
+        """Stops counting an agent whose row is gone. Returns the groups affected."""
         number = self.row_of.get(agent_id)
         if number is None:
             return set()
@@ -89,7 +89,7 @@ class AgentTable:
         self.used = widened(self.used, len(self._slots.names))
 
     def of_group(self, group: str) -> AgentIndex:
-        """The agents of a group that count."""
+        """Returns the agents of a group that count."""
         index = self._indices.get(group)
         if index is None:
             members = [

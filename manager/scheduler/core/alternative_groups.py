@@ -1,4 +1,4 @@
-"""In which other resource groups a waiting session would find room at this moment, by itself. Pure.
+"""Finds other resource groups in which a waiting session would have room now, by itself. Pure.
 
 Whether others go before there is not its concern, and nothing is held up for the session: it has to be asked for there.
 """
@@ -6,12 +6,12 @@ Whether others go before there is not its concern, and nothing is held up for th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from retinue.manager.scheduler.core.cache import Cache
-from retinue.manager.scheduler.core.pending_table import Row
 from retinue.manager.scheduler.core.snapshot import PastUsage, snapshot_of
-from retinue.manager.scheduling.columns import Policy
 from retinue.manager.scheduling.custom import Advice
+from retinue.manager.scheduling.records import PendingSession
 from retinue.manager.scheduling.scheduling_pass import run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, validate_policy
 
@@ -19,15 +19,15 @@ MAX_TRIED, MAX_NAMED = 32, 3
 _NOT_ASKED = "it is not asked for a hint"
 
 
-def groups_with_room(cache: Cache, waiting: Row, groups: Iterable[str], now: float) -> list[str]:
-    """Those of `groups`, in their order, that would place the session at `now`, quotas and all: at most MAX_NAMED, of the
+def groups_with_room(cache: Cache, waiting: PendingSession, groups: Iterable[str], now: float) -> list[str]:
+    """Returns those of `groups`, in their order, that would place the session at `now`, quotas and all: at most MAX_NAMED, of the
     first MAX_TRIED. None when its own group would, too: then it waits for its turn.
 
     `cache` has agents, claims, quotas and the policies of the groups; what waits in it is forgotten but for the session.
     """
     for other in list(cache.queue.row_of):
         cache.queue.remove(other)
-    own = waiting["resource_group"]
+    own = waiting.resource_group
     if _has_room(cache, waiting, own, now):
         return []
     found: list[str] = []
@@ -39,11 +39,11 @@ def groups_with_room(cache: Cache, waiting: Row, groups: Iterable[str], now: flo
     return found
 
 
-def _has_room(cache: Cache, waiting: Row, group: str, now: float) -> bool:
+def _has_room(cache: Cache, waiting: PendingSession, group: str, now: float) -> bool:
     row = cache.groups[group]
-    policy = Policy(row["session_strategy"], row["agent_strategy"], row["options"])
+    policy = row.policy()
     settings = validate_policy(policy)
-    cache.put_waiting([{**waiting, "resource_group": group}])
+    cache.put_waiting([replace(waiting, resource_group=group)])
     # One session needs no order among owners.
     unused = PastUsage({}, settings.look_back_days, settings.usage_weights)
     snapshot = snapshot_of(cache, group, now, unused if settings.session_strategy == FAIR_SHARE else None)
@@ -52,7 +52,7 @@ def _has_room(cache: Cache, waiting: Row, group: str, now: float) -> bool:
         snapshot.owners,
         snapshot.queue,
         policy,
-        row["rotation"],
+        row.rotation,
         advice=Advice(order_failure=_NOT_ASKED, places_failure=_NOT_ASKED),
     )
     return decisions.explain(0) is None

@@ -15,8 +15,9 @@ import numpy as np
 from retinue.manager.scheduler.core.account_table import AccountTable
 from retinue.manager.scheduler.core.agent_table import AgentTable
 from retinue.manager.scheduler.core.growable import Slots
-from retinue.manager.scheduler.core.pending_table import PendingTable, Row
+from retinue.manager.scheduler.core.pending_table import PendingTable
 from retinue.manager.scheduling.columns import Integers
+from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession, QuotaRecord
 from retinue.manager.session.core.quota_subjects import Account, Subject, subjects_of
 from retinue.rpc.core.amounts import MAX_AMOUNT
 
@@ -35,9 +36,9 @@ class Limit:
     unreadable: str = ""
 
     @classmethod
-    def of(cls, row: Row) -> Limit:
+    def of(cls, row: QuotaRecord) -> Limit:
         """Returns a quota as stored. Never raises."""
-        slots, number = row["slots"], row["max_sessions"]
+        slots, number = row.slots, row.max_sessions
         if not isinstance(slots, dict):
             return cls({}, None, "its amounts are no object")
         for slot, amount in slots.items():
@@ -74,7 +75,7 @@ class Cache:
     agents: AgentTable
     accounts: AccountTable
     queue: PendingTable
-    groups: dict[str, Row] = field(default_factory=dict)
+    groups: dict[str, GroupRecord] = field(default_factory=dict)
     quotas: dict[Subject, Limit] = field(default_factory=dict)
     subnets: set[str] = field(default_factory=set)
     vnis: set[int] = field(default_factory=set)
@@ -87,34 +88,34 @@ class Cache:
         slots = Slots()
         return cls(slots, AgentTable(slots, offered), AccountTable(slots), PendingTable(slots, needed))
 
-    def put_waiting(self, rows: Iterable[Row]) -> set[str]:
+    def put_waiting(self, rows: Iterable[PendingSession]) -> set[str]:
         """Sessions that wait, as read; returns their groups."""
         groups = set()
         for row in rows:
-            groups.add(row["resource_group"])
+            groups.add(row.resource_group)
             self._put_session(row)
         return groups
 
-    def _put_session(self, row: Row) -> None:
-        name = f"session {row['id']}"
+    def _put_session(self, row: PendingSession) -> None:
+        name = f"session {row.id}"
         try:
-            if not row["readable"]:
+            if not row.readable:
                 raise ValueError("another version wrote its request")
-            self.queue.put(row, self.accounts.row((row["resource_group"], row["owner"], row["project"])))
+            self.queue.put(row, self.accounts.row((row.resource_group, row.owner, row.project)))
         except Exception as error:  # noqa: BLE001  # said by the caller; the others are placed
-            self.queue.remove(row["id"])
+            self.queue.remove(row.id)
             self.unreadable[name] = repr(error)
         else:
             self.unreadable.pop(name, None)
 
-    def put_agent(self, row: Row) -> set[str]:
+    def put_agent(self, row: AgentRecord) -> set[str]:
         """An agent as read; returns the groups that this concerns."""
-        name = f"agent {row['id']}"
+        name = f"agent {row.id}"
         try:
             groups = self.agents.put(row)
         except Exception as error:  # noqa: BLE001  # said by the caller; the others take what there is
             self.unreadable[name] = repr(error)
-            return self.agents.forget(row["id"])
+            return self.agents.remove(row.id)
         self.unreadable.pop(name, None)
         return groups
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retinue.manager.scheduler.core.growable import Slots, empty, empty_amounts, grown, widened
 from retinue.manager.scheduling.columns import Integers, Mask
-
-Row = Mapping[str, Any]
+from retinue.manager.scheduling.records import PendingSession
 
 # Queues are packed when half of their rows are gone, and they are not small.
 _PACKED_ABOVE = 1024
@@ -71,7 +70,7 @@ class PendingTable:
         self.requests = empty_amounts()
         self.needs: Integers = empty(np.int16)
         # What few sessions have, by row: the row as read.
-        self.constrained: dict[int, Row] = {}
+        self.constrained: dict[int, PendingSession] = {}
         self.groups: list[str] = []
         self._group_of: dict[str, int] = {}
         self.hostname_sets: list[tuple[str, ...]] = []
@@ -85,30 +84,30 @@ class PendingTable:
         "written_reason", "hostnames", "first_kernel", "size",
     )  # fmt: skip
 
-    def put(self, row: Row, account: int) -> None:
+    def put(self, row: PendingSession, account: int) -> None:
         """A session as read, instead of what was known of it. Raises ValueError for one that no pass could read."""
-        self.remove(row["id"])
+        self.remove(row.id)
         _check_agents(row)
-        number, shape = self.count, self._shape(row["kernels"] or "[]")
-        if shape.size != row["cluster_size"]:
-            raise ValueError(f"it has {shape.size} of its {row['cluster_size']} kernels")
+        number, shape = self.count, self._shape(row.kernels or "[]")
+        if shape.size != row.cluster_size:
+            raise ValueError(f"it has {shape.size} of its {row.cluster_size} kernels")
         self.count += 1
         if number >= len(self.alive):
             for name in self._COLUMNS:
                 setattr(self, name, grown(getattr(self, name), self.count))
-        self.row_of[row["id"]] = number
-        self.ids[number] = row["id"]
-        reason = self.reason_number(row["reason"], row["message"], shape.hostnames)
+        self.row_of[row.id] = number
+        self.ids[number] = row.id
+        reason = self.reason_number(row.reason, row.message, shape.hostnames)
         self.alive[number] = True
-        self.single_node[number] = row["cluster_mode"] == "SINGLE_NODE"
-        self.clearing[number] = row["clearing"]
-        self.group[number] = self.group_number(row["resource_group"])
+        self.single_node[number] = row.cluster_mode == "SINGLE_NODE"
+        self.clearing[number] = row.clearing
+        self.group[number] = self.group_number(row.resource_group)
         self.account[number] = account
-        self.sequence[number] = row["sequence"]
-        self.priority[number] = row["priority"]
-        self.next_try[number] = max(row["next_try"], row["earliest_start_time"])
-        self.created[number], self.nominated_until[number] = row["created"], row["nominated_until"]
-        self.tries[number] = self.written_tries[number] = row["tries"]
+        self.sequence[number] = row.sequence
+        self.priority[number] = row.priority
+        self.next_try[number] = max(row.next_try, row.earliest_start_time)
+        self.created[number], self.nominated_until[number] = row.created, row.nominated_until
+        self.tries[number] = self.written_tries[number] = row.tries
         self.reason[number] = self.written_reason[number] = reason
         self.hostnames[number] = shape.hostnames
         self.first_kernel[number], self.size[number] = shape.first_kernel, shape.size
@@ -228,25 +227,25 @@ class PendingTable:
         self.row_of = {session_id: position for position, session_id in enumerate(self.ids.tolist())}
 
 
-def _check_agents(row: Row) -> None:
+def _check_agents(row: PendingSession) -> None:
     """Raises ValueError unless whatever names agents is a list of names: a pass would fail for all of its group."""
-    for member in ("agents", "failed_agents", "nominated"):
-        names = row[member]
+    named: dict[str, object] = {"agents": row.agents, "failed_agents": row.failed_agents, "nominated": row.nominated}
+    for member, names in named.items():
         if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise ValueError(f"{member} is no list of agents")
 
 
-def is_constrained(row: Row) -> bool:
+def is_constrained(row: PendingSession) -> bool:
     """Whether a waiting session has something that few have, so that its row is kept: see `snapshot.held_back` and `snapshot.wishes_of`."""
     return bool(
-        row["failed_agents"]
-        or row["clearing"]
-        or row["next_try"]
-        or row["earliest_start_time"]
-        or row["open_dependencies"]
-        or row["agents"]
-        or row["replica_placement"]
-        or row["architecture"]
-        or row["time_limit"]
-        or row["nominated"]
+        row.failed_agents
+        or row.clearing
+        or row.next_try
+        or row.earliest_start_time
+        or row.open_dependencies
+        or row.agents
+        or row.replica_placement
+        or row.architecture
+        or row.time_limit
+        or row.nominated
     )

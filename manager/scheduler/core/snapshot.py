@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from types import MappingProxyType
-from typing import Any, TypeAlias, overload
+from typing import TypeAlias, TypedDict, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retinue.manager.reasons import SessionReason
 from retinue.manager.scheduler.core.cache import Cache, Limit
-from retinue.manager.scheduler.core.pending_table import Row
 from retinue.manager.scheduling.columns import (
     UNLIMITED,
     Agents,
@@ -30,6 +29,7 @@ from retinue.manager.scheduling.columns import (
 )
 from retinue.manager.scheduling.fair_share import normalised_usage
 from retinue.manager.scheduling.quotas import QUOTA
+from retinue.manager.scheduling.records import PendingSession, RunningSession
 from retinue.manager.session.core.quota_subjects import Subject, subjects_of, words
 from retinue.rpc.core.amounts import format_amount
 
@@ -147,7 +147,7 @@ def snapshot_of(
                 for session, row in constrained.items()
                 if (why := held_back(row, now, index.position)) is not None
             },
-            architectures={session: row["architecture"] for session, row in constrained.items() if row["architecture"]},
+            architectures={session: row.architecture for session, row in constrained.items() if row.architecture},
             wishes={
                 session: wishes
                 for session, row in constrained.items()
@@ -162,12 +162,12 @@ def snapshot_of(
                 for endpoint in endpoints
             ],
             waited=np.maximum(0, now - queue.created[rows]).astype(np.int64),
-            limits={session: row["time_limit"] for session, row in constrained.items() if row["time_limit"]},
+            limits={session: row.time_limit for session, row in constrained.items() if row.time_limit},
             nominated={
-                session: tuple(index.position[agent] for agent in row["nominated"])
+                session: tuple(index.position[agent] for agent in row.nominated or ())
                 for session, row in constrained.items()
                 # Capacity held on an agent that is gone is void.
-                if row["nominated_until"] > now and all(agent in index.position for agent in row["nominated"])
+                if row.nominated_until > now and all(agent in index.position for agent in row.nominated or ())
             },
             quotas=_quotas(cache, limits, accounts, slots, columns) if limits else None,
         ),
@@ -182,27 +182,27 @@ def snapshot_of(
     )
 
 
-def build_running(running_rows: Sequence[Mapping[str, Any]], agents: Agents) -> Running:
+def build_running(sessions: Sequence[RunningSession], agents: Agents) -> Running:
     """The columns of placed sessions; what they hold of agents that are lost does not come free."""
     agent_row = {agent: position for position, agent in enumerate(agents.ids)}
     column = {slot: position for position, slot in enumerate(agents.slots)}
-    held = [[holding for holding in row["holdings"] if holding["agent"] in agent_row] for row in running_rows]
+    held = [[holding for holding in row.holdings if holding.agent in agent_row] for row in sessions]
     holdings = [holding for of_session in held for holding in of_session]
     amounts = np.zeros((len(holdings), len(agents.slots)), dtype=np.int64)
     for position, holding in enumerate(holdings):
-        for slot, amount in holding["slots"].items():
+        for slot, amount in holding.slots.items():
             if slot in column:
                 amounts[position, column[slot]] = amount
-    offsets = np.zeros(len(running_rows) + 1, dtype=np.int64)
+    offsets = np.zeros(len(sessions) + 1, dtype=np.int64)
     np.cumsum([len(of_session) for of_session in held], out=offsets[1:])
     return Running(
-        ids=[str(row["id"]) for row in running_rows],
-        priorities=np.array([row["priority"] for row in running_rows], dtype=np.int64),
-        preemptible=np.array([row["preemptible"] for row in running_rows], dtype=np.bool_),
-        placed=np.array([round(row["placed"] * 1e6) for row in running_rows], dtype=np.int64),
-        ends=np.array([np.inf if row["ends"] is None else row["ends"] for row in running_rows], dtype=np.float64),
+        ids=[str(row.id) for row in sessions],
+        priorities=np.array([row.priority for row in sessions], dtype=np.int64),
+        preemptible=np.array([row.preemptible for row in sessions], dtype=np.bool_),
+        placed=np.array([round(row.placed * 1e6) for row in sessions], dtype=np.int64),
+        ends=np.array([np.inf if row.ends is None else row.ends for row in sessions], dtype=np.float64),
         offsets=offsets,
-        agents=np.array([agent_row[holding["agent"]] for holding in holdings], dtype=np.int64),
+        agents=np.array([agent_row[holding.agent] for holding in holdings], dtype=np.int64),
         amounts=amounts,
     )
 
@@ -217,9 +217,9 @@ def needed(image: bool) -> int:  # the one fact there is
     return _IMAGES if image else _NATIVE
 
 
-def endpoint_of(row: Row) -> Endpoint | None:
+def endpoint_of(row: PendingSession) -> Endpoint | None:
     """Project and name of the endpoint whose replicas decide where a waiting session goes."""
-    return (row["project"], row["endpoint"]) if row["replica_placement"] else None
+    return (row.project, row.endpoint) if row.replica_placement else None
 
 
 def endpoints_of(cache: Cache, group: str) -> set[Endpoint]:
@@ -227,27 +227,27 @@ def endpoints_of(cache: Cache, group: str) -> set[Endpoint]:
     return {
         endpoint
         for row in cache.queue.constrained.values()
-        if row["resource_group"] == group and (endpoint := endpoint_of(row)) is not None
+        if row.resource_group == group and (endpoint := endpoint_of(row)) is not None
     }
 
 
-def held_back(row: Row, now: float, position: Mapping[str, int]) -> Explanation | None:
+def held_back(row: PendingSession, now: float, position: Mapping[str, int]) -> Explanation | None:
     """Why a waiting session is not to be tried at `now`; `position` is that of agents by id. Only rows that `is_constrained` picks
     are asked about.
     """
     if (policy := _held_by_policy(row, now)) is not None:
         return policy
-    if row["clearing"]:
+    if row.clearing:
         return Explanation(
             Tier.SYSTEM, SessionReason.CLEARING, "what an earlier start left on its agents is being cleared away"
         )
-    if row["next_try"] > now:
-        again = row["retries"] and not row["failed_starts"]
+    if row.next_try > now:
+        again = row.retries and not row.failed_starts
         code, what = (SessionReason.RETRY_BACKOFF, "try") if again else (SessionReason.START_BACKOFF, "start")
-        why = f"its last {what} failed ({row['last_failure']}); it waits before the next try"
+        why = f"its last {what} failed ({row.last_failure}); it waits before the next try"
         return Explanation(Tier.SYSTEM, code, why)
-    if row["agents_strict"] and not any(agent in position for agent in row["agents"]):
-        named = ", ".join(row["agents"])
+    if row.agents_strict and not any(agent in position for agent in row.agents or ()):
+        named = ", ".join(row.agents or ())
         return Explanation(
             Tier.SYSTEM, SessionReason.NO_AGENT_AVAILABLE, f"none of the agents that it must run on is here: {named}"
         )
@@ -268,51 +268,74 @@ def _held_by_broken_quotas(cache: Cache, broken: Iterable[Subject], accounts: In
     return {session: why[account] for session, account in enumerate(accounts.tolist()) if account in why}
 
 
-def _held_by_policy(row: Row, now: float) -> Explanation | None:
-    if row["open_dependencies"]:
-        names, number = list(row["waits_for"]), row["open_dependencies"]
+def _held_by_policy(row: PendingSession, now: float) -> Explanation | None:
+    if row.open_dependencies:
+        names, number = list(row.waits_for), row.open_dependencies
         more = f" and {number - len(names)} more" if number > len(names) else ""
         return Explanation(
             Tier.POLICY, SessionReason.DEPENDENCY, f"it waits for the success of {', '.join(names)}{more}"
         )
-    if row["earliest_start_time"] > now:
+    if row.earliest_start_time > now:
         return Explanation(Tier.POLICY, SessionReason.START_TIME, "its start time has not come")
     return None
 
 
-def wishes_of(row: Row, position: Mapping[str, int], endpoints: Mapping[Endpoint, int]) -> AgentWishes | None:
+def wishes_of(
+    row: PendingSession, position: Mapping[str, int], endpoints: Mapping[Endpoint, int]
+) -> AgentWishes | None:
     """Which agents a waiting session likes or does not like; endpoints are numbered. Asked as `held_back`."""
-    if not (row["failed_agents"] or row["agents"] or row["replica_placement"]):
+    if not (row.failed_agents or row.agents or row.replica_placement):
         return None
     endpoint = endpoint_of(row)
     return AgentWishes(
-        designated=tuple(position[agent] for agent in row["agents"] or () if agent in position),
-        strict=bool(row["agents_strict"]),
-        avoided=tuple(position[agent] for agent in row["failed_agents"] if agent in position),
+        designated=tuple(position[agent] for agent in row.agents or () if agent in position),
+        strict=bool(row.agents_strict),
+        avoided=tuple(position[agent] for agent in row.failed_agents if agent in position),
         endpoint=None if endpoint is None else endpoints[endpoint],
-        pack=row["replica_placement"] == "PACK",
+        pack=row.replica_placement == "PACK",
     )
+
+
+class ShortfallPayload(TypedDict):
+    """One kernel's binding slot on the agent that comes closest; amounts as texts, all kernels together for no hostname."""
+
+    hostname: str
+    agent: str
+    slot: str
+    requested: str
+    free: str
+    short: str
+
+
+class ExplanationPayload(TypedDict):
+    """An explanation of a pending reason, as it is kept in JSON."""
+
+    tier: str
+    shortfalls: list[ShortfallPayload]
+
+
+def explanation_payload(why: Explanation, hostnames: Sequence[str]) -> ExplanationPayload:
+    """Returns an explanation as it is kept, with amounts as people write them."""
+    return {
+        "tier": why.tier.value,
+        "shortfalls": [
+            {
+                "hostname": "" if shortfall.kernel is None else hostnames[shortfall.kernel],
+                "agent": shortfall.agent,
+                "slot": lack.slot,
+                "requested": format_amount(lack.slot, lack.requested),
+                "free": format_amount(lack.slot, lack.free),
+                "short": format_amount(lack.slot, lack.short),
+            }
+            for shortfall in why.shortfalls
+            for lack in shortfall.lacks[:1]
+        ],
+    }
 
 
 def explanation_text(why: Explanation, hostnames: Sequence[str]) -> str:
-    """An explanation as it is kept, with amounts in words: for people. JSON."""
-    return json.dumps(
-        {
-            "tier": why.tier.value,
-            "shortfalls": [
-                {
-                    "hostname": "" if shortfall.kernel is None else hostnames[shortfall.kernel],
-                    "agent": shortfall.agent,
-                    "slot": lack.slot,
-                    "requested": format_amount(lack.slot, lack.requested),
-                    "free": format_amount(lack.slot, lack.free),
-                    "short": format_amount(lack.slot, lack.short),
-                }
-                for shortfall in why.shortfalls
-                for lack in shortfall.lacks[:1]
-            ],
-        }
-    )
+    """Returns `explanation_payload` as JSON."""
+    return json.dumps(explanation_payload(why, hostnames))
 
 
 class _Texts(Sequence[str]):
@@ -364,7 +387,7 @@ def _owners(
 ) -> tuple[Owners, Integers]:
     """The owners, and by account its owner's row: first those who wait, by arrival, then those who only hold; this order decides ties."""
     table = cache.accounts
-    weights: Mapping[str, int] = cache.groups[group]["owner_weights"]
+    weights: Mapping[str, int] = cache.groups[group].owner_weights
     members = table.of_group.get(group, [])
     holding: list[bool] = np.any(table.held[members], axis=1).tolist()
     holders = {table.names[account][1] for account, holds in zip(members, holding, strict=True) if holds}
@@ -390,7 +413,7 @@ def _owners(
     )
 
 
-def _constrained(cache: Cache, rows: Integers) -> dict[int, Row]:
+def _constrained(cache: Cache, rows: Integers) -> dict[int, PendingSession]:
     """What few sessions have, by session."""
     constrained = cache.queue.constrained
     if not constrained:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,7 @@ def facts(cache: Cache) -> dict[str, Any]:
             queue.needs[kernels].tolist(),
             queue.hostname_sets[queue.hostnames[row]],
             (note.code, note.message),
-            {**queue.constrained[row], "tries": None, "reason": None, "message": None}
-            if row in queue.constrained
-            else None,
+            replace(queue.constrained[row], tries=0, reason="", message="") if row in queue.constrained else None,
         )
     return {
         "waiting": waiting,
@@ -69,7 +68,7 @@ def facts(cache: Cache) -> dict[str, Any]:
             for name, row in accounts.row_of.items()
             if accounts.held[row].any() or accounts.sessions[row]
         },
-        "groups": {name: {**row, "rotation": None} for name, row in cache.groups.items()},
+        "groups": {name: replace(group, rotation="") for name, group in cache.groups.items()},
         "quotas": cache.quotas,
         "networks": (cache.subnets, cache.vnis),
     }

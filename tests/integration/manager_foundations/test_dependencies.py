@@ -163,9 +163,9 @@ async def test_a_chain_and_a_fan_of_a_thousand(ada: Ada) -> None:
     assert await settle(ada) == 1000
     async with ada.service.database.transaction() as tx:
         ids = (await tx.execute(text("SELECT id FROM session WHERE state = 'PENDING'"))).scalars().all()
-        queue = {row["id"]: row for row in await changes.read_waiting(tx, ids)}
+        queue = {row.id: row for row in await changes.read_waiting(tx, ids)}
         before, *_ = await journal.head(tx)
-    assert sum(row["open_dependencies"] == 0 for row in queue.values()) == 1001  # c0, and the fan
+    assert sum(row.open_dependencies == 0 for row in queue.values()) == 1001  # c0, and the fan
     await end(ada, "f7", "TERMINATED", "FAILURE")
     await end(ada, "c0", "CANCELLED")
     assert await settle(ada) == 1000

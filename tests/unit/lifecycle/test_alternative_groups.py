@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,59 +13,31 @@ import pytest
 from retinue.manager.scheduler.core import snapshot as snapshots
 from retinue.manager.scheduler.core.alternative_groups import MAX_NAMED, MAX_TRIED, groups_with_room
 from retinue.manager.scheduler.core.cache import Cache, Limit
+from retinue.manager.scheduling.records import GroupRecord, PendingSession
+from tests.unit.lifecycle.test_snapshot import AGENTS
+from tests.unit.lifecycle.test_snapshot import waiting as snapshot_waiting
 
 NOW = 1000.0
 
 
-def waiting(**changes: Any) -> dict[str, Any]:
-    kernels = [{"hostname": "main1", "image": False, "slots": changes.pop("slots", {"cpu": 3000})}]
-    row: dict[str, Any] = {
-        "id": uuid.UUID(int=1),
-        "owner": "ann",
-        "project": "p",
-        "resource_group": "own",
-        "priority": 10,
-        "sequence": 1,
-        "cluster_mode": "SINGLE_NODE",
-        "cluster_size": len(kernels),
-        "kernels": json.dumps(kernels),
-        **dict.fromkeys(("last_failure", "reason", "message", "endpoint"), ""),
-        **dict.fromkeys(("agents", "agents_strict", "architecture", "replica_placement", "time_limit", "nominated")),
-        "readable": True,
-        **dict.fromkeys(("tries", "open_dependencies", "retries", "failed_starts"), 0),
-        **dict.fromkeys(("next_try", "earliest_start_time", "created", "nominated_until"), 0.0),
-        "failed_agents": [],
-        "waits_for": [],
-        "clearing": False,
-    }
-    return row | changes
+def waiting(slots: Mapping[str, int] | None = None, **changes: Any) -> PendingSession:
+    kernels = [{"hostname": "main1", "image": False, "slots": slots or {"cpu": 3000}}]
+    return replace(
+        snapshot_waiting("ann"), id=uuid.UUID(int=1), resource_group="own", kernels=json.dumps(kernels), **changes
+    )
 
 
 def cache(agents: Mapping[str, int], policies: Mapping[str, Mapping[str, Any]] | None = None) -> Cache:
     """An agent for each group, with so many thousandths of a processor."""
     made = Cache.empty(snapshots.offered, snapshots.needed)
     for group, cpu in agents.items():
-        policy = {"session_strategy": "drf", "agent_strategy": "concentrated", "options": {}}
-        made.groups[group] = {"owner_weights": {}, "rotation": "", **policy, **(policies or {}).get(group, {})}
-        made.agents.put(
-            {
-                "id": f"of-{group}",
-                "resource_group": group,
-                "state": "ALIVE",
-                "drained": False,
-                "blocked": False,
-                "revoked": False,
-                "architecture": "x86_64",
-                "backends": ["process"],
-                "capacity": {"cpu": cpu},
-                "underlay_address": "192.0.2.1",
-                "underlay_mtu": 1500,
-            }
-        )
+        policy = GroupRecord(group, "drf", "concentrated", {}, owner_weights={}, rotation="")
+        made.groups[group] = replace(policy, **(policies or {}).get(group, {}))
+        made.agents.put(replace(AGENTS[0], id=f"of-{group}", resource_group=group, capacity={"cpu": cpu}))
     return made
 
 
-def found(made: Cache, session: Mapping[str, Any]) -> list[str]:
+def found(made: Cache, session: PendingSession) -> list[str]:
     made.put_waiting([session])
     return groups_with_room(made, session, sorted(made.groups), NOW)
 

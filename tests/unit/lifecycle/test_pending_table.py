@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,15 +35,16 @@ def test_packing_keeps_every_session_and_its_kernels() -> None:
         kernels = [
             {"hostname": f"k{rank}", "image": False, "slots": {"cpu": 1000 * shape + rank + 1}} for rank in range(size)
         ]
-        row = waiting("ann") | {
-            "priority": number,
-            "sequence": number,
-            "cluster_size": len(kernels),
-            "kernels": json.dumps(kernels),
-        }
-        row["failed_agents"] = ["n1"] if number % 500 == 7 else []
+        row = replace(
+            waiting("ann"),
+            priority=number,
+            sequence=number,
+            cluster_size=len(kernels),
+            kernels=json.dumps(kernels),
+            failed_agents=["n1"] if number % 500 == 7 else [],
+        )
         table.put(row, 0)
-        ids.append(row["id"])
+        ids.append(row.id)
         wanted[str(number)] = [1000 * shape + rank + 1 for rank in range(size)]
     for number in range(2400):
         assert table.remove(ids[number]) == "g"
@@ -55,8 +57,13 @@ def test_packing_keeps_every_session_and_its_kernels() -> None:
     for number, shape in ((3000, 9), (3001, 0)):
         kernels = [{"hostname": "k0", "image": False, "slots": {"cpu": 1000 * shape + 1}}]
         table.put(
-            waiting("ann")
-            | {"priority": number, "sequence": number, "cluster_size": len(kernels), "kernels": json.dumps(kernels)},
+            replace(
+                waiting("ann"),
+                priority=number,
+                sequence=number,
+                cluster_size=len(kernels),
+                kernels=json.dumps(kernels),
+            ),
             0,
         )
         wanted[str(number)] = [1000 * shape + 1]
@@ -64,19 +71,19 @@ def test_packing_keeps_every_session_and_its_kernels() -> None:
     assert np.array_equal(table.sequence[table.rows_of("g")], np.sort(table.sequence[table.rows_of("g")]))
 
 
-def test_notes_that_nobody_has_are_forgotten() -> None:
+def test_reasons_that_no_session_has_are_pruned() -> None:
     table = PendingTable(Slots(), snapshots.needed)
-    kept = waiting("ann") | {"reason": "QUOTA", "message": "kept"}
+    kept = replace(waiting("ann"), reason="QUOTA", message="kept")
     table.put(kept, 0)
     for number in range(3000):
-        row = waiting("ann") | {"id": kept["id"], "reason": "QUOTA", "message": f"{number}"}
+        row = replace(waiting("ann"), id=kept.id, reason="QUOTA", message=f"{number}")
         table.put(row, 0)
     table.put(kept, 0)
     table.prune_reasons()
     assert len(table.reasons) == 1
     (row,) = table.rows_of("g").tolist()
-    note = table.reasons[table.reason[row]]
-    assert note is not None
-    assert note.message == "kept"
-    # It is the same note still when it is found once more.
+    reason = table.reasons[table.reason[row]]
+    assert reason is not None
+    assert reason.message == "kept"
+    # It is the same reason still when it is found once more.
     assert table.reason_number("QUOTA", "kept", int(table.hostnames[row])) == table.reason[row]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,69 +15,70 @@ from retinue.manager.scheduler.core.cache import Cache, Limit
 from retinue.manager.scheduler.core.snapshot import Endpoint, PastUsage, Snapshot
 from retinue.manager.scheduling.columns import UNLIMITED, AgentWishes, Tier
 from retinue.manager.scheduling.fair_share import DAY_SECONDS
+from retinue.manager.scheduling.records import AgentRecord, GroupRecord, PendingSession
 from retinue.manager.session.core.quota_subjects import Subject
 
-AGENTS: list[dict[str, Any]] = [
-    {
-        "id": f"n{number}",
-        "resource_group": "g",
-        "state": "ALIVE",
-        "drained": False,
-        "blocked": False,
-        "revoked": False,
-        "architecture": "x86_64",
-        "backends": ["process"],
-        "capacity": {"cpu": 2000, "mem": 1024},
-        "underlay_address": "192.0.2.1",
-        "underlay_mtu": 1500,
-    }
+AGENTS = [
+    AgentRecord(
+        id=f"n{number}",
+        resource_group="g",
+        state="ALIVE",
+        drained=False,
+        revoked=False,
+        blocked=False,
+        architecture="x86_64",
+        backends=["process"],
+        capacity={"cpu": 2000, "mem": 1024},
+        underlay_address="192.0.2.1",
+        underlay_mtu=1500,
+    )
     for number in range(2)
 ]
 
 
-def waiting(owner: str, project: str = "p", **slots: int) -> dict[str, Any]:
-    return {
-        "id": uuid.uuid4(),
-        "owner": owner,
-        "project": project,
-        "resource_group": "g",
-        "priority": 10,
-        "sequence": 1,
-        "cluster_mode": "SINGLE_NODE",
-        "cluster_size": 1,
-        "tries": 0,
-        "failed_agents": [],
-        "last_failure": "",
-        "reason": "",
-        "message": "",
-        "next_try": 0.0,
-        "earliest_start_time": 0.0,
-        "endpoint": "",
-        "agents": None,
-        "agents_strict": None,
-        "architecture": None,
-        "replica_placement": None,
-        "time_limit": None,
-        "readable": True,
-        "open_dependencies": 0,
-        "waits_for": [],
-        "retries": 0,
-        "failed_starts": 0,
-        "created": 0.0,
-        "nominated": None,
-        "nominated_until": 0.0,
-        "clearing": False,
-        "kernels": json.dumps([{"hostname": "main1", "image": False, "slots": slots or {"cpu": 1000}}]),
-    }
+def waiting(owner: str, project: str = "p", **slots: int) -> PendingSession:
+    return PendingSession(
+        id=uuid.uuid4(),
+        owner=owner,
+        project=project,
+        resource_group="g",
+        priority=10,
+        sequence=1,
+        cluster_mode="SINGLE_NODE",
+        cluster_size=1,
+        tries=0,
+        failed_agents=[],
+        last_failure="",
+        retries=0,
+        failed_starts=0,
+        created=0.0,
+        nominated=None,
+        nominated_until=0.0,
+        reason="",
+        message="",
+        next_try=0.0,
+        earliest_start_time=0.0,
+        endpoint="",
+        agents=None,
+        agents_strict=None,
+        architecture=None,
+        replica_placement=None,
+        time_limit=None,
+        readable=True,
+        open_dependencies=0,
+        waits_for=[],
+        kernels=json.dumps([{"hostname": "main1", "image": False, "slots": slots or {"cpu": 1000}}]),
+        clearing=False,
+    )
 
 
 QUEUE = [waiting("ann"), waiting("ben", "q"), waiting("cem")]
 
 
 def build(
-    agents: Sequence[dict[str, Any]],
+    agents: Sequence[AgentRecord],
     held: Mapping[tuple[str, str], tuple[int, Mapping[str, int]]],
-    queue: Sequence[dict[str, Any]],
+    queue: Sequence[PendingSession],
     weights: Mapping[str, int],
     *,
     past: PastUsage | None = None,
@@ -85,7 +87,7 @@ def build(
 ) -> Snapshot:
     """A snapshot of group g; `held` is by owner and project, with the number of placed sessions and the amounts on the first agent."""
     cache = Cache.empty(snapshots.offered, snapshots.needed)
-    cache.groups["g"] = {"owner_weights": weights}
+    cache.groups["g"] = GroupRecord("g", "drf", "concentrated", {}, weights, "")
     for row in agents:
         cache.agents.put(row)
     for (owner, project), (sessions, amounts) in held.items():
@@ -94,7 +96,7 @@ def build(
             cache.add_claim("n0", ("g", owner, project), slot, amount)
     for subject, limit in (limits or {}).items():
         cache.put_quota(subject, limit)
-    cache.put_waiting({**row, "sequence": number} for number, row in enumerate(queue, 1))
+    cache.put_waiting(replace(row, sequence=number) for number, row in enumerate(queue, 1))
     return snapshots.snapshot_of(cache, "g", 0.0, past, replicas=replicas or {})
 
 
@@ -136,11 +138,15 @@ def test_each_session_is_held_to_its_own_quotas() -> None:
 
 
 def test_images_need_a_backend_for_them_and_native_processes_another() -> None:
-    agents = [{**AGENTS[0], "backends": ["process", "docker"]}, AGENTS[1], {**AGENTS[1], "id": "n2", "backends": ["x"]}]
+    agents = [
+        replace(AGENTS[0], backends=["process", "docker"]),
+        AGENTS[1],
+        replace(AGENTS[1], id="n2", backends=["x"]),
+    ]
     session = waiting("ann")
-    main = json.loads(session["kernels"])[0]
-    session["kernels"] = json.dumps([main, {**main, "hostname": "sub1", "image": True}])
-    session["cluster_size"] = 2
+    main = json.loads(session.kernels or "")[0]
+    kernels = json.dumps([main, {**main, "hostname": "sub1", "image": True}])
+    session = replace(session, kernels=kernels, cluster_size=2)
     snapshot = build(agents, {}, [session], {})
     assert snapshot.agents.offers is not None
     assert snapshot.agents.offers.tolist() == [3, 1, 0]
@@ -149,8 +155,8 @@ def test_images_need_a_backend_for_them_and_native_processes_another() -> None:
 
 
 def test_what_a_session_wants_of_agents_comes_through() -> None:
-    row = {**waiting("ann"), "failed_agents": ["n1", "gone"], "agents": ["n0", "gone"], "agents_strict": False}
-    replica = {**waiting("ben"), "endpoint": "e", "replica_placement": "PACK", "architecture": "aarch64"}
+    row = replace(waiting("ann"), failed_agents=["n1", "gone"], agents=["n0", "gone"], agents_strict=False)
+    replica = replace(waiting("ben"), endpoint="e", replica_placement="PACK", architecture="aarch64")
     snapshot = build(AGENTS, {}, [row, replica, waiting("cem")], {}, replicas={("p", "e"): {"n1": 2, "gone": 1}})
     assert snapshot.queue.wishes == {
         0: AgentWishes(designated=(0,), avoided=(1,)),
@@ -161,7 +167,7 @@ def test_what_a_session_wants_of_agents_comes_through() -> None:
 
 
 def test_strict_agents_that_are_away_are_waited_for() -> None:
-    row = {**waiting("ann"), "agents": ["gone"], "agents_strict": True}
+    row = replace(waiting("ann"), agents=["gone"], agents_strict=True)
     why = build(AGENTS, {}, [row], {}).queue.held_back[0]
     assert (why.tier, why.code) == (Tier.SYSTEM, "NO_AGENT_AVAILABLE")
     assert "gone" in why.message
@@ -170,14 +176,14 @@ def test_strict_agents_that_are_away_are_waited_for() -> None:
 def test_sessions_with_the_same_kernels_share_them_also_after_others_are_gone() -> None:
     cache = Cache.empty(snapshots.offered, snapshots.needed)
     amounts: list[dict[str, Any]] = [{"cpu": 1000 + number // 2, "mem": 7} for number in range(3000)]
-    rows = [{**waiting("ann", **slots), "sequence": number} for number, slots in enumerate(amounts)]
+    rows = [replace(waiting("ann", **slots), sequence=number) for number, slots in enumerate(amounts)]
     cache.put_waiting(rows)
     assert cache.queue.kernel_count == 1500
     for number, row in enumerate(rows):
         if number % 3:
-            cache.queue.remove(row["id"])
+            cache.queue.remove(row.id)
     assert cache.queue.packed == 1
-    cache.put_waiting([{**waiting("ben", disk=1), "sequence": 9000}])
+    cache.put_waiting([replace(waiting("ben", disk=1), sequence=9000)])
     kept = [*amounts[::3], {"disk": 1}]
     kernels, offsets = cache.queue.kernels_of(cache.queue.rows_of("g"))
     assert offsets.tolist() == list(range(len(kept) + 1))
