@@ -23,7 +23,7 @@ def fold(session: session_pb2.Session | None, event: session_pb2.SessionEvent) -
     if change == "session_moved":
         _move_session(after, event)
     elif change == "kernel_moved":
-        _move_kernel(after, event.kernel_moved)
+        _move_kernel(after, event)
     elif change == "image_pull":
         _pull(after, event.image_pull)
     elif change == "pending_reason_changed":
@@ -77,7 +77,8 @@ def _image(spec: session_pb2.SessionSpec, role: str) -> str:
     return own or spec.kernel.image
 
 
-def _move_kernel(session: session_pb2.Session, move: session_pb2.KernelMove) -> None:
+def _move_kernel(session: session_pb2.Session, event: session_pb2.SessionEvent) -> None:
+    move = event.kernel_moved
     for kernel in session.kernels:
         if kernel.id == move.kernel_id:
             break
@@ -91,6 +92,8 @@ def _move_kernel(session: session_pb2.Session, move: session_pb2.KernelMove) -> 
         kernel.service_ports.extend(move.service_ports)
     if move.to_state != session_pb2.KERNEL_STATE_PULLING:
         kernel.ClearField("pull")
+    if move.to_state == session_pb2.KERNEL_STATE_TERMINATED:
+        kernel.end_time.CopyFrom(move.end_time if move.HasField("end_time") else event.create_time)
     if move.to_state == session_pb2.KERNEL_STATE_PENDING:
         # The move names the agent that it left; a pending kernel has none.
         kernel.agent = kernel.address = ""

@@ -105,7 +105,6 @@ def attempt_status(
         exit_code=attempt.exit_code,
         reason=_shown(attempt.reason),
         message=_shown(attempt.message or trouble),
-        start_time=_timestamp(attempt.start_time),
         end_time=_timestamp(attempt.end_time),
         log_size=attempt.log_size,
         image=None if attempt.image is None else _image_facts(attempt.image),

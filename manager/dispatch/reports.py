@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import replace
 
 from retinue.manager.dispatch.convert import Rejected
 from retinue.manager.dispatch.core.agent_conditions import QUARANTINED, stored, with_found
@@ -26,9 +27,10 @@ from retinue.manager.session.core.attempts import (
     NodeFacts,
     NodeReport,
 )
-from retinue.manager.session.core.states import Observed
+from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Observed
 from retinue.manager.session.transaction import WorkingSet, load_for_update, save
 from retinue.manager.store import agent_conditions, attempts, conditions, leadership, nodes, shares
+from retinue.manager.store.attempts import ReportedAttempt
 from retinue.manager.store.database import Database, StoreUnavailable, Transaction
 from retinue.manager.supervision import for_links
 
@@ -273,11 +275,11 @@ class Reports:
                 leadership.checking(self._term), attempts.finding_reported([key for _, key in statuses])
             )
             leadership.checked(leading, self._term)
-            own = {(row["agent_id"], (row["kernel_id"], row["epoch"])): row for row in found}
-            of_session = {who: row["session_id"] for who, row in own.items() if row["live"] and who in statuses}
+            own = {(item.agent_id, (item.kernel_id, item.epoch)): item for item in attempts.reported_attempts(found)}
+            of_session = {who: item.session_id for who, item in own.items() if item.live and who in statuses}
             taken = await load_for_update(tx, set(of_session.values()))
             for who, session_id in of_session.items():
-                _observe(taken, session_id, statuses[who])
+                _observe(taken, session_id, _with_plausible_end(statuses[who], own[who]))
                 self._bound_progress(taken, session_id, who[1])
             dropping = [
                 statement
@@ -309,8 +311,17 @@ class Reports:
             del taken.pulls[key]
 
 
+def _with_plausible_end(status: AttemptStatus, attempt: ReportedAttempt) -> AttemptStatus:
+    """Returns the status with an end time that lies between the attempt's creation and now: clocks of agents may be wrong."""
+    if status.end_time is None:
+        return status
+    return replace(status, end_time=min(max(status.end_time, attempt.create_time), attempt.now))
+
+
 def _observe(taken: WorkingSet, session_id: uuid.UUID, status: AttemptStatus) -> None:
     taken.output_sizes[status.key] = status.log_size
+    if status.end_time is not None and status.state in ENDED_OBSERVATIONS:
+        taken.end_times[status.key] = status.end_time
     if (machine := taken.machines.get(session_id)) is None:
         return
     if status.layers:

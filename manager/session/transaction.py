@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import uuid
 from collections.abc import Collection, Iterable, Mapping
@@ -49,6 +50,8 @@ class WorkingSet:
     machines: dict[uuid.UUID, SessionMachine]
     # Bytes of output of ended attempts, to be fetched before their agents may forget them.
     output_sizes: dict[tuple[uuid.UUID, int], int] = field(default_factory=dict)
+    # When attempts ended: as observed by their agents, as far as that is known.
+    end_times: dict[tuple[uuid.UUID, int], dt.datetime] = field(default_factory=dict)
     forced: set[uuid.UUID] = field(default_factory=set)
     addresses: dict[uuid.UUID, str] = field(default_factory=dict)
     # Layers of images that are being fetched for attempts.
@@ -70,7 +73,10 @@ async def load_for_update(tx: Transaction, session_ids: Collection[uuid.UUID]) -
             work.unreadable[session_id] = repr(error)
             _log.error("session %s stays as it is: %r", session_id, error)
             continue
-        work.addresses.update({kernel.id: kernel.address for kernel in kernels.get(session_id, ())})
+        for stored in kernels.get(session_id, ()):
+            work.addresses[stored.id] = stored.address
+            if stored.end_time is not None:
+                work.end_times[stored.id, stored.epoch] = stored.end_time
         for kernel in session.kernels:
             work.attempts_before[kernel.id, kernel.epoch] = (kernel.goal, kernel.observed, kernel.attempt_ended)
             work.images_before[kernel.id] = kernel.found_image
@@ -181,9 +187,10 @@ async def save(
                         "observed": kernel.observed,
                         "ended": kernel.attempt_ended,
                         "log_size": work.output_sizes.get((kernel.id, kernel.epoch), 0) if kernel.attempt_ended else 0,
+                        "observed_end_time": work.end_times.get((kernel.id, kernel.epoch)),
                     }
                 )
-        entries.extend(_entry(record, move, work.addresses, session.retries) for move in machine.moves)
+        entries.extend(_entry(record, move, work, session.retries) for move in machine.moves)
         if session_id in work.forced and not machine.moves:
             # Without an entry, the leader would not learn that its agents have less time for it.
             entries.append(_forced(record, session))
@@ -250,7 +257,7 @@ def _progress(layers: Iterable[LayerReport]) -> dict[str, int]:
 def _entry(
     record: SessionRecord,
     move: SessionMoved | KernelMoved,
-    addresses: Mapping[uuid.UUID, str],
+    work: WorkingSet,
     retries: int,
 ) -> journal.Entry:
     if isinstance(move, SessionMoved):
@@ -274,10 +281,13 @@ def _entry(
             "to": move.to_state,
             "agent": move.agent_id or "",
             "epoch": move.epoch,
-            "address": "" if move.to_state is KernelState.PENDING else addresses[move.kernel_id],
+            "address": "" if move.to_state is KernelState.PENDING else work.addresses[move.kernel_id],
             "exit_code": move.exit_code,
             "reason": move.reason,
             "image_digest": move.image.shown,
             "service_ports": move.image.service_ports,
         }
+        end_time = work.end_times.get((move.kernel_id, move.epoch))
+        if move.to_state is KernelState.TERMINATED and end_time is not None:
+            payload["end_time"] = end_time.isoformat()
     return journal.Entry(record.id, record.owner, record.project, kind, payload)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
@@ -114,11 +116,29 @@ async def read_live(tx: AsyncSession, agent_id: str) -> list[Row]:
     return fetched(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class ReportedAttempt:
+    """An attempt that an agent reports: the agent and session it belongs to, whether it is live, when it was made, and the time now."""
+
+    kernel_id: uuid.UUID
+    epoch: int
+    session_id: uuid.UUID
+    agent_id: str
+    live: bool
+    create_time: dt.datetime
+    now: dt.datetime
+
+
+def reported_attempts(rows: Iterable[Row]) -> list[ReportedAttempt]:
+    """Returns what `finding_reported` has found."""
+    return [ReportedAttempt(**row) for row in rows]
+
+
 def finding_reported(keys: Collection[tuple[uuid.UUID, int]]) -> Statement:
-    """Finds attempts among `keys` (`kernel_id`, `epoch`): whose they are (`agent_id`, `session_id`), and whether they are `live`."""
+    """Finds the attempts among `keys` (kernel and epoch), for `reported_attempts`."""
     return Statement(
         """
-            SELECT a.kernel_id, a.epoch, a.session_id, a.agent_id, a.end_time IS NULL AS live FROM attempt a
+            SELECT a.kernel_id, a.epoch, a.session_id, a.agent_id, a.end_time IS NULL AS live, a.create_time, now() AS now FROM attempt a
             JOIN unnest(CAST(:kernels AS uuid[]), CAST(:epochs AS int[])) AS r(kernel_id, epoch) USING (kernel_id, epoch)
         """,
         {"kernels": [kernel for kernel, _ in keys], "epochs": [epoch for _, epoch in keys]},
@@ -126,22 +146,25 @@ def finding_reported(keys: Collection[tuple[uuid.UUID, int]]) -> Statement:
 
 
 def writing(rows: Iterable[Mapping[str, Any]]) -> Statement:
-    """Writes goals, observed states and ends of attempts: rows of kernel_id, epoch, goal, observed, ended and log_size (of output to be fetched).
+    """Writes goals, observed states and ends of attempts: rows of kernel_id, epoch, goal, observed, ended, log_size (of output to be fetched)
+    and observed_end_time (None: not known).
 
     The end of an attempt releases its claims and adds them to the usage of their days. Finds what owners hold less, as a Difference.
     """
     return Statement(
         """
-            WITH told AS (
+            WITH input AS (
                 SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb))
-                    AS r(kernel_id uuid, epoch int, goal text, observed text, ended boolean, log_size bigint)
+                    AS r(kernel_id uuid, epoch int, goal text, observed text, ended boolean, log_size bigint,
+                        observed_end_time timestamptz)
             ), written AS (
-                UPDATE attempt SET goal = told.goal, observed = told.observed, log_pending = told.log_size > 0, log_size = told.log_size,
-                    end_time = CASE WHEN told.ended THEN now() END
-                FROM told WHERE attempt.kernel_id = told.kernel_id AND attempt.epoch = told.epoch AND attempt.end_time IS NULL
+                UPDATE attempt SET goal = input.goal, observed = input.observed, log_pending = input.log_size > 0, log_size = input.log_size,
+                    end_time = CASE WHEN input.ended THEN now() END,
+                    observed_end_time = CASE WHEN input.ended THEN input.observed_end_time END
+                FROM input WHERE attempt.kernel_id = input.kernel_id AND attempt.epoch = input.epoch AND attempt.end_time IS NULL
             ), released AS (
-                UPDATE claim SET release_time = now() FROM told
-                WHERE claim.kernel_id = told.kernel_id AND claim.epoch = told.epoch AND told.ended AND claim.release_time IS NULL
+                UPDATE claim SET release_time = now() FROM input
+                WHERE claim.kernel_id = input.kernel_id AND claim.epoch = input.epoch AND input.ended AND claim.release_time IS NULL
                 RETURNING claim.resource_group, claim.owner, claim.slot, claim.amount, claim.claim_time AT TIME ZONE 'UTC' AS begin,
                     claim.release_time AT TIME ZONE 'UTC' AS until
             ), used AS (

@@ -82,6 +82,8 @@ class KernelRecord:
     goal: Goal | None = Goal.HELD
     observed: Observed | None = Observed.UNKNOWN
     attempt_ended: bool = True
+    # When that attempt ended: as its agent observed it, else when that was committed.
+    end_time: dt.datetime | None = None
 
 
 _DETAILS = (
@@ -161,6 +163,7 @@ def _kernel(row: Row) -> KernelRecord:
         goal=_GOALS.get(row["goal"] or Goal.HELD),
         observed=_OBSERVED.get(row["observed"] or ""),
         attempt_ended=row["attempt_ended"],
+        end_time=row["attempt_end_time"],
     )
 
 

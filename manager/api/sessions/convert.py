@@ -13,7 +13,7 @@ from retinue.manager.scheduler.preview import Preview
 from retinue.manager.server.etags import etag
 from retinue.manager.server.times import timestamp
 from retinue.manager.session.core.spec_views import SpecView
-from retinue.manager.session.core.states import SessionState
+from retinue.manager.session.core.states import KernelState, SessionState
 from retinue.manager.session.submit import Accepted, recorded, recorded_kernels
 from retinue.manager.store.dependencies import GraphNode, ParentRecord
 from retinue.manager.store.journal import Head
@@ -90,6 +90,8 @@ def _kernel_message(kernel: KernelRecord) -> pb.Kernel:
         service_ports=service_ports(kernel.service_ports),
         exit_code=kernel.exit_code,
     )
+    if kernel.state is KernelState.TERMINATED and kernel.end_time is not None:
+        message.end_time.FromDatetime(kernel.end_time)
     if kernel.pull:
         message.pull.bytes, message.pull.total_bytes = kernel.pull["bytes"], kernel.pull["total"]
     return message

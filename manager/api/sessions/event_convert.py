@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 
 from retinue.manager.api.sessions.convert import (
@@ -61,6 +62,8 @@ def _event_message(event: Event) -> pb.SessionEvent:
         kernel.service_ports.extend(service_ports(payload.get("service_ports", ())))
         if payload["exit_code"] is not None:
             kernel.exit_code = payload["exit_code"]
+        if ended := payload.get("end_time"):
+            kernel.end_time.FromDatetime(dt.datetime.fromisoformat(ended))
     elif event.kind == "IMAGE_PULL":
         pull = message.image_pull
         pull.kernel_id, pull.hostname, pull.epoch = payload["kernel_id"], payload["hostname"], payload["epoch"]

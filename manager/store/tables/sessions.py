@@ -167,7 +167,9 @@ class Attempt(SQLModel, table=True):
     log_pending: bool = False
     log_size: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
     create_time: dt.datetime = time_column(nullable=False, default_now=True)
+    # When its end was committed, and when it ended as its agent says: at most the former, None when the agent does not know.
     end_time: dt.datetime | None = time_column()
+    observed_end_time: dt.datetime | None = time_column()
 
 
 class KernelLog(SQLModel, table=True):

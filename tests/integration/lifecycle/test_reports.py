@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from retinue.client import fold
+from retinue.manager.api.sessions.convert import session_message
+from retinue.manager.api.sessions.event_convert import event_message
 from retinue.manager.dispatch import reports as reports_module
 from retinue.manager.dispatch.convert import Rejected
 from retinue.manager.dispatch.desired_state import attempt_id
@@ -26,8 +30,10 @@ from retinue.manager.session.core.attempts import (
     NodeReport,
 )
 from retinue.manager.session.core.images import SeenImage
+from retinue.manager.session.core.spec_views import SpecView
 from retinue.manager.session.core.states import Observed
 from retinue.manager.session.transaction import WorkingSet
+from retinue.manager.store import journal, sessions
 from retinue.manager.store.database import Database
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
 from tests.integration.lifecycle.test_quotas import states, submit
@@ -94,6 +100,46 @@ async def test_what_cannot_be_committed_costs_only_its_attempt(
         with caplog.at_level(logging.CRITICAL):
             await honest.join()
         assert sorted((await states(database)).values()) == ["RUNNING", "TERMINATED"]
+
+
+@pytest.mark.parametrize(
+    ("ago", "kept"),
+    [
+        (dt.timedelta(minutes=30), lambda said, _made, _heard: said),
+        (dt.timedelta(days=1), lambda _said, made, _heard: made),
+        (dt.timedelta(days=-1), lambda _said, _made, heard: heard),
+        (None, lambda *_: None),
+    ],
+    ids=["plausible", "before it was made", "after it was heard", "not known"],
+)
+async def test_the_end_time_that_an_agent_observed_is_kept_beside_that_of_the_commit(
+    database: Database, ago: dt.timedelta | None, kept: Callable[..., dt.datetime | None]
+) -> None:
+    async with two_nodes(database) as (honest, _):
+        async with database.transaction() as tx:
+            await tx.execute(text("UPDATE attempt SET create_time = create_time - interval '1 hour'"))
+        status = next(iter(honest.attempts.values()))
+        said = None if ago is None else dt.datetime.now(dt.UTC) - ago
+        end = AttemptStatus(status.key, Observed.EXITED, 0, "EXITED", end_time=said)
+        await honest.reports.reported(NodeReport("honest", (end,)))
+        (attempt,) = await rows(database, "SELECT * FROM attempt WHERE end_time IS NOT NULL")
+        expected = kept(said, attempt["create_time"], attempt["end_time"])
+        assert attempt["observed_end_time"] == expected
+        async with database.transaction() as tx:
+            session_id = attempt["session_id"]
+            row = (await sessions.read(tx, [session_id]))[session_id]
+            kernels = (await sessions.read_kernels(tx, [session_id]))[session_id]
+            events = (await journal.read(tx, 0, 1000)).events
+        shown = session_message(row, kernels, view=SpecView.BASIC).kernels[0]
+        assert shown.end_time.ToDatetime(dt.UTC) == (expected or attempt["end_time"])
+        view = None
+        for event in events:
+            if event.session_id == session_id:
+                view = fold(view, event_message(event))
+        assert view is not None
+        told = view.kernels[0].end_time.ToDatetime(dt.UTC)
+        # Without a time of its agent, the event's is that of the commit's end instead of its beginning.
+        assert told == expected or (expected is None and attempt["end_time"] <= told)
 
 
 async def test_links_end_when_the_term_is_over(database: Database) -> None:

@@ -39,6 +39,19 @@ def test_folding_changes_neither_the_session_nor_the_event() -> None:
     assert [event.SerializeToString(deterministic=True) for event in journal.events] == events
 
 
+def test_a_kernel_ended_when_its_agent_says_else_with_the_event() -> None:
+    journal = Journal()
+    journal.kernel(0, pb.KERNEL_STATE_TERMINATED)
+    journal.kernel(1, pb.KERNEL_STATE_TERMINATED)
+    journal.events[1].kernel_moved.end_time.seconds = 17
+    view: pb.Session | None = session()
+    for event in journal.events:
+        view = fold(view, event)
+    assert view is not None
+    assert view.kernels[0].end_time == journal.events[0].create_time
+    assert view.kernels[1].end_time.seconds == 17
+
+
 def test_a_rolled_back_kernel_is_nowhere() -> None:
     journal = Journal()
     journal.kernel(1, pb.KERNEL_STATE_CREATING, agent="n2")

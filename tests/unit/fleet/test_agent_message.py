@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+from google.protobuf import timestamp_pb2
 
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.manager.dispatch import convert
@@ -53,6 +54,7 @@ def sound_status() -> pb.AttemptStatus:
         exit_code=0,
         reason="EXITED",
         message="m",
+        end_time=timestamp_pb2.Timestamp(seconds=1_800_000_000),
         log_size=10,
         image=pb.ImageFacts(
             identity=pb.ImageIdentity(digest="sha256:" + "0" * 64),
@@ -145,7 +147,7 @@ def test_sound_messages_lose_nothing() -> None:
     (attempt,) = facts.attempts
     assert attempt.key == (uuid.UUID(SESSION), 1)
     assert (attempt.state, attempt.exit_code, attempt.log_size) == ("EXITED", 0, 10)
-    assert attempt.image is not None
+    assert attempt.end_time == dt.datetime.fromtimestamp(1_800_000_000, dt.UTC)
     assert attempt.image.service_ports == ({"name": "web", "protocol": "http", "ports": [80]},)
     for message in sound_messages():
         assert not isinstance(parse(AGENT, message), Rejected)
@@ -216,6 +218,6 @@ def test_what_is_only_shown_is_cleaned() -> None:
     report = parse(AGENT, pb.SyncResponse(report=pb.Report(sequence=1, attempts=[status, strange])))
     assert isinstance(report, NodeReport)
     (attempt,) = report.attempts
-    assert (attempt.state, attempt.reason, attempt.log_size) == ("", "OTHER", 0)
+    assert (attempt.state, attempt.reason, attempt.log_size, attempt.end_time) == ("", "OTHER", 0, None)
     assert attempt.message == "A B: " + "é" * 509
     check(report)
