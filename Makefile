@@ -54,13 +54,14 @@ $(PLUGINS): $(DEV) scripts/install-stub-plugins
 docs: $(DEV) $(STUBS) ## the pages in docs/reference, from protos, tables and commands
 	$(PY) -m docs.generator
 
-check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, import rules
+check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, words, import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/buf lint
 	$(VENV)/bin/buf format --diff --exit-code
 	scripts/check-proto-width
+	scripts/check-words
 	$(VENV)/bin/lint-imports
 
 format: $(DEV) ## lay out Python, protos and Markdown

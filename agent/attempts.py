@@ -116,7 +116,7 @@ class AttemptSpec:
 
     `slots` are in the smallest unit: bytes for `mem`, thousandths for all others. An empty `image` means the host's
     root, an empty `command` means idle until stopped. `shared_memory` is in bytes, 0 for the default. `networked` is a place in
-    the session's network, `egress` a way out. From `session_secret` follow the keys by
+    the session's network, `egress` an egress link. From `session_secret` follow the keys by
     which the session's kernels reach each other; it is never recorded.
     """
 
@@ -151,7 +151,7 @@ class DesiredAttempt:
 class ObservedAttempt:
     """What a backend knows of an attempt.
 
-    `attached` says that it has its place in the network, and its way out, as far as it is to have them. `start_time` and
+    `attached` says that it is attached to the network, and has its egress link, as far as it is to have them. `start_time` and
     `end_time` are seconds since the epoch, for display. `stop_grace` is in seconds; `kill_at` is on the monotonic clock, and
     set from the time it is asked to end to the time it is killed. `log_size` is in bytes, and known of ended ones.
     `rebuilt` says that its record was lost and was rebuilt from its processes; `session_id` is then empty until a manager names
@@ -179,5 +179,5 @@ class ObservedAttempt:
 
     @property
     def held(self) -> bool:
-        """Whether it is created, has its place in the network and its way out if it needs them, and waits at its gate."""
+        """Whether it is created, has its network and its egress link if it needs them, and waits at its gate."""
         return self.phase is Phase.CREATED and (self.attached or not (self.networked or self.egress))

@@ -88,7 +88,7 @@ START_FAILED = AttemptReason.START_FAILED
 NO_DEVICE = AttemptReason.DEVICE_MISSING
 UNFORESEEN = "it could not be started; the agent's log says more"
 OUT_OF_MEMORY_DELAY = 0.1
-"""Seconds between the news of an end and that of its cause, which travel apart inside the engine."""
+"""Seconds between the event of an end and that of its cause, which travel apart inside the engine."""
 
 Result = TypeVar("Result")
 

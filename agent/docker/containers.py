@@ -28,10 +28,10 @@ from retinue.agent.inside.output_pump import make_pipe, pumping
 from retinue.agent.inside.provision import (
     LARGEST_FILE,
     MOUNT_REFUSED,
-    Furniture,
     MountRefusedError,
+    Provision,
     UnfitFileError,
-    furnish,
+    provision_kernel,
     ssh_of,
 )
 from retinue.agent.inside.workdir import empty_work, remove_work
@@ -78,7 +78,7 @@ class DockerOptions:
     Where an image names no user, or root, a kernel has one of `users` and the group `gid`, and files in shared directories
     belong to `uid`. `cache_dir` is for what is built once.
     `registry_config` holds credentials for registries, as Docker's `config.json` does; `registry_addresses` says where they may be.
-    `resolver` is the resolv.conf of kernels that have a way out. So many `starts` are under way at a time.
+    `resolver` is the resolv.conf of kernels that have egress. So many `starts` are under way at a time.
     """
 
     agent_id: str
@@ -131,7 +131,7 @@ class DockerKernels:
         return self._engine.foreign(self._options.agent_id)
 
     def find(self, attempt_id: str) -> ContainerState | None:
-        """How the attempt's own container is; None when there is none, or one of somebody else under its name."""
+        """How the attempt's own container is; None when there is none, or another one under its name."""
         there = self._engine.inspect(container_name(attempt_id))
         labels = (self._options.agent_id, attempt_id)
         return there if there is not None and (there.agent_id, there.attempt_id) == labels else None
@@ -166,7 +166,7 @@ class DockerKernels:
                     # An image that names no group; which number goes with its user is known only now.
                     self._engine.remove(container_name(spec.id))
                     init = self._run(replace(container, user=f"{uid}:{options.gid}"), place)
-            self._furnish(init, ssh, spec, place)
+            self._provision(init, ssh, spec, place)
             return init
         except MountRefusedError as error:
             raise KernelError(str(error), MOUNT_REFUSED) from error
@@ -203,7 +203,7 @@ class DockerKernels:
         there = self.find(attempt_id)
         return there is not None and there.fresh
 
-    def _furnish(self, init: Process, ssh: Ssh | None, spec: AttemptSpec, place: Path) -> None:
+    def _provision(self, init: Process, ssh: Ssh | None, spec: AttemptSpec, place: Path) -> None:
         uid, gid = owner_of(init)
         if uid == 0:
             raise KernelError(f"image {spec.image} cannot be used: its user is root by another name", INVALID)
@@ -214,7 +214,7 @@ class DockerKernels:
         home.chmod(0o700)
         forbidden = (self._options.state_dir, self._options.scratch_dir)
         on_disk = self._options.uid if uid in self._options.users else None
-        furnish(init.pid, Furniture(uid, gid, ssh, spec.mounts, forbidden, on_disk, BOUND))
+        provision_kernel(init.pid, Provision(uid, gid, ssh, spec.mounts, forbidden, on_disk, BOUND))
 
     def _wait_ready(self, name: str, place: Path) -> Process:
         state = self._engine.inspect(name)
@@ -266,7 +266,7 @@ class DockerKernels:
         name = container_name(attempt_id)
         state = self.find(attempt_id)
         if state is not None and state.running:
-            # Another first process than ours is that of a restart by somebody else: an attempt is not run twice.
+            # Another first process than ours is that of a restart by another program: an attempt is not run twice.
             if init is None or alive(init) or state.pid not in {0, init.pid}:
                 self._engine.kill(name)
                 if init is not None:

@@ -276,7 +276,7 @@ class Engine:
                     timeout=CALL_TIMEOUT,
                     num_pools=CONNECTIONS,
                 )
-                # What an environment says of proxies and passwords is not meant for the engine, and is read anew for each call.
+                # What an environment says of proxies and passwords is not meant for the engine, and is read again for each call.
                 self._client.trust_env = False
             return self._client
 

@@ -45,7 +45,7 @@ PAUSES = (1.0, 3.0, 9.0)
 DIFFERS = AttemptReason.IMAGE_DIFFERS
 FRESH = 60.0
 """Seconds for which a registry that takes credentials is believed to have let this node have an image."""
-_MOST_LOGGED = 500
+_MAX_LOGGED = 500
 
 
 class ImageError(Exception):
@@ -98,7 +98,7 @@ class Images:
         """The image if it is on the node, and is the `wanted` one if that is said. Raises EngineError.
 
         None as well where its registry takes credentials, and has not let this node have it just now: that it is here says only that
-        somebody was let have it once.
+        some user was allowed to pull it once.
         """
         if await asyncio.to_thread(self._is_to_be_asked_for, reference, wanted):
             return None
@@ -156,7 +156,7 @@ class Images:
         finally:
             del fetch.tells[waiter]
             if not fetch.tells and not fetch.task.done():
-                # Whoever comes from now on begins anew.
+                # Later callers start a new pull.
                 self._fetches.pop(key, None)
                 fetch.task.cancel()
         if (image := await asyncio.to_thread(self._find, reference, wanted)) is None:
@@ -239,7 +239,7 @@ class Images:
 
 def _line(text: str) -> str:
     """What an engine or a registry says, as a part of a line of a log."""
-    return "".join(character if character.isprintable() else " " for character in text[:_MOST_LOGGED])
+    return "".join(character if character.isprintable() else " " for character in text[:_MAX_LOGGED])
 
 
 def _identities(found: Mapping[str, Any], repository: str) -> list[ImageIdentity]:

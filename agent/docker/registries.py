@@ -1,7 +1,7 @@
 """Image registries: which one a reference is of, credentials for it, and what went wrong there. Pure but for one file.
 
 Credentials are in a file of the node, in the format of Docker's `config.json` (`auths`), that only the agent reads. They are
-read anew for each fetch, stay in its memory for as long as that takes, and go to the engine of the same node only.
+read again for each fetch, stay in its memory for as long as that takes, and go to the engine of the same node only.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A manager that has not heard of this agent for long runs some sessions elsewhere. What it counts from is when it last heard; so what is
 counted from here is when that was sent which it is known to have heard, never when its word came. The clock goes on while the node
 sleeps. All is kept in a file: an agent that comes back after a while knows how late it is, and where none comes back, or one that is stopped,
-the warden (`agent/fencing/watchdog.py`) goes by it.
+the watchdog (`agent/fencing/watchdog.py`) goes by it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONTACT_STEPS = 50
-"""How often contact is written in the shortest limit: often enough for the warden, and not with every heartbeat."""
+"""How often contact is written in the shortest limit: often enough for the watchdog, and not with every heartbeat."""
 RETRY = 1.0
 """Seconds before the disk is tried again."""
 WARDEN_INTERVAL = 10.0
-"""Seconds between two looks whether there is a warden."""
+"""Seconds between two looks whether there is a watchdog."""
 
 
 class OverdueError(Exception):
@@ -58,7 +58,7 @@ class Fence:
     ) -> None:
         """Reads the file, blocking. `clock` tells seconds since the node was started, its sleep included.
 
-        `watched` returns once a warden goes by what is in the directory. A file that cannot be read is moved to `damaged`.
+        `watched` returns once a watchdog goes by what is in the directory. A file that cannot be read is moved to `damaged`.
         """
         self._directory = state_dir
         self._path = state_dir / watchdog.FILE
@@ -93,23 +93,23 @@ class Fence:
     async def pin(self, attempt_id: str, target: FenceTarget | None) -> None:
         """Returns once a watchdog knows by what to end an attempt that is about to be let go, if it is guarded.
 
-        Raises OverdueError, WardenError, OSError: then it must not be let go.
+        Raises OverdueError, WatchdogError, OSError: then it must not be let go.
         """
         if attempt_id not in self._limits or target is None:
             return
         self._processes = self._processes | {attempt_id: target.process}
         await STATE.run(self._have_watched)
-        # From here on the warden ends what is late; what was late before is not known to it yet.
+        # From here on the watchdog ends what is late; what was late before is not known to it yet.
         if attempt_id in self.due():
             raise OverdueError(f"attempt {attempt_id} was without a manager for too long")
 
     async def keep_watched(self) -> None:
-        """Sees to it that there is a warden as long as there is something for it, until it is cancelled."""
+        """Sees to it that there is a watchdog as long as there is something for it, until it is cancelled."""
         while True:
             if self._processes:
                 try:
                     await STATE.run(self._have_watched)
-                except (watchdog.WardenError, OSError) as error:
+                except (watchdog.WatchdogError, OSError) as error:
                     log.error("guarded attempts would go on if this agent were stopped: %s", error)
             await asyncio.sleep(WARDEN_INTERVAL)
 
@@ -127,7 +127,7 @@ class Fence:
                     self._changed.set()
 
     def matters(self) -> bool:
-        """Whether what is in the file is not good enough for a warden, which acts a tenth of a limit later than the agent."""
+        """Whether what is in the file is not good enough for a watchdog, which acts a tenth of a limit later than the agent."""
         known = self._on_disk
         if (known.limits, known.processes) != (self._limits, self._processes):
             return True
@@ -181,5 +181,5 @@ class Fence:
             else:
                 self._disk.essential(replace)
         except OSError:
-            # Without news of the contact, the warden would end what it guards.
+            # Without the new time of contact, the watchdog would end what it guards.
             overwrite_file(self._path, content)

@@ -1,7 +1,7 @@
 """Ends guarded attempts when their agent cannot: a process of its own, which goes on while the agent is stopped, hangs or is gone.
 
 The agent ends such attempts by itself once it was without a manager for too long (`agent/fencing/lease.py`), and what it goes by is in a file.
-The warden reads the same file, and acts a little later on what is still there: it kills the first process of the attempt, with which all others
+The watchdog reads the same file, and acts a little later on what is still there: it kills the first process of the attempt, with which all others
 end, native process or container. It is there before the first guarded attempt is let go, and leaves when none is left.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE, MARKS, LOCK = "fence.json", "fenced", "fence.lock"
-"""Names in the agent's state directory: what is guarded, what the warden has ended, and what a warden holds while it is there."""
+"""Names in the agent's state directory: what is guarded, what the watchdog has ended, and what a watchdog holds while it is there."""
 SLACK = 1.1
 """How much later than the agent it acts: what the agent ends by itself is ended in better order."""
 LONGEST_LOOK, LOOKS = 1.0, 20
@@ -38,8 +38,8 @@ LONGEST_LOOK, LOOKS = 1.0, 20
 START_SECONDS = 10.0
 
 
-class WardenError(Exception):
-    """There is no warden, and none could be started; may be tried again."""
+class WatchdogError(Exception):
+    """There is no watchdog, and none could be started; may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def read(path: Path, boot_id: str, damaged: DamagedFiles | None = None) -> Guard
 
 
 def was_ended(state_dir: Path, attempt_id: str) -> bool:
-    """Whether a warden has ended the attempt. Blocks."""
+    """Whether a watchdog has ended the attempt. Blocks."""
     return (state_dir / MARKS / attempt_id).exists()
 
 
@@ -121,7 +121,7 @@ def forget(state_dir: Path, attempt_id: str) -> None:
 
 
 def ensure(state_dir: Path) -> None:
-    """Returns once a warden watches what is in the file now. Blocks while one is started; raises WardenError."""
+    """Returns once a watchdog watches what is in the file now. Blocks while one is started; raises WatchdogError."""
     # One that is about to leave looks at the file once more after it has let go of the lock.
     if (lock := _lock(state_dir)) is None:
         return
@@ -133,7 +133,7 @@ def ensure(state_dir: Path) -> None:
             command, stdin=subprocess.DEVNULL, check=True, timeout=START_SECONDS, start_new_session=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise WardenError(f"no warden could be started: {error}") from error
+        raise WatchdogError(f"no watchdog could be started: {error}") from error
 
 
 def watch(state_dir: Path, boot_id: str, began: Callable[[], object] = lambda: None) -> None:

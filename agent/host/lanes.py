@@ -31,7 +31,7 @@ class Lane:
 RECORDS = Lane("records", 8)
 """Files of attempts in the state directory."""
 STATE = Lane("state", 2)
-"""The few small files of the agent itself: the term, and what the warden goes by."""
+"""The few small files of the agent itself: the term, and what the watchdog goes by."""
 KERNELS = Lane("kernels", 16)
 """Signals, control groups, and waiting for the end of processes."""
 NETWORK = Lane("network", 8)

@@ -1,6 +1,6 @@
 """When output was printed: marks of how far it had come at a time, beside the output of an attempt.
 
-A mark says that all before its offset was printed by its time. One is made each time somebody looks and finds more, so what was printed
+A mark says that all before its offset was printed by its time. One is made each time a reader finds more, so what was printed
 since a moment begins at the last mark before that moment, or earlier by what was printed between two looks: never later.
 """
 
@@ -27,7 +27,7 @@ class Marks:
         self._path = path
 
     def add(self, offset: int, time: float) -> None:
-        """All before `offset` is printed at `time`, in seconds since the epoch; nothing to do when that is no news."""
+        """All before `offset` is printed at `time`, in seconds since the epoch; nothing to do when that is known."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             # What a crash of the node may have cut off is no mark.

@@ -70,7 +70,7 @@ def _start(program: Path, reading: int, file: int, limit: int) -> None:
 
 
 def revive(program: Path, place: Path, limit: int) -> None:
-    """Starts a pump where one is missing: somebody has ended it, and what prints would wait for ever. Blocks; raises OSError."""
+    """Starts a pump where one is missing: it was killed, and what prints would wait for ever. Blocks; raises OSError."""
     with contextlib.suppress(FileNotFoundError), pumping(program, place, limit):
         pass
 

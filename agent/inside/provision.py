@@ -66,7 +66,7 @@ class Ssh:
 
 
 @dataclass(frozen=True, slots=True)
-class Furniture:
+class Provision:
     """What a kernel gets, and the numbers of its user.
 
     `forbidden` are directories of the node that no mount may show. Files that belong to `on_disk` in shared directories are
@@ -90,8 +90,8 @@ def ssh_of(spec: AttemptSpec, hosts: str, cache_dir: Path) -> Ssh | None:
     return Ssh(programs, ssh_files(spec.session_secret, host_names(hosts)))
 
 
-def furnish(pid: int, furniture: Furniture) -> None:
-    """Furnishes the kernel whose first process is `pid` and waits at its gate. Blocks.
+def provision_kernel(pid: int, provision: Provision) -> None:
+    """Provisions the kernel whose first process is `pid` and waits at its gate. Blocks.
 
     Raises MountRefusedError, UnfitFileError, OSError.
     """
@@ -99,39 +99,39 @@ def furnish(pid: int, furniture: Furniture) -> None:
         namespace = stack.enter_context(_closing(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)))
         # What lies on the node is looked up before, in the node's own view; what is mounted then cannot be exchanged.
         owners = None
-        if furniture.mounts and furniture.on_disk not in {None, furniture.uid}:
-            owners = stack.enter_context(user_namespace(furniture.on_disk, furniture.uid))
+        if provision.mounts and provision.on_disk not in {None, provision.uid}:
+            owners = stack.enter_context(user_namespace(provision.on_disk, provision.uid))
         shared = [
-            (mount, stack.enter_context(_closing(open_shared(mount, furniture, owners)))) for mount in furniture.mounts
+            (mount, stack.enter_context(_closing(open_shared(mount, provision, owners)))) for mount in provision.mounts
         ]
         places: list[tuple[str, int]] = []
-        if (ssh := furniture.ssh) is not None:
+        if (ssh := provision.ssh) is not None:
             programs = stack.enter_context(_closing(_clone(ssh.programs, NO_PRIVILEGES | syscalls.MOUNT_ATTR_RDONLY)))
-            keys = stack.enter_context(_closing(_key_mount(ssh.files, furniture.uid, furniture.gid)))
+            keys = stack.enter_context(_closing(_key_mount(ssh.files, provision.uid, provision.gid)))
             places = [(PROGRAMS, programs), (FILES, keys)]
 
         def inside() -> None:
             syscalls.unshare(syscalls.CLONE_FS)
             syscalls.enter(namespace, syscalls.CLONE_NEWNS)
             os.umask(0o022)
-            for path in furniture.bound:
+            for path in provision.bound:
                 with _closing(os.open(path, os.O_PATH | os.O_CLOEXEC)) as there:
                     syscalls.set_attributes(there, NO_PRIVILEGES)
             for target, mount in places:
-                _attach(target, mount, furniture)
-            _set_up_account(furniture)
-            if furniture.ssh is not None:
-                _set_up_ssh(furniture.ssh, furniture)
+                _attach(target, mount, provision)
+            _set_up_account(provision)
+            if provision.ssh is not None:
+                _set_up_ssh(provision.ssh, provision)
             for wanted, mount in shared:
                 try:
-                    _attach(wanted.target, mount, furniture)
+                    _attach(wanted.target, mount, provision)
                 except OSError as error:
                     raise MountRefusedError(f"{wanted.target} cannot be mounted: {error.strerror}") from error
 
         in_own_thread(inside)
 
 
-def open_shared(mount: Mount, furniture: Furniture, owners: int | None = None) -> int:
+def open_shared(mount: Mount, provision: Provision, owners: int | None = None) -> int:
     """What a mount shows, as a mount that is nowhere yet. Links are followed as far as they stay beneath the root.
 
     `owners` is a descriptor of the user namespace that translates owners of files.
@@ -147,7 +147,7 @@ def open_shared(mount: Mount, furniture: Furniture, owners: int | None = None) -
             raise MountRefusedError(f"{mount.source} cannot be used on this node: {_why(error)}") from error
     with _closing(directory):
         found = Path(os.readlink(f"/proc/self/fd/{directory}"))
-        for path in furniture.forbidden:
+        for path in provision.forbidden:
             # Neither the agent's own files, nor anything they lie in.
             if found.is_relative_to(path) or path.is_relative_to(found):
                 raise MountRefusedError(f"{mount.source} leads to files of the agent")
@@ -200,29 +200,29 @@ def _write_new(directory: int | None, name: str, content: bytes, mode: int, owne
         os.close(descriptor)
 
 
-def _attach(target: str, mount: int, furniture: Furniture) -> None:
-    _make_directories(Path(target), furniture)
+def _attach(target: str, mount: int, provision: Provision) -> None:
+    _make_directories(Path(target), provision)
     with _closing(os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
         syscalls.attach_mount(mount, directory)
 
 
-def _make_directories(path: Path, furniture: Furniture) -> None:
+def _make_directories(path: Path, provision: Provision) -> None:
     for part in (*reversed(path.parents), path):
         if not part.is_dir():
             part.mkdir(mode=0o755)
             if part.is_relative_to(HOME):
-                os.chown(part, furniture.uid, furniture.gid)
+                os.chown(part, provision.uid, provision.gid)
 
 
-def _set_up_account(furniture: Furniture) -> None:
+def _set_up_account(provision: Provision) -> None:
     """Gives the kernel's user a name, in what the image knows of users: without one, many programs do not start."""
-    uid, gid, named = furniture.uid, furniture.gid, furniture.ssh is not None
+    uid, gid, named = provision.uid, provision.gid, provision.ssh is not None
     _edit(Path("/etc/passwd"), lambda text: with_user(text, uid, gid, named=named))
     _edit(Path("/etc/group"), lambda text: with_group(text, gid))
 
 
-def _set_up_ssh(ssh: Ssh, furniture: Furniture) -> None:
-    owner = (furniture.uid, furniture.gid)
+def _set_up_ssh(ssh: Ssh, provision: Provision) -> None:
+    owner = (provision.uid, provision.gid)
     directory = Path(HOME, ".ssh")
     directory.mkdir(mode=0o700)
     os.chown(directory, *owner)

@@ -1,5 +1,5 @@
 /*
- * Runs one command inside a kernel for somebody outside, and leaves nothing of it behind.
+ * Runs one command inside a kernel for a caller outside, and leaves nothing of it behind.
  *
  * Usage: attach confine FILTER                      inside a container already, as `docker exec` starts it: sets the filter of
  *                                                   system calls in the file FILTER, on top of the engine's

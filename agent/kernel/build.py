@@ -14,7 +14,7 @@ from pathlib import Path
 CACHE = Path("/var/cache/retinue")
 INIT, ATTACH, PUMP = "init", "attach", "pump"
 PROGRAMS = (INIT, ATTACH, PUMP)
-"""The first process of containers, what runs a command in a kernel for somebody outside, and what takes a kernel's output."""
+"""The first process of containers, what runs a command in a kernel for a caller outside, and what takes a kernel's output."""
 EXECUTE_ONLY = (INIT, ATTACH)
 """Programs whose files kernels can run and not read: Linux keeps others from tracing such processes from their first moment on.
 

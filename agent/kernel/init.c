@@ -4,7 +4,7 @@
  * Usage: init GATE OUTPUT FILTER COUNT [SERVER [ARGUMENT...]] [COMMAND [ARGUMENT...]]
  *
  * GATE is a FIFO: a newline in it lets the command go; an `s` before says that the network is there. It is opened for reading and writing, so that the death of whoever is to
- * write does not open it; that somebody can write to it without waiting says that this process is ready for signals.
+ * write does not open it; that a process can write to it without waiting says that this process is ready for signals.
  * FILTER is a file with a filter of system calls (a program of classic BPF), set on this process and all that it starts, on
  * top of what the engine has set. OUTPUT is a pipe that becomes the command's standard output and error. It is opened for reading as well, so that the death of
  * whoever reads it ends nobody who writes. COUNT is how many of the words after it make

@@ -22,7 +22,7 @@ from retinue.agent.host.launch_threads import SPARE, Launchers
 from retinue.agent.host.processes import PROC, Process, alive, command_of, identify, send_signal, wait_end
 from retinue.agent.host.users import UserRange, Users, UsersError
 from retinue.agent.inside.output_pump import make_pipe, pumping
-from retinue.agent.inside.provision import MOUNT_REFUSED, Furniture, MountRefusedError, furnish, ssh_of
+from retinue.agent.inside.provision import MOUNT_REFUSED, MountRefusedError, Provision, provision_kernel, ssh_of
 from retinue.agent.inside.workdir import empty_work, remove_work
 from retinue.agent.kernel.build import CACHE, PUMP, BuildError, build
 from retinue.agent.kernel.core.ssh import server_command
@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 GATE, STATUS = "gate", "status"
 WITHOUT_RESOLVER = "# Names of the session are in /etc/hosts; there is no name server.\n"
-"""The resolv.conf of kernels without a way out."""
+"""The resolv.conf of kernels without egress."""
 CLOSE_TIMEOUT = 1.0
 """Seconds to wait for processes that are ending when the agent stops."""
 SPARES = 4
@@ -69,7 +69,7 @@ class ProcessOptions:
     `work_size` and `work_files` bound what a kernel has on the disk, in bytes and files; 0 means a part of it.
 
     `cache_dir` is for what is built once. Each kernel has a user of `users`; files in shared directories belong to `uid`.
-    `resolver` is the resolv.conf of kernels that have a way out.
+    `resolver` is the resolv.conf of kernels that have egress.
     """
 
     agent_id: str
@@ -220,7 +220,7 @@ class Kernels:
             forbidden = (self._options.state_dir, self._options.scratch_dir, *self._options.hidden)
             try:
                 gid, on_disk = self._settings.gid, self._options.uid
-                furnish(init.pid, Furniture(uid, gid, ssh, spec.mounts, forbidden, on_disk))
+                provision_kernel(init.pid, Provision(uid, gid, ssh, spec.mounts, forbidden, on_disk))
             except BaseException:
                 child.kill()
                 child.wait()

@@ -83,7 +83,7 @@ class Reconciler(Generic[Network]):
         """
         self._backend = backend
         self._links = links
-        self._ways_out = egress
+        self._egress = egress
         self._hosts = hosts
         self._clock = clock
         self._random = random_numbers
@@ -355,7 +355,7 @@ class Reconciler(Generic[Network]):
             case Remove(attempt_id):
                 # The record comes last: as long as it is there, this is tried again.
                 if self._backend.observed()[attempt_id].egress:
-                    await self._ways_out.remove(attempt_id)
+                    await self._egress.remove(attempt_id)
                 await self._backend.remove(attempt_id)
 
     async def _inspect(self, network: Network) -> None:
@@ -398,7 +398,7 @@ class Reconciler(Generic[Network]):
         if spec.networked:
             steps.append(self._links.attach(self._networks[spec.session_id], spec.kernel_id, namespace))
         if spec.egress:
-            steps.append(self._ways_out.attach(spec.id, namespace))
+            steps.append(self._egress.attach(spec.id, namespace))
         # None continues while the attempt is tried again, or ended.
         for outcome in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(outcome, BaseException):

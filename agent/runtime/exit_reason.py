@@ -22,7 +22,7 @@ def verdict(
     """How an attempt of which nothing is left has ended: phase, reason and the same in words.
 
     `record` is the last one before the end, `exit_code` that of the command if it was let go and the code is known.
-    `fenced` says that a warden has killed it.
+    `fenced` says that a watchdog has killed it.
     """
     if rebooted and exit_code is None:
         return Phase.EXITED, AttemptReason.NODE_REBOOTED, "the node was restarted"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Observation:
-    """Looked at with every change of any attempt, so what is seen of one is made anew only when it is another itself."""
+    """Looked at with every change of any attempt, so what is seen of one is made again only when it is another itself."""
 
     def __init__(self) -> None:
         """Nothing is seen yet."""

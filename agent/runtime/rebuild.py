@@ -59,7 +59,7 @@ def rebuilt(attempt_id: str, boot_id: str, copy: Record | None, found: Found, no
     Without a copy nothing is known of session and networks: that is left to the manager.
     """
     if copy is None or copy.boot_id != boot_id:
-        # A way out that was never there is removed without harm.
+        # An egress link that never existed is removed without harm.
         copy = Record(attempt_id, "", attempt_id.rpartition(".")[0], boot_id, egress=True, rebuilt=True)
     record = replace(copy, monitor=found.monitor, init=found.init, cores=copy.cores or found.cores)
     if found.waiting:

@@ -26,7 +26,7 @@ class Way(StrEnum):
     SERVICE_STOP = "SERVICE_STOP"
 
 
-# Each of these is somebody at work, or takes something away from others.
+# Each of these is a user at work, or takes something away from others.
 _ALWAYS = frozenset({Way.ATTACH, Way.CODE, Way.HTTP, Way.SERVICE_STOP})
 
 

@@ -57,7 +57,7 @@ class AttemptLocation:
 
 
 class ActivityListener(Protocol):
-    """Is told that somebody exchanges something with an attempt."""
+    """Notes that a user exchanged something with an attempt."""
 
     def heard(self, attempt_id: str) -> None:
         """Something was exchanged."""

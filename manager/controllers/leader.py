@@ -74,7 +74,7 @@ class Leader:
         self._orphans = Orphans(database, term, self._committed)
         self._out_of_bounds = OutOfBounds(database, term)
         self._reports = Reports(database, term, self._committed, self._orphans, out_of_bounds=self._out_of_bounds.note)
-        self._unheard_seconds = timers.lost_after
+        self._lost_after = timers.lost_after
         self._outputs = OutputCollector(database, term, Forwarder(dialer), self._committed)
         self._scheduler = Scheduler(database, term, self._placed)
         self._ended = asyncio.Event()
@@ -151,7 +151,7 @@ class Leader:
             self._check_lease()
 
     async def _schedule(self) -> None:
-        await self._orphans.wait_until_reported(self._unheard_seconds)
+        await self._orphans.wait_until_reported(self._lost_after)
         await self._scheduler.run()
 
     async def _enforce(self) -> None:

@@ -1,4 +1,4 @@
-"""Addresses that no kernel may reach by its way out: those of the managers and the database, and of every node."""
+"""Addresses that no kernel may reach by its egress link: those of the managers and the database, and of every node."""
 
 from __future__ import annotations
 

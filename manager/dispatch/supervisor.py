@@ -150,7 +150,7 @@ class Supervisor:
             if target is None or not target.dialled or target.address != link.address:
                 task.cancel()
                 del self._links[agent_id]
-        # As stored: who enrols again joins anew, whatever was found of it before.
+        # As stored: a node that enrols again joins as a new one, whatever was found of it before.
         self._states = {agent_id: target.state for agent_id, target in targets.items()}
         now = self._clock()
         self._unlinked = {

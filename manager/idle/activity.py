@@ -1,4 +1,4 @@
-"""Notes in the store that somebody exchanged something with a session, whichever replica it went through.
+"""Notes in the store that a user exchanged something with a session, whichever replica it went through.
 
 What is heard is gathered in memory and written some time later, so that a session costs one write in many seconds whatever its traffic. The
 newest is always written in the end: what the store says is late by the pace at most, which is a fraction of the time that the policy waits.

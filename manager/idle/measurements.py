@@ -29,7 +29,7 @@ _KEPT_PARTS = 8
 class Measurements:
     """Meters of attempts, and windows and readings of sessions.
 
-    What is looked at is named anew each time: `begin`, then `take_in` for portions of the sessions, then `finish`, which forgets all others.
+    What is looked at is named again each time: `begin`, then `take_in` for portions of the sessions, then `finish`, which forgets all others.
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def preempts(self) -> bool:
-        """Whether somebody is to make way."""
+        """Returns True when sessions are to be preempted."""
         return bool(self.decisions.preemptions)
 
 

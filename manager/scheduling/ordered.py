@@ -11,7 +11,7 @@ agent; the best is last in a sorted list. Within a pass free amounts only shrink
   agents, and the shape raises its cursor to the best of them that fits.
 
 A slot that every agent has some of adds the same to all counts, so shapes that differ in asking for it share a list: what is taken moves
-an agent once, not once for each of them. When an agent first runs out of such a slot, the classes are made anew; each slot can do
+an agent once, not once for each of them. When an agent first runs out of such a slot, the classes are made again; each slot can do
 that once in a pass.
 
 A pick costs a binary search and a few steps. A walk that grows long gives up and scans, which bounds a pick; a class that is used a few

@@ -124,7 +124,7 @@ class Placer:
         return spread
 
     def place_at(self, kind: Kind, agents: Sequence[int], wishes: AgentWishes | None) -> str:
-        """Places a session where somebody else wants it; answers what is wrong with that, and changes nothing then."""
+        """Places a session where an external strategy wants it; answers what is wrong with that, and changes nothing then."""
         if len(agents) != len(kind.kernels):
             return f"{len(agents)} agents are given for {len(kind.kernels)} kernels"
         if kind.single_node and len(set(agents)) > 1:

@@ -3,7 +3,7 @@
 The first aged session, by priority and arrival, goes before all others of its priority and below. When it finds no room, it is given
 the earliest that the time limits of running sessions give it: the shadow time, and the agents it will have then. Others may go ahead of
 it only if they end by then, or if they leave it what it needs on those agents (Lifka, "The ANL/IBM SP scheduling system", JSSPP'95;
-Skovira et al., "The EASY-LoadLeveler API project", JSSPP'96). The reservation is worked out anew in each pass, so it only gets better
+Skovira et al., "The EASY-LoadLeveler API project", JSSPP'96). The reservation is computed again in each pass, so it only gets better
 when sessions end early. Without time limits that make room for it there is no shadow time, and no reservation.
 """
 

@@ -15,7 +15,7 @@ BURST = 100
 # Per second, of what was counted.
 FORGIVEN = 5.0
 # What was counted at most, in bursts: who has sent millions waits no longer for it than that.
-_MOST_BURSTS = 3
+_MAX_BURSTS = 3
 _MAX_ADDRESSES = 10_000
 # An IPv6 host has a whole network of this size to itself.
 _IPV6_PREFIX = 64
@@ -39,7 +39,7 @@ class WrongTokens:
         if len(self._counted) >= self._max_addresses:
             # The one that has been quiet for longest.
             self._counted.popitem(last=False)
-        self._counted[address] = (min(counted, float(_MOST_BURSTS * self._burst)), now)
+        self._counted[address] = (min(counted, float(_MAX_BURSTS * self._burst)), now)
         return max(0.0, (self._counted[address][0] - self._burst) / self._forgiven)
 
     def __len__(self) -> int:

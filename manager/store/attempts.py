@@ -234,7 +234,7 @@ async def read_sites(tx: AsyncSession, agent_id: str) -> set[uuid.UUID]:
 
 
 async def release_networks(tx: AsyncSession, agent_id: str) -> None:
-    """Takes networks that only lost agents still have from their sessions, so that those can be placed anew; number and subnet stay
+    """Takes networks that only lost agents still have from their sessions, so that those can be placed again; number and subnet stay
     taken until the agent is back and confirms, or is removed.
     """
     await tx.execute(

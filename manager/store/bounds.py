@@ -11,7 +11,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from retinue.manager.store.spec_fields import json_number
 
 # Sessions that waited too long are cancelled a second so many at a time: one commit does not hold up others.
-MOST_AT_ONCE = 500
+MAX_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:
                 )
             LIMIT :most
         """),  # noqa: S608  # our own words
-        {"most": MOST_AT_ONCE},
+        {"most": MAX_AT_ONCE},
     )
     return list(rows.scalars())
 
@@ -83,7 +83,7 @@ async def read_stranded(tx: AsyncSession) -> list[Stranded]:
 
 
 async def read_lost_agents_with_leftovers(tx: AsyncSession) -> list[str]:
-    """Lost agents that output is awaited of, or whose networks keep a session from being placed anew."""
+    """Lost agents that output is awaited of, or whose networks keep a session from being placed again."""
     rows = await tx.execute(
         text("""
             SELECT g.id FROM agent g WHERE g.state = 'LOST' AND (

@@ -193,9 +193,9 @@ class JournalTail:
                 return True
         # Some may have come from this process meanwhile.
         last = self._last
-        news = [event for event in page.events if event.revision > last]
-        if news:
-            self._add(news)
+        fresh = [event for event in page.events if event.revision > last]
+        if fresh:
+            self._add(fresh)
         return self._last < page.newest
 
     def _add(self, events: Sequence[Event]) -> None:
@@ -220,7 +220,7 @@ class JournalTail:
                     if notice.pid != self._teller:
                         self._look.set()
                         self._pass_on()
-                # Nothing was said for a while: is there still somebody at the other end?
+                # Nothing was said for a while: is the other end still there?
                 await connection.execute("SELECT 1")
         finally:
             await connection.close()

@@ -83,7 +83,7 @@ def writing(differences: Collection[Difference], groups: Iterable[Row], held: It
 
 
 async def refresh_group(tx: AsyncSession, group: str) -> None:
-    """Works out all shares of a group anew from what its owners hold, after its capacity or its weights changed."""
+    """Works out all shares of a group again from what its owners hold, after its capacity or its weights changed."""
     holding = _holding_groups({group})
     groups = fetched(await tx.execute(text(holding.sql), dict(holding.params)))
     found = await tx.execute(text("SELECT owner, held FROM drf_share WHERE resource_group = :group"), {"group": group})

@@ -31,7 +31,7 @@ from tests.integration.docker.engine import IMAGE, TestEngine, install
 NODES = 4
 NETWORK, SERVICE = "bench", "pairs"
 MEMORY = 64 << 20
-PATIENCE = 120.0
+TIMEOUT = 120.0
 POLL = 0.05
 # Prints the seconds since the machine's start at which all of the addresses had answered.
 REACH = """
@@ -121,7 +121,7 @@ class Swarm:
 
 
 def wait_until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not reached():
         if time.monotonic() > deadline:
             raise RuntimeError("it took too long")
@@ -149,18 +149,18 @@ async def session_of_four(client: Client) -> AsyncIterator[tuple[Session, float]
         termination_grace=0,
     )
     try:
-        await session.wait("RUNNING", timeout=PATIENCE)
+        await session.wait("RUNNING", timeout=TIMEOUT)
         assert len({kernel.agent for kernel in session.kernels}) == NODES
         ends = [await first_line(session, kernel.hostname) for kernel in session.kernels]
         yield session, max(map(float, ends)) - began
     finally:
         await session.terminate(force=True)
-        await session.wait_ended(PATIENCE)
+        await session.wait_ended(TIMEOUT)
 
 
 async def first_line(session: Session, hostname: str) -> str:
     text = b""
-    async with asyncio.timeout(PATIENCE), contextlib.aclosing(session.logs(hostname, follow=True)) as chunks:
+    async with asyncio.timeout(TIMEOUT), contextlib.aclosing(session.logs(hostname, follow=True)) as chunks:
         async for chunk in chunks:
             text += chunk.data
             if b"\n" in text:

@@ -89,7 +89,7 @@ def free_port() -> int:
 
 
 def wait_listening(port: int) -> None:
-    """Returns once somebody listens."""
+    """Returns once a program listens."""
     deadline = time.monotonic() + 20
     while True:
         try:

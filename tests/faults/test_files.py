@@ -71,9 +71,9 @@ async def test_files_over_killed_agents_and_managers(client: Client, cluster: Cl
             ("manager", cluster.kill_manager, cluster.start_manager),
         ):
             steps = await interrupted(partial(upload, name), kill, start)
-            assert min(steps) > 1 << 20, "it does not begin anew"
+            assert min(steps) > 1 << 20, "it does not start again"
             steps = await interrupted(partial(download, name), kill, start)
-            assert min(steps) > 1 << 20, "it does not begin anew"
+            assert min(steps) > 1 << 20, "it does not start again"
             back = await asyncio.to_thread((tmp_path / name).read_bytes)
             assert hashlib.sha256(back).digest() == hashlib.sha256(content).digest()
         assert sorted(os.listdir(tmp_path)) == ["agent", "manager", "there"]

@@ -74,7 +74,7 @@ async def in_kernel(client: Client, session: Session, script: str) -> str:
 
 
 async def test_streams_over_killed_agents_and_managers(client: Client, cluster: Cluster, counting: Session) -> None:
-    """Output goes on without a gap; a command that somebody attached ends, with all that it started."""
+    """Output goes on without a gap; a command that a user attached ends, with all that it started."""
     numbers: list[int] = []
 
     async def follow() -> None:

@@ -103,7 +103,7 @@ def body(container: Container) -> dict[str, Any]:
         "Cmd": list(spec.command),
         # What an image says of its health would be run in the kernel, and its cost counted to the user.
         "Healthcheck": {"Test": ["NONE"]},
-        # How long the engine waits for news of a container that it finds dead when it is to kill it.
+        # How long the engine waits for an event of a container that it finds dead when it is to kill it.
         "StopTimeout": STOP_TIMEOUT,
         "Tty": False,
         "OpenStdin": False,

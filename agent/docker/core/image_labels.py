@@ -30,7 +30,7 @@ _READ = (
     *(THEIR_SERVICE_PORTS, THEIR_SHARED_MEMORY, THEIR_CORE_VARIABLES),
 )
 PORTS = range(1, 65_536)
-MOST_PORTS = 64
+MAX_PORTS = 64
 MAX_LABEL = 4096
 """Characters of a label that is read."""
 MAX_SLOTS, MAX_VARIABLES = 64, 64
@@ -115,7 +115,7 @@ def parse_service_ports(text: str) -> tuple[ServicePort, ...]:
             found.append(ServicePort(name, protocol, numbers))
         rest = rest[match.end() + 1 :].strip()
     taken = [number for port in found for number in port.ports]
-    if len({port.name for port in found}) < len(found) or len(set(taken)) < len(taken) or len(taken) > MOST_PORTS:
+    if len({port.name for port in found}) < len(found) or len(set(taken)) < len(taken) or len(taken) > MAX_PORTS:
         raise ValueError(f"{text!r} names a port or a service twice, or too many")
     return tuple(found)
 

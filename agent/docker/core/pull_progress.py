@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 STEP = 0.05
 """Part of the whole that is worth telling of."""
 SHORTEST, LONGEST = 1.0, 30.0
-"""Seconds between two tellings: at the least, and at the most if there is any news."""
-MOST_LAYERS = 200
+"""Seconds between two tellings: at the least, and at the most if there is any progress."""
+MAX_LAYERS = 200
 MAX_ID = 64
 MAX_BYTES = 2**53
 """More than any layer has; sums of so many stay within 64 bits."""
@@ -29,7 +29,7 @@ def fold(layers: Mapping[str, Layer], event: Mapping[str, Any]) -> dict[str, Lay
     known = layers.get(identifier)
     after = dict(layers)
     # The first line has the tag for an id, and no details.
-    if not identifier or (known is None and (status.startswith("Pulling from") or len(layers) >= MOST_LAYERS)):
+    if not identifier or (known is None and (status.startswith("Pulling from") or len(layers) >= MAX_LAYERS)):
         return after
     layer = known or Layer(identifier)
     if status == "Downloading":

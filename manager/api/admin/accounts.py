@@ -318,7 +318,7 @@ class AccountServicer(account_service_pb2_grpc.AccountServiceServicer):
 
 
 async def _parent(tx: AsyncSession, user: str, ttl: dt.timedelta | None) -> uuid.UUID | None:
-    """Returns the token that a new one is made with and ends with; none when an administrator makes it for somebody else.
+    """Returns the token that a new one is made with and ends with; none when an administrator makes it for another user.
 
     Raises InvalidRequest when it is asked to last longer than that, and TokenInvalid when that was revoked a moment ago.
     """

@@ -21,7 +21,7 @@ from retinue.manager.v1 import kernel_service_pb2 as pb
 
 SHORTEST, LONGEST = dt.timedelta(seconds=1), dt.timedelta(hours=1)
 DEFAULT_SECONDS = 2.0
-MOST_KERNELS = 2000
+MAX_KERNELS = 2000
 # Seconds that an agent may take to answer.
 ANSWER_SECONDS = 3.0
 
@@ -73,11 +73,11 @@ async def _running(database: Database, session_id: uuid.UUID | None, hostname: s
     """Kernels that run, and whether none ever will again."""
     async with database.transaction() as tx:
         if session_id is None:
-            return await attempts.read_running(tx, sight(), None, "", MOST_KERNELS), False
+            return await attempts.read_running(tx, sight(), None, "", MAX_KERNELS), False
         session = (await sessions.read(tx, [session_id])).get(session_id)
         if session is None or session.state in ENDED_SESSION_STATES:
             return [], True
-        return await attempts.read_running(tx, sight(), session_id, hostname, MOST_KERNELS), False
+        return await attempts.read_running(tx, sight(), session_id, hostname, MAX_KERNELS), False
 
 
 def _message(row: Row, stats: agent_pb.AttemptStats | None) -> pb.KernelStats:

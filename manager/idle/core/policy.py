@@ -132,7 +132,7 @@ class Seen:
     """What is known of a running session.
 
     `paused` are seconds since the last interaction, or else the start, in which nobody could have been heard; `reachable` says whether
-    somebody could be now. `warned` has when a checker warned.
+    a user could be now. `warned` has when a checker warned.
     """
 
     type: SessionType

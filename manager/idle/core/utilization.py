@@ -53,7 +53,7 @@ class Meter:
         self._seconds = self._cpu = self._memory = 0.0
 
     def add(self, sample: Sample, longest: float) -> None:
-        """Takes in a sample. What is more than `longest` after the one before, or has a clock or counter that went back, begins anew."""
+        """Takes in a sample. What is more than `longest` after the one before, or has a clock or counter that went back, starts again."""
         last = self._last
         if sample.cpu is None or sample.memory is None:
             self._last = None

@@ -23,7 +23,7 @@ from retinue.rpc.core.amounts import MAX_AMOUNT
 
 
 class CacheError(Exception):
-    """A change that does not fit what is known: the rows have to be read anew."""
+    """A change that does not fit what is known: the rows have to be read again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,6 @@ class SessionSecrets:
         self._key = key
 
     def of(self, session_id: object, epoch: int) -> bytes:
-        """The secret of a session's kernels in their attempts of that number; a session that is placed anew has another."""
+        """The secret of a session's kernels in their attempts of that number; a session that is placed again has another."""
         info = f"{session_id}.{epoch}".encode()
         return HKDF(hashes.SHA256(), SECRET_BYTES, salt=None, info=info).derive(self._key)

@@ -32,7 +32,7 @@ class UserAccount(SQLModel, table=True):
 
 class RetiredName(SQLModel, table=True):
     """The name of a user or a project (`kind` USER, PROJECT) that was deleted. Names are identities: sessions, journals and answers to repeated
-    requests stay behind, and must not come to be somebody else's.
+    requests stay behind, and must not come to be another user's.
     """
 
     __tablename__ = "retired_name"

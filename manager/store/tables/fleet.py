@@ -48,7 +48,7 @@ class ResourceGroup(SQLModel, table=True):
     options: dict[str, str] = json_column()
     owner_weights: dict[str, int] = json_column()
     start_timeout_seconds: int = 600
-    # ALLOW or DENY: whether kernels started in the group have a way out.
+    # ALLOW or DENY: whether kernels started in the group have egress.
     egress: str = Field(default="ALLOW", sa_column_kwargs={"server_default": text("'ALLOW'")})
     # What sessions may mount: path, writable, projects.
     mount_roots: list[dict[str, Any]] = json_column("[]")

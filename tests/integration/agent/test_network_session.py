@@ -75,7 +75,7 @@ async def test_session_on_one_node(agent: Agent) -> None:
         assert (status.exit_code, status.reason) == (0, "EXITED"), status
     logs = [piece.data async for piece in manager.stub.StreamLogs(pb.StreamLogsRequest(attempt_id=first))]
     assert b"".join(logs) == b"sub1 sub1\nsub2 sub2\n"
-    # The network goes after the last attempt of its session, whatever the order of the news.
+    # The network goes after the last attempt of its session, whatever the order of the reports.
     await manager.change(removed_network_session_ids=[SESSION])
     again = await agent.converse(term=2)
     assert SESSION in again.networks

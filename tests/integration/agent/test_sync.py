@@ -206,7 +206,7 @@ async def test_a_restored_manager_is_obeyed_and_ends_only_what_it_names(agent: A
 async def test_wrong_agent_and_wrong_steps(agent: Agent) -> None:
     wrong = Conversation(agent.channel())
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await wrong.open("somebody-else")
+        await wrong.open("another-agent")
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     for step in (
         pb.SyncRequest(change=pb.Change()),

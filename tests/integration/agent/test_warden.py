@@ -1,4 +1,4 @@
-"""A real warden and real processes: it kills what is late, is there once, and leaves when nothing is left to be guarded."""
+"""A real watchdog and real processes: it kills what is late, is there once, and leaves when nothing is left to be guarded."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ def test_it_is_told_apart_who_has_the_number(tmp_path: Path) -> None:
 
 def test_where_none_can_be_started_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "missing"))
-    with pytest.raises(watchdog.WardenError):
+    with pytest.raises(watchdog.WatchdogError):
         watchdog.ensure(tmp_path)

@@ -22,7 +22,7 @@ SESSIONS = "retinue.manager.v1.SessionService"
 async def buf_curl(
     cluster: Cluster, home: Path, *arguments: str, method: str = "", token: str | None = None
 ) -> tuple[int, str, str]:
-    """Exit status, output and complaints of the tool."""
+    """Exit status, output and errors of the tool."""
     settings = cluster.settings
     command = [str(BUF), "curl", "--protocol", "grpc", "--cacert", str(settings.ca), "--servername", "manager.retinue"]
     command += ["-H", f"authorization: Bearer {settings.token if token is None else token}"]
@@ -36,13 +36,13 @@ async def buf_curl(
     )
     try:
         async with asyncio.timeout(60):
-            output, complaints = await process.communicate()
+            output, errors = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     assert process.returncode is not None
-    return process.returncode, output.decode(), complaints.decode()
+    return process.returncode, output.decode(), errors.decode()
 
 
 def messages(output: str) -> list[dict[str, Any]]:
@@ -56,12 +56,12 @@ def messages(output: str) -> list[dict[str, Any]]:
 
 
 async def test_services_are_listed_by_reflection(cluster: Cluster, tmp_path: Path) -> None:
-    status, output, complaints = await buf_curl(cluster, tmp_path, "--list-services")
-    assert status == 0, complaints
+    status, output, errors = await buf_curl(cluster, tmp_path, "--list-services")
+    assert status == 0, errors
     assert {SESSIONS, "retinue.manager.v1.FleetService", "retinue.manager.v1.AccountService"} <= set(output.split())
     assert "grpc.health.v1.Health" in output
-    status, output, complaints = await buf_curl(cluster, tmp_path, "--list-methods")
-    assert f"{SESSIONS}/WatchSessions" in output, complaints
+    status, output, errors = await buf_curl(cluster, tmp_path, "--list-methods")
+    assert f"{SESSIONS}/WatchSessions" in output, errors
 
 
 async def test_a_cluster_session_from_creation_to_its_end(cluster: Cluster, tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ async def test_a_cluster_session_from_creation_to_its_end(cluster: Cluster, tmp_
             "kernel": {"slots": {"cpu": "2", "mem": "64m"}},
         }
     }
-    status, output, complaints = await buf_curl(
+    status, output, errors = await buf_curl(
         cluster, tmp_path, "-d", json.dumps(request), method=f"{SESSIONS}/CreateSession"
     )
-    assert status == 0, complaints
+    assert status == 0, errors
     created = messages(output)[0]
     session_id = created["session"]["id"]
     watch = {"sessionId": session_id, "afterRevision": str(int(created["revision"]) - 1), "untilEnded": True}
@@ -85,17 +85,17 @@ async def test_a_cluster_session_from_creation_to_its_end(cluster: Cluster, tmp_
     )
     async with asyncio.timeout(60):
         while True:
-            status, output, complaints = await buf_curl(
+            status, output, errors = await buf_curl(
                 cluster, tmp_path, "-d", json.dumps({"session": session_id}), method=f"{SESSIONS}/GetSession"
             )
             if messages(output)[0]["session"]["state"] == "SESSION_STATE_RUNNING":
                 break
-    status, _, complaints = await buf_curl(
+    status, _, errors = await buf_curl(
         cluster, tmp_path, "-d", json.dumps({"session": session_id}), method=f"{SESSIONS}/TerminateSession"
     )
-    assert status == 0, complaints
-    status, output, complaints = await watching
-    assert status == 0, complaints
+    assert status == 0, errors
+    status, output, errors = await watching
+    assert status == 0, errors
     events = [event for message in messages(output) for event in message.get("events", [])]
     moves = [event["sessionMoved"]["toState"] for event in events if "sessionMoved" in event]
     assert moves == [f"SESSION_STATE_{s}" for s in ("SCHEDULED", "PREPARING", "RUNNING", "TERMINATING", "TERMINATED")]
@@ -103,7 +103,7 @@ async def test_a_cluster_session_from_creation_to_its_end(cluster: Cluster, tmp_
 
 
 async def test_errors_are_told_in_full(cluster: Cluster, tmp_path: Path) -> None:
-    status, _, complaints = await buf_curl(
+    status, _, errors = await buf_curl(
         cluster,
         tmp_path,
         "-d",
@@ -112,9 +112,9 @@ async def test_errors_are_told_in_full(cluster: Cluster, tmp_path: Path) -> None
     )
     # The tool's exit status is the gRPC code times eight.
     assert status == 3 * 8
-    assert json.loads(complaints)["code"] == "invalid_argument"
-    status, _, complaints = await buf_curl(
+    assert json.loads(errors)["code"] == "invalid_argument"
+    status, _, errors = await buf_curl(
         cluster, tmp_path, "-d", "{}", method=f"{SESSIONS}/ListSessions", token="rtn_wrong"
     )
     assert status == 16 * 8
-    assert json.loads(complaints)["code"] == "unauthenticated"
+    assert json.loads(errors)["code"] == "unauthenticated"

@@ -1,4 +1,4 @@
-"""Registries of images for tests: Debian's `docker-registry` on the loopback, and a door in front of it that can be shut."""
+"""Registries of images for tests: Debian's `docker-registry` on the loopback, and a proxy in front of it that can be shut."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Registry:
         return f"{repository}:{tag}"
 
 
-class Door:
+class StallingProxy:
     """A port in front of a registry. After `shut_after` bytes in all it lets no more through, until it is opened or closed."""
 
     def __init__(self, port: int, shut_after: int) -> None:

@@ -235,7 +235,7 @@ def echoes(kernel: Contained, others: Sequence[str], own: Sequence[str]) -> set[
 async def test_the_platform_is_out_of_reach_and_the_outside_is_not(scene: Scene) -> None:
     manager = scene.nodes[0].rpartition(".")[0] + ".1"
     database, engines = f"{manager}:{DATABASE_PORT}", [f"{node}:{ENGINE_PORT}" for node in scene.nodes]
-    # The cluster's own database has no port: one of somebody's own would be here.
+    # The cluster's own database has no port: one of another program would be here.
     with outside(scene.cluster) as host, socket.create_server((manager, DATABASE_PORT)):
         forbidden = [*protected(scene.cluster), *engines, database]
         for place in forbidden:

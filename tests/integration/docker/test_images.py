@@ -23,7 +23,7 @@ from retinue.agent.docker.registry_addresses import RegistryAddresses
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.conftest import HOSTS, Contract, Kind
 from tests.integration.docker.engine import IMAGE, TestEngine
-from tests.integration.docker.registry import PASSWORD, USER, Door, Registry, make_image
+from tests.integration.docker.registry import PASSWORD, USER, Registry, StallingProxy, make_image
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -157,20 +157,20 @@ async def test_fetched_once_for_all_who_wait_and_broken_off_with_the_last(
     client.remove_image(BIG)
     client.close()
     fetched.clear()
-    async with Door(registry.port, shut_after=BALLAST // 2) as door:
-        reference = f"{door.address}/big:1"
+    async with StallingProxy(registry.port, shut_after=BALLAST // 2) as proxy:
+        reference = f"{proxy.address}/big:1"
         backend = await contract.open()
         for name in ("k1", "k2", "k3"):
             await backend.create(contract.spec(name, "true", image=reference), HOSTS)
         assert {attempt.phase for attempt in backend.observed().values()} == {Phase.PULLING}
-        await door.stalled.wait()
+        await proxy.stalled.wait()
         await eventually(lambda: all(attempt.layers for attempt in backend.observed().values()))
         # One of them is not wanted any more; the others wait on. Kernels that wait hold up no others.
         await backend.stop("k1.1", 10)
         observed = backend.observed()["k1.1"]
         assert (observed.phase, observed.reason) == (Phase.EXITED, "STOPPED")
         await contract.held(contract.spec("other", "true"))
-        # An agent that starts anew goes on, asked again; what only waited for an image was never started.
+        # An agent that restarts continues, asked again; what only waited for an image was never started.
         await backend.close()
         backend = await contract.open()
         assert {name: backend.observed()[f"{name}.1"].phase for name in ("k2", "k3")} == {
@@ -182,8 +182,8 @@ async def test_fetched_once_for_all_who_wait_and_broken_off_with_the_last(
         assert backend.observed()["k2.1"].phase is Phase.PULLING
         await backend.stop("k2.1", 10)
         # With the last one that waits, the engine is told to stop: what comes after that is not taken.
-        door.open()
-        await eventually(lambda: door.connections == 0)
+        proxy.open()
+        await eventually(lambda: proxy.connections == 0)
         assert not has(engine, reference)
         fetched.append(reference)
         await backend.create(contract.spec("k4", "true", image=reference), HOSTS)
@@ -198,9 +198,9 @@ async def test_registry_that_dies_meanwhile(contract: Contract, engine: TestEngi
     client.remove_image(BIG)
     client.close()
     backend = await contract.open()
-    async with Door(registry.port, shut_after=BALLAST // 2) as door:
-        await backend.create(contract.spec("k", "true", image=f"{door.address}/big:1"), HOSTS)
-        await door.stalled.wait()
+    async with StallingProxy(registry.port, shut_after=BALLAST // 2) as proxy:
+        await backend.create(contract.spec("k", "true", image=f"{proxy.address}/big:1"), HOSTS)
+        await proxy.stalled.wait()
     observed = await ended(contract, "k.1")
     assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_PULL_FAILED")
     await backend.remove("k.1")
@@ -229,12 +229,12 @@ async def test_engine_that_is_killed_meanwhile(
     try:
         own.start()
         backends = [await contract.open() for contract in contracts]
-        async with Door(registry.port, shut_after=BALLAST // 2) as door:
+        async with StallingProxy(registry.port, shut_after=BALLAST // 2) as proxy:
             for backend, contract, name in zip(backends, contracts, ("k1", "k2"), strict=True):
-                await backend.create(contract.spec(name, "true", image=f"{door.address}/big:1"), HOSTS)
-            await door.stalled.wait()
+                await backend.create(contract.spec(name, "true", image=f"{proxy.address}/big:1"), HOSTS)
+            await proxy.stalled.wait()
             own.end(signal.SIGKILL)
-            door.open()
+            proxy.open()
             own.start()
             await eventually(
                 lambda: [set(phases(backend).values()) for backend in backends] == [{Phase.CREATED}, {Phase.CREATED}]
@@ -254,7 +254,7 @@ async def test_engine_that_is_killed_meanwhile(
 
 
 async def test_credentials(contract: Contract, engine: TestEngine, tmp_path: Path, fetched: list[str]) -> None:
-    """They come from a file of the node, anew each time, and show up in nothing."""
+    """They come from a file of the node, read each time, and show up in nothing."""
     secrets = tmp_path / "config.json"
 
     def grant(password: str) -> None:
@@ -422,9 +422,9 @@ async def test_what_nobody_foresaw_ends_the_attempt(
 async def test_nothing_waits_for_a_registry_that_is_silent(contract: Contract, registry: Registry) -> None:
     """Where the engine waits on, nobody waits for the engine."""
     backend = await contract.open()
-    async with Door(registry.port, shut_after=1) as door:
-        await backend.create(contract.spec("k", "true", image=f"{door.address}/silent:1"), HOSTS)
-        await door.stalled.wait()
+    async with StallingProxy(registry.port, shut_after=1) as proxy:
+        await backend.create(contract.spec("k", "true", image=f"{proxy.address}/silent:1"), HOSTS)
+        await proxy.stalled.wait()
         assert "pull" in {thread.name for thread in threading.enumerate()}
         await backend.stop("k.1", 0)
         assert backend.observed()["k.1"].reason == "STOPPED"

@@ -102,7 +102,7 @@ async def test_codes(start: Start, command: tuple[str, ...], code: int, text: st
 async def test_gate(start: Start) -> None:
     run = start("echo", "out")
     for _ in range(3):
-        # Somebody who opens it and goes away without a word does not open it.
+        # A process that opens it and goes away without a word does not open it.
         os.close(await run.ready())
     assert run.process.poll() is None
     assert run.output.read_text() == ""

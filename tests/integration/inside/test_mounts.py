@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from retinue.agent.attempts import Mount
-from retinue.agent.inside.provision import Furniture, MountRefusedError, open_shared
+from retinue.agent.inside.provision import MountRefusedError, Provision, open_shared
 from retinue.agent.kernel.core.ssh import HOST_KEY
 from retinue.agent.kernel.paths import FILES
 from retinue.client.errors import CallError
@@ -96,7 +96,7 @@ async def test_what_leads_elsewhere_ends_the_session(client: Client, shared: Pat
 
 
 async def test_what_is_exchanged_meanwhile_leads_nowhere_else(tmp_path: Path) -> None:
-    """A directory that somebody swaps for a link to elsewhere, while it is mounted: the mount shows it, or is refused."""
+    """A directory that is swapped for a link to elsewhere, while it is mounted: the mount shows it, or is refused."""
     root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
     for directory, name in ((root / "data", "inside"), (elsewhere, "outside")):
         directory.mkdir(parents=True)
@@ -116,7 +116,7 @@ async def test_what_is_exchanged_meanwhile_leads_nowhere_else(tmp_path: Path) ->
         outcomes: Counter[str] = Counter()
         while not over.is_set():
             try:
-                shown = open_shared(Mount(str(root), "data", "/data", writable=False), Furniture(0, 0))
+                shown = open_shared(Mount(str(root), "data", "/data", writable=False), Provision(0, 0))
             except MountRefusedError:
                 outcomes["refused"] += 1
                 continue

@@ -140,7 +140,7 @@ async def test_what_is_left_is_written_when_it_ends(database: Database) -> None:
 async def test_a_new_timeout_ends_nothing_that_may_have_been_used_just_now(database: Database) -> None:
     main, _ = await make(database)
     session_id = uuid.UUID(main.partition(".")[0])
-    keeper = IdleController(database, TERM, lambda _: None, lambda _: None)
+    controller = IdleController(database, TERM, lambda _: None, lambda _: None)
 
     async def state_after_a_look(used_seconds_ago: float) -> str:
         async with database.transaction() as tx:
@@ -148,7 +148,7 @@ async def test_a_new_timeout_ends_nothing_that_may_have_been_used_just_now(datab
                 text("UPDATE session_idle SET interaction_time = now() - make_interval(secs => :ago)"),
                 {"ago": used_seconds_ago},
             )
-        await keeper.look()
+        await controller.look()
         async with database.transaction() as tx:
             return str((await sessions.read(tx, [session_id]))[session_id].state)
 
@@ -156,7 +156,7 @@ async def test_a_new_timeout_ends_nothing_that_may_have_been_used_just_now(datab
         await tx.execute(text("UPDATE session SET state = 'RUNNING', start_time = now() - interval '1 hour'"))
         await tx.execute(text("UPDATE kernel SET state = 'RUNNING'"))
         await idle.note_interactions(tx, {session_id: 0.0})
-    await keeper.look()
+    await controller.look()
     async with database.transaction() as tx:
         policy = """UPDATE resource_group SET idle_policy = '{"interaction": 4.0, "warning": 0.0}'"""
         await tx.execute(text(policy))

@@ -48,10 +48,10 @@ async def test_the_unknown_is_recorded_and_what_has_ended_is_named(database: Dat
     await add_attempt(database, "one", KERNEL, ended=True)
     elsewhere = uuid.uuid4()
     await add_attempt(database, "two", elsewhere, ended=False)
-    keeper = Orphans(database, TERM, lambda _affected: None)
+    controller = Orphans(database, TERM, lambda _affected: None)
     ended_unknown = uuid.uuid4()
     reports = [report(KERNEL), report(OTHER), report(elsewhere), report(ended_unknown, state=Observed.EXITED)]
-    removed = await keeper.superfluous("one", reports)
+    removed = await controller.superfluous("one", reports)
     assert set(removed) == {f"{KERNEL}.1", f"{elsewhere}.1"}
     async with database.transaction() as tx:
         rows = await orphans.list_page(tx, "", None, 10)
@@ -61,7 +61,7 @@ async def test_the_unknown_is_recorded_and_what_has_ended_is_named(database: Dat
     assert await blocked(database, "one")
     assert not await blocked(database, "two")
 
-    await keeper.reported(NodeReport("one", (report(OTHER, state=Observed.EXITED),)))
+    await controller.reported(NodeReport("one", (report(OTHER, state=Observed.EXITED),)))
     assert not await blocked(database, "one")
     async with database.transaction() as tx:
         assert await orphans.list_page(tx, "", None, 10) == []
@@ -69,14 +69,14 @@ async def test_the_unknown_is_recorded_and_what_has_ended_is_named(database: Dat
 
 async def test_an_orphan_ends_when_that_is_requested(database: Database) -> None:
     await enrol(database, ["one"])
-    keeper = Orphans(database, TERM, lambda _affected: None)
-    assert not await keeper.superfluous("one", [report(OTHER), report(KERNEL)])
+    controller = Orphans(database, TERM, lambda _affected: None)
+    assert not await controller.superfluous("one", [report(OTHER), report(KERNEL)])
     async with database.transaction() as tx:
         assert await orphans.request_end(tx, "one", [(OTHER, 1), (uuid.uuid4(), 1)]) == [(OTHER, 1)]
     desired = await read_desired(database, "one", SessionSecrets(bytes(32)))
     assert desired.removed == {f"{OTHER}.1"}
     # The agent was away when it was told.
-    assert set(await keeper.superfluous("one", [report(OTHER), report(KERNEL)])) == {f"{OTHER}.1"}
+    assert set(await controller.superfluous("one", [report(OTHER), report(KERNEL)])) == {f"{OTHER}.1"}
 
 
 @pytest.mark.parametrize("restored", [False, True])
@@ -118,10 +118,10 @@ async def test_agents_are_waited_for_after_a_restore_only(database: Database) ->
         before = (await cluster.read(tx)).incarnation
         assert await cluster.begin_incarnation(tx) != before
         assert await orphans.read_unreported(tx) == ["one", "two"]
-    keeper = Orphans(database, TERM, lambda _affected: None)
-    await keeper.superfluous("one", [])
+    controller = Orphans(database, TERM, lambda _affected: None)
+    await controller.superfluous("one", [])
     async with database.transaction() as tx:
         assert await orphans.read_unreported(tx) == ["two"]
-    await keeper.wait_until_reported(0.0)
-    await keeper.superfluous("two", [])
-    await keeper.wait_until_reported(3600.0)
+    await controller.wait_until_reported(0.0)
+    await controller.superfluous("two", [])
+    await controller.wait_until_reported(3600.0)

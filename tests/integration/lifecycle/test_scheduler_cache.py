@@ -75,12 +75,12 @@ def facts(cache: Cache) -> dict[str, Any]:
 
 
 async def compare(database: Database, scheduler: Scheduler) -> None:
-    """Takes in what is new and reads everything anew, from rows that do not change meanwhile."""
+    """Takes in what is new and reads everything again, from rows that do not change meanwhile."""
     await scheduler._cache_sync.catch_up(whole=True)  # noqa: SLF001  # the one thing that this is about
     kept = facts(scheduler._cache_sync.cache)  # noqa: SLF001
-    anew = CacheSync(database, TERM)
-    await anew.catch_up()
-    assert kept == facts(anew.cache)
+    again = CacheSync(database, TERM)
+    await again.catch_up()
+    assert kept == facts(again.cache)
 
 
 async def disturb(world: World) -> None:

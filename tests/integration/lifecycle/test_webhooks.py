@@ -111,12 +111,12 @@ async def test_warnings_of_the_idle_policy_are_told(database: Database) -> None:
             await tx.execute(text("UPDATE session SET state = 'RUNNING', type = 'INTERACTIVE'"))
             await tx.execute(text("""UPDATE resource_group SET idle_policy = '{"interaction": 60, "warning": 40}'"""))
             await tx.execute(text("UPDATE session SET start_time = now() - interval '30 s'"))
-        keeper, dispatcher = (
+        deadlines, dispatcher = (
             IdleController(database, TERM, lambda _: None, lambda _: None),
             WebhookDispatcher(database, TERM, LOCAL),
         )
         for _ in range(2):
-            await keeper.look()
+            await deadlines.look()
             assert not await told(database, dispatcher)
         ((headers, body),) = server.requests
         assert headers["Retinue-Event"] == "IDLE_WARNING"

@@ -284,7 +284,7 @@ async def test_a_token_ends_with_the_one_it_was_made_with(accounts: Accounts) ->
     assert unbounded.token.parent_id == hour.token.id
     shorter = await stub.CreateToken(pb.CreateTokenRequest(ttl=Duration(seconds=60)), metadata=bearer(unbounded.secret))
     assert shorter.token.expire_time.ToSeconds() < hour.token.expire_time.ToSeconds()
-    # What an administrator makes for somebody else stands by itself.
+    # What an administrator makes for another user stands by itself.
     other = await stub.CreateToken(pb.CreateTokenRequest(user="ada"), metadata=accounts.admin)
     assert (other.token.parent_id, other.token.HasField("expire_time")) == ("", False)
     await stub.RevokeToken(pb.RevokeTokenRequest(token_id=hour.token.id), metadata=accounts.user)

@@ -185,7 +185,7 @@ async def test_what_anyone_may_call(service: Service, channel: grpc.aio.Channel)
         answer = await health.Check(health_pb2.HealthCheckRequest(service=name))
         assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await health.Check(health_pb2.HealthCheckRequest(service="unheard"))
+        await health.Check(health_pb2.HealthCheckRequest(service="undeclared"))
     assert caught.value.code() is Code.NOT_FOUND
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -199,7 +199,7 @@ async def test_what_anyone_may_call(service: Service, channel: grpc.aio.Channel)
 
 
 async def test_unknown_methods(channel: grpc.aio.Channel) -> None:
-    call: Any = channel.unary_unary("/retinue.manager.v1.SessionService/Unheard")
+    call: Any = channel.unary_unary("/retinue.manager.v1.SessionService/Undeclared")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(b"")
     assert caught.value.code() is Code.UNIMPLEMENTED

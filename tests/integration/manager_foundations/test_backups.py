@@ -97,7 +97,7 @@ async def test_what_was_backed_up_comes_back(
         assert archive.manifest.rows > 0
         incarnation = await asyncio.to_thread(bring_back, empty_url, archive)
     after = await asyncio.to_thread(everything, empty_url)
-    # Agents say anew what they run.
+    # Agents say again what they run.
     assert before.pop("orphan")
     assert not after.pop("orphan")
     assert after == before
@@ -183,9 +183,9 @@ async def test_a_table_that_the_schema_lacks_is_no_small_matter(
 ) -> None:
     await asyncio.to_thread(back_up, database_url, tmp_path / "backup")
     with opened(tmp_path / "backup") as archive:
-        tables = {**archive.manifest.tables, "unheard": archive.manifest.tables["project"]}
+        tables = {**archive.manifest.tables, "undeclared": archive.manifest.tables["project"]}
         odd = Archive(None, replace(archive.manifest, tables=tables))  # type: ignore[arg-type]  # not read
-        with pytest.raises(ValueError, match="the schema has no table unheard"):
+        with pytest.raises(ValueError, match="the schema has no table undeclared"):
             await asyncio.to_thread(bring_back, empty_url, odd)
 
 

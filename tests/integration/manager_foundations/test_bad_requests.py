@@ -103,7 +103,7 @@ CASES: list[tuple[str, Any, list[str]]] = [
     *(("CreateResourceGroup", group(name=name), ["resource_group.name"]) for name in NAMES),
     ("CreateResourceGroup", group(session_strategy="best"), ["resource_group.session_strategy"]),
     ("CreateResourceGroup", group(agent_strategy="best"), ["resource_group.agent_strategy"]),
-    ("CreateResourceGroup", group(options={"unheard": "1"}), ["resource_group.options"]),
+    ("CreateResourceGroup", group(options={"undeclared": "1"}), ["resource_group.options"]),
     (
         "CreateResourceGroup",
         group(session_strategy="fifo", options={"max-tries-before-skip": "-1"}),

@@ -33,7 +33,7 @@ async def test_health_says_so_when_the_database_hangs_and_nobody_calls(database_
         database = Database(url, sizes={Lane.USERS: 1})
         task = asyncio.create_task(report_reachable(database, report))
         try:
-            # Somebody else has all that the pool has.
+            # Another project has all that the pool has.
             async with database.transaction() as tx:
                 await tx.execute(text("SELECT 1"))
                 await last(True)

@@ -60,8 +60,8 @@ async def test_nobody_else_has_a_way_in(directory: Path) -> None:
             cwd="/",
             stderr=asyncio.subprocess.PIPE,
         )
-        _, complaint = await stranger.communicate()
-        assert b"Permission denied" in complaint
+        _, message = await stranger.communicate()
+        assert b"Permission denied" in message
     finally:
         await server.stop()
     assert running_server(directory / "postgres") is None
@@ -96,7 +96,7 @@ async def test_a_server_left_by_a_killed_manager_is_taken_over(directory: Path) 
 async def test_data_is_there_after_a_kill_and_the_server_comes_back(directory: Path) -> None:
     server = EmbeddedServer(directory / "postgres")
     url = await server.start()
-    keeper = asyncio.create_task(server.keep())
+    supervising = asyncio.create_task(server.keep())
     try:
         first = server.pid
         assert first is not None
@@ -112,8 +112,8 @@ async def test_data_is_there_after_a_kill_and_the_server_comes_back(directory: P
         await until(back, seconds=30)
         assert server.pid != first
     finally:
-        keeper.cancel()
-        await asyncio.wait((keeper,))
+        supervising.cancel()
+        await asyncio.wait((supervising,))
         await server.stop()
 
 

@@ -158,7 +158,7 @@ async def page(web: aiohttp.ClientSession, url: str) -> str:
 
 
 async def test_who_is_no_administrator_any_more_is_let_in_no_more(rig: Rig) -> None:
-    await rig.execute("UPDATE session SET owner = 'somebody' WHERE id = :session")
+    await rig.execute("UPDATE session SET owner = 'someone' WHERE id = :session")
     await rig.execute("UPDATE user_account SET role = 'ADMIN' WHERE name = 'ada'")
     async with browser(trusting=rig.service.authority.certificate) as web:
         await status(web, await rig.ticket())

@@ -180,19 +180,17 @@ async def test_an_older_schema_is_left_to_a_manager(database: Database, database
 async def test_no_command_makes_a_database(arguments: tuple[str, ...]) -> None:
     with passable_directory() as parent:
         directory = parent / "not-there"
-        code, _, complaints = await command(*arguments, "--data-dir", str(directory))
+        code, _, errors = await command(*arguments, "--data-dir", str(directory))
         assert code == 1
-        assert "is not the data directory of a manager" in complaints
+        assert "is not the data directory of a manager" in errors
         assert not directory.exists()
 
 
 async def test_the_first_administrator_is_a_member_of_the_default_project(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
-    code, _, complaints = await command(
-        "create-admin", "root", "--data-dir", str(tmp_path), "--database-url", database_url
-    )
-    assert code == 0, complaints
+    code, _, errors = await command("create-admin", "root", "--data-dir", str(tmp_path), "--database-url", database_url)
+    assert code == 0, errors
     async with database.transaction() as tx:
         rows = await tx.execute(text("SELECT project, role FROM membership WHERE user_name = 'root'"))
         assert rows.all() == [("default", "ADMIN")]

@@ -34,7 +34,7 @@ UNARY, SERVER_STREAM = (
 )
 CLIENT_STREAM, BOTH = "/retinue.manager.v1.FleetService/GetAgent", "/retinue.manager.v1.KernelService/StreamLogs"
 ADMIN = "/retinue.manager.v1.FleetService/DrainAgent"
-OUTSIDE_THE_TABLE = "/retinue.manager.v1.SessionService/Unheard"
+OUTSIDE_THE_TABLE = "/retinue.manager.v1.SessionService/Undeclared"
 
 
 @dataclass

@@ -253,16 +253,16 @@ async def command(*arguments: str) -> tuple[int, str, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    output, complaints = await process.communicate()
-    return process.returncode or 0, output.decode(), complaints.decode()
+    output, errors = await process.communicate()
+    return process.returncode or 0, output.decode(), errors.decode()
 
 
 async def test_administrators_are_made_on_the_machine(directory: Path) -> None:
     async with manager(directory):
         pass
     # Without a manager: the database is there for as long as the command.
-    code, output, complaints = await command("create-admin", "root", "--data-dir", str(directory))
-    assert code == 0, complaints
+    code, output, errors = await command("create-admin", "root", "--data-dir", str(directory))
+    assert code == 0, errors
     assert running_server(directory / "postgres") is None
     async with manager(directory, "--dev") as running:
         code, second, _ = await command("create-admin", "root", "--data-dir", str(directory))
@@ -275,9 +275,9 @@ async def test_administrators_are_made_on_the_machine(directory: Path) -> None:
                     account_service_pb2.GetCallerRequest(), metadata=bearer(token.removesuffix("\n"))
                 )
                 assert (answer.user.name, answer.user.role) == ("root", account_service_pb2.USER_ROLE_ADMIN)
-        code, _, complaints = await command("revoke-agent", "n1", "--data-dir", str(directory))
+        code, _, errors = await command("revoke-agent", "n1", "--data-dir", str(directory))
         assert code == 1
-        assert "no agent n1" in complaints
+        assert "no agent n1" in errors
     for name in ("-x", "", "A"):
         code, _, _ = await command("create-admin", "--data-dir", str(directory), "--", name)
         assert code == 2
@@ -286,6 +286,6 @@ async def test_administrators_are_made_on_the_machine(directory: Path) -> None:
 async def test_bad_options(directory: Path) -> None:
     bad = [("--heartbeat", "0"), ("--suspect-after", "1"), ("--lost-after", "x"), ("--database-url", "mysql://x/y")]
     for options in bad:
-        code, _, complaints = await command("serve", "--data-dir", str(directory), *options)
+        code, _, errors = await command("serve", "--data-dir", str(directory), *options)
         assert code in (1, 2)
-        assert "Traceback" not in complaints
+        assert "Traceback" not in errors

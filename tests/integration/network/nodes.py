@@ -23,13 +23,13 @@ from retinue.agent.network import namespaces
 from retinue.agent.network.core.topology import Member, Network
 
 REPOSITORY = Path(__file__).parents[3]
-PATIENCE = 30.0
+TIMEOUT = 30.0
 Result = TypeVar("Result")
 
 
 def run(*command: str) -> str:
     """What a command of the tests' own prints."""
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT)
     return done.stdout
 
 
@@ -66,7 +66,7 @@ class Node:
         assert self.process.stdin is not None
         plain = [asdict(value) if isinstance(value, Network) else value for value in arguments]
         self.process.stdin.write((json.dumps([number, method, *plain]) + "\n").encode())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await future
 
     async def read(self) -> None:
@@ -112,7 +112,7 @@ async def worker(
                 await node.call("remove", session_id)
         assert process.stdin is not None
         process.stdin.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await process.wait()
             await reader
 
@@ -199,7 +199,7 @@ class Kernel:
     def open(self, kind: int, protocol: int = 0, family: int = socket.AF_INET) -> socket.socket:
         """A socket inside the kernel's namespace."""
         opened = inside(self.namespace, lambda: socket.socket(family, kind, protocol))
-        opened.settimeout(PATIENCE)
+        opened.settimeout(TIMEOUT)
         return opened
 
 
@@ -277,7 +277,7 @@ def exchange(client: Kernel, server: Kernel, payload: bytes, port: int = 7000) -
         talker.connect((server.member.address, port))
         connection, (seen, _) = listener.accept()
         with connection:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT)
             talker.sendall(payload)
             talker.shutdown(socket.SHUT_WR)
             received = b"".join(iter(lambda: connection.recv(65536), b""))
@@ -328,7 +328,7 @@ class Tap:
     async def frame(self, wanted: Callable[[bytes], bool]) -> bytes:
         """The first frame that is wanted; others are dropped."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 frame = await loop.sock_recv(self._socket, 65536)
                 if wanted(frame):

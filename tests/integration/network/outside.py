@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from retinue.agent.network import namespaces
-from tests.integration.network.nodes import PATIENCE, Node, Tap, inside, namespace, run, worker
+from tests.integration.network.nodes import TIMEOUT, Node, Tap, inside, namespace, run, worker
 
 NODE_OUTSIDE, ROUTER = "203.0.113.1", "203.0.113.2"
 PUBLIC, OTHER_PUBLIC, PRIVATE, METADATA = "198.51.100.7", "198.51.100.8", "10.9.9.9", "169.254.169.254"
@@ -50,7 +50,7 @@ def _join(one: str, link: str, address: str, other: str, other_address: str) -> 
 
 @dataclass(frozen=True)
 class Outgoer:
-    """A namespace that stands for a kernel with a way out."""
+    """A namespace that stands for a kernel with egress."""
 
     attempt_id: str
     namespace: str
@@ -66,7 +66,7 @@ class Outgoer:
 
     def open(self, kind: int) -> socket.socket:
         opened = inside(self.namespace, lambda: socket.socket(socket.AF_INET, kind))
-        opened.settimeout(PATIENCE)
+        opened.settimeout(TIMEOUT)
         return opened
 
     def tap(self) -> Tap:
@@ -80,7 +80,7 @@ class Outgoer:
 
 @asynccontextmanager
 async def outgoer(node: Node, attempt_id: str = "") -> AsyncIterator[Outgoer]:
-    """A kernel with a way out."""
+    """A kernel with egress."""
     with namespace("k") as name:
         kernel = Outgoer(attempt_id or f"{secrets.token_hex(4)}.1", name)
         await node.call("give_way_out", kernel.attempt_id, kernel.path)
@@ -95,7 +95,7 @@ def ears(name: str, address: str, *ports: int) -> Iterator[list[socket.socket]]:
         for port in ports:
             ear = stack.enter_context(inside(name, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)))
             ear.bind((address, port))
-            ear.settimeout(PATIENCE)
+            ear.settimeout(TIMEOUT)
             opened.append(ear)
         yield opened
 
@@ -107,7 +107,7 @@ def heard(ear: socket.socket) -> list[bytes]:
     with contextlib.suppress(BlockingIOError):
         while True:
             found.append(ear.recv(65536))
-    ear.settimeout(PATIENCE)
+    ear.settimeout(TIMEOUT)
     return found
 
 

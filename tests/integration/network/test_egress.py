@@ -1,4 +1,4 @@
-"""Ways out of kernels: where they lead, where they never do, and that they survive what happens to agents and rules."""
+"""Egress of kernels: where they lead, where they never do, and that they survive what happens to agents and rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from tests.integration.network.nodes import (
-    PATIENCE,
+    TIMEOUT,
     Cluster,
     Node,
     Tap,
@@ -50,7 +50,7 @@ async def test_a_kernel_reaches_the_outside_with_its_nodes_address() -> None:
             with listener, kernel.open(socket.SOCK_STREAM) as client:
                 listener.bind((PUBLIC, 7000))
                 listener.listen()
-                listener.settimeout(PATIENCE)
+                listener.settimeout(TIMEOUT)
                 client.connect((PUBLIC, 7000))
                 connection, (seen, _) = listener.accept()
                 with connection:
@@ -179,7 +179,7 @@ async def test_rules_that_others_remove_come_back() -> None:
             assert await asyncio.to_thread(ear.recv, 100) == b"still"
 
 
-async def test_ways_out_survive_the_agent_and_go_with_the_kernel() -> None:
+async def test_egress_survives_the_agent_and_goes_with_the_kernel() -> None:
     async with world() as place, outgoer(place.node) as kernel:
         agent = f"test-again-{place.outside[-8:]}"
         with namespace("k") as other:
@@ -187,7 +187,7 @@ async def test_ways_out_survive_the_agent_and_go_with_the_kernel() -> None:
             async with worker(place.node.name, place.node.address, agent) as first:
                 await first.call("give_way_out", "kept.1", path)
                 await first.call("protect", [OTHER_PUBLIC])
-            # It ended while a kernel had a way out: the rules stayed, and so did what they say of the fleet.
+            # It ended while a kernel had egress: the rules stayed, and so did what they say of the fleet.
             assert len(tables(place.node.name)) == 2
             async with worker(place.node.name, place.node.address, agent) as second:
                 listing = run("ip", "netns", "exec", place.node.name, "nft", "list", "ruleset")
@@ -258,7 +258,7 @@ async def test_a_node_of_one_session_is_no_node_of_another() -> None:
 
 
 def tap_mac(name: str) -> bytes:
-    """MAC of the kernel's end of its way out."""
+    """MAC of the kernel's end of its egress link."""
     words = run("ip", "-n", name, "-o", "link", "show", "dev", "out0").split()
     return mac_bytes(words[words.index("link/ether") + 1])
 

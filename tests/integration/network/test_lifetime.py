@@ -14,7 +14,7 @@ import pytest
 
 from retinue.agent.network import namespaces
 from tests.integration.network.nodes import (
-    PATIENCE,
+    TIMEOUT,
     Cluster,
     WorkerError,
     exchange,
@@ -30,7 +30,7 @@ VXLAN_PORT = "12B5"
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         # Nothing tells when the kernel is done with what it does by itself.
         while not condition():
             await asyncio.sleep(0.01)
@@ -200,7 +200,7 @@ async def test_removal_does_not_wait_for_a_kernel_that_is_still_there() -> None:
     async with two_nodes() as (one, two), Cluster([one, two], vni=4107).up() as cluster:
         main = cluster.kernels[0]
         async with process_in(main.namespace):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await one.call("remove", cluster.session_id)
             assert await one.call("observed") == []
             # The VNI is free at once, and the kernel can have its place again, even while its old interface goes away.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.network.nodes import (
-    PATIENCE,
+    TIMEOUT,
     Cluster,
     Kernel,
     Tap,
@@ -64,7 +64,7 @@ async def test_a_full_packet_passes_whole_and_a_longer_one_is_refused() -> None:
                 sender.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
                 largest = cluster.mtu - IP_AND_UDP_HEADERS
                 receiver.settimeout(1.0)
-                for _ in range(int(PATIENCE)):
+                for _ in range(int(TIMEOUT)):
                     # A link that has just come up may lose a datagram.
                     sender.sendto(b"x" * largest, (other.member.address, 7001))
                     with suppress(TimeoutError):
@@ -85,7 +85,7 @@ async def test_nothing_is_flooded_to_other_nodes() -> None:
             Tap(main.namespace, "eth0") as own,
             Tap(neighbour.namespace, "eth0") as next_to,
         ):
-            # To everybody, to a group, and to somebody whom nobody knows.
+            # To everybody, to a group, and to an unknown receiver.
             own.send(arp_request(main.member, "10.128.0.13"))
             for destination in ("ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:fb", "33:33:00:00:00:01", "0a:58:0a:80:00:0d"):
                 own.send(plain_frame(destination, main.member.mac, b"flood"))
@@ -102,7 +102,7 @@ async def test_nothing_is_flooded_to_other_nodes() -> None:
 
 
 async def test_the_underlay_of_three_nodes_carries_what_is_meant_for_one_node_only() -> None:
-    """Once the nodes know each other, nothing on any of their links goes to all, or to somebody else."""
+    """Once the nodes know each other, nothing on any of their links goes to all, or to another node."""
     async with (
         switched_nodes(3) as (switch, nodes),
         Cluster([*nodes, *nodes], vni=4009).up() as left,
@@ -175,7 +175,7 @@ async def test_two_sessions_with_the_same_addresses_do_not_meet() -> None:
             """Whether the listener is who one gets to at the address."""
             with kernel.open(socket.SOCK_STREAM) as client:
                 client.connect((address, 7002))
-                listener.settimeout(PATIENCE)
+                listener.settimeout(TIMEOUT)
                 connection, seen = listener.accept()
                 with connection:
                     return bool(seen == client.getsockname())

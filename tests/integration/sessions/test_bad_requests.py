@@ -26,7 +26,7 @@ from retinue.manager.v1 import (
 )
 
 # What a value of any enum may be when it comes from elsewhere.
-UNHEARD: Any = 99
+UNDECLARED: Any = 99
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -74,7 +74,7 @@ CREATE = [
     (spec(priority=-1), "spec.priority"),
     (spec(cluster_mode=99), "spec.cluster_mode"),
     (session_pb2.SessionSpec(kernel=session_pb2.KernelSpec(command=["true"])), "spec.type"),
-    (session_pb2.SessionSpec(type=UNHEARD, kernel=session_pb2.KernelSpec(command=["true"])), "spec.type"),
+    (session_pb2.SessionSpec(type=UNDECLARED, kernel=session_pb2.KernelSpec(command=["true"])), "spec.type"),
     (spec(type=session_pb2.SESSION_TYPE_SYSTEM), "spec.type"),
     (spec(termination_grace=Duration(seconds=301)), "spec.termination_grace"),
     (spec(termination_grace=Duration(seconds=-1)), "spec.termination_grace"),
@@ -136,7 +136,7 @@ CREATE = [
     (spec(retry=session_pb2.RetryPolicy()), "spec.retry.max_attempts"),
     (spec(webhooks=[session_pb2.Webhook(url="file:///etc/passwd")]), "spec.webhooks[0].url"),
     (spec(webhooks=[session_pb2.Webhook(url="http://u:p@x/")]), "spec.webhooks[0].url"),
-    (spec(webhooks=[session_pb2.Webhook(url="http://x/", events=[UNHEARD])]), "spec.webhooks[0].events"),
+    (spec(webhooks=[session_pb2.Webhook(url="http://x/", events=[UNDECLARED])]), "spec.webhooks[0].events"),
     (spec(webhooks=[session_pb2.Webhook(url="http://x/", secret="x" * 257)]), "spec.webhooks[0].secret"),
     (spec(webhooks=[session_pb2.Webhook(url="http://x/")] * 5), "spec.webhooks"),
     (spec(retry=session_pb2.RetryPolicy(max_attempts=101)), "spec.retry.max_attempts"),

@@ -1,4 +1,4 @@
-"""Ways out of sessions on real nodes: the outside world is reached, and nothing that belongs to the platform."""
+"""Egress of sessions on real nodes: the outside world is reached, and nothing that belongs to the platform."""
 
 from __future__ import annotations
 

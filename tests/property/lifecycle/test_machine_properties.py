@@ -151,7 +151,7 @@ def test_any_history(
     assert all(
         move.to_state in KERNEL_MOVES[move.from_state] for move in machine.moves if isinstance(move, KernelMoved)
     )
-    # The way out: its owner ends it and every attempt stops.
+    # The exit: its owner ends it and every attempt stops.
     machine.terminate("TERMINATED_BY_USER")
     for kernel in machine.session.kernels:
         machine.observe(AttemptStatus((kernel.id, kernel.epoch), Observed.EXITED, 143, "STOPPED"))

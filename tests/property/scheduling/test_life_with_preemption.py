@@ -3,7 +3,7 @@
 All that holds without preemption, and after every pass: who makes way may, is of strictly lower priority than the winner, and makes way once;
 the winner found no room, is within its quotas, fits where it is promised once its victims are gone, and needs each of them; nobody else is placed on
 what is promised; a promise is kept as soon as its room is free; and whoever would fit on one agent without those below them has
-somebody make way.
+sessions make room.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ KEEPERS = {
 
 
 @contextmanager
-def keeper(directory: Path, script: str) -> Iterator[int]:
+def holder(directory: Path, script: str) -> Iterator[int]:
     """A process that has done something in a directory, and stays."""
     program = f"import mmap, os, sys\n{script}\nprint(flush=True)\nsys.stdin.read()"
     with subprocess.Popen(
@@ -127,7 +127,7 @@ def keeper(directory: Path, script: str) -> Iterator[int]:
 @pytest.mark.parametrize("kind", KEEPERS)
 def test_files_without_a_name_count(tmp_path: Path, kind: str) -> None:
     (tmp_path / "also (deleted)").write_bytes(bytes(1 << 20))
-    with keeper(tmp_path, f"other = open('also (deleted)')\n{KEEPERS[kind]}") as pid:
+    with holder(tmp_path, f"other = open('also (deleted)')\n{KEEPERS[kind]}") as pid:
         devices = devices_of(tmp_path)
         assert measure(tmp_path, BOUNDS).size <= (1 << 20) + 16_384
         # However often they are open.

@@ -162,7 +162,7 @@ async def test_contact_is_written_when_it_matters_to_a_warden(tmp_path: Path, mo
 
     fence.guard([guarded("a", 10.0)])
     await contact(100.0)
-    # A heartbeat later the warden needs no news.
+    # A heartbeat later the watchdog needs no update.
     fence.confirm(100.1)
     assert not fence.matters()
     fence.confirm(100.3)

@@ -139,7 +139,7 @@ class MemoryLinks:
 
 
 class MemoryWays:
-    """Ways out that are names only, and whose removal fails a few times."""
+    """Egress links that are names only, and whose removal fails a few times."""
 
     def __init__(self) -> None:
         self.failures = 0

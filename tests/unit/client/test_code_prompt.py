@@ -39,7 +39,7 @@ class Endless:
 
 
 class Pressed:
-    """Somebody presses Ctrl-C while something is shown, or asked."""
+    """The user presses Ctrl-C while something is shown, or asked."""
 
     def show(self, event: code_pb2.CodeEvent) -> None:
         if event.stdout:

@@ -63,7 +63,7 @@ def test_what_is_printed_can_be_read_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("type: batch\nnme: x", "f:2: unknown field 'nme' of SessionSpec"),
         ("type: batch\nkernel:\n  cmd: [x]", "f:3: unknown field 'cmd' of KernelSpec"),
@@ -83,10 +83,10 @@ def test_what_is_printed_can_be_read_again() -> None:
         ("\0", "f: "),
     ],
 )
-def test_errors_have_their_line(text: str, complaint: str) -> None:
+def test_errors_have_their_line(text: str, message: str) -> None:
     with pytest.raises(UsageError) as raised:
         read_specs(text, "f")
-    assert str(raised.value).startswith(complaint)
+    assert str(raised.value).startswith(message)
 
 
 def test_aliases_do_not_make_much_of_little() -> None:

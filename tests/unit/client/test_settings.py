@@ -78,7 +78,7 @@ def test_a_file_that_others_may_read_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "message"),
     [
         ("[1, 2]", "must hold"),
         ("contexts: [1]", "must hold"),
@@ -88,9 +88,9 @@ def test_a_file_that_others_may_read_is_refused(path: Path) -> None:
         ("!!python/object/apply:os.system ['true']", "cannot be read"),
     ],
 )
-def test_a_file_that_makes_no_sense(path: Path, content: str, complaint: str) -> None:
+def test_a_file_that_makes_no_sense(path: Path, content: str, message: str) -> None:
     path.write_text(content)
-    with pytest.raises(UsageError, match=complaint):
+    with pytest.raises(UsageError, match=message):
         read_contexts(path)
 
 

@@ -64,4 +64,4 @@ def test_who_may(access: Access | None, allowed: set[str]) -> None:
 
 
 def test_unknown_methods_are_for_nobody() -> None:
-    assert access_to("/retinue.manager.v1.SessionService/Unheard") is None
+    assert access_to("/retinue.manager.v1.SessionService/Undeclared") is None

@@ -1,4 +1,4 @@
-"""Plans of ways out, and the text of the rules around them."""
+"""Plans of egress links, and the text of the rules around them."""
 
 from __future__ import annotations
 

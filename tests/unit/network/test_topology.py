@@ -22,7 +22,7 @@ def test_a_good_one_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "complaint"),
+    ("network", "message"),
     [
         (replace(NETWORK, session_id="x"), "session id 'x' is not a UUID"),
         (replace(NETWORK, session_id=SESSION.upper()), "usual form"),
@@ -57,8 +57,8 @@ def test_a_good_one_passes() -> None:
         (replace(NETWORK, members=(replace(SUB, underlay_address="0.0.0.0"),)), "not a node's address"),  # noqa: S104
     ],
 )
-def test_a_bad_one_is_refused(network: Network, complaint: str) -> None:
-    with pytest.raises(InvalidNetworkError, match=complaint):
+def test_a_bad_one_is_refused(network: Network, message: str) -> None:
+    with pytest.raises(InvalidNetworkError, match=message):
         check(network)
 
 

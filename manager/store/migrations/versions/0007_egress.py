@@ -1,4 +1,4 @@
-"""Whether kernels of a resource group have a way out."""
+"""Whether kernels of a resource group have egress."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ down_revision = "0016"
 branch_labels = None
 depends_on = None
 
-# Half a page is left free, so that all rows of a page can be written anew in it, without new entries in the indexes.
+# Half a page is left free, so that all rows of a page can be written again in it, without new entries in the indexes.
 _ROOMY = ("kernel", "attempt")
 
 
