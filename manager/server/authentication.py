@@ -1,4 +1,4 @@
-"""Who is calling: users by the bearer token in the metadata, agents by the certificate of the connection."""
+"""Authenticates callers: users by the bearer token in the metadata, agents by the certificate of the connection."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ class Authenticator:
 
 
 def agent_of(identities: Mapping[str, Iterable[bytes]]) -> tuple[str, int] | None:
-    """The agent that a connection's certificate names, and its generation; None without such a certificate."""
+    """Returns the agent that a connection's certificate names, and its generation; None without such a certificate."""
     names = (bytes(name).decode(errors="replace") for name in identities.get(_ALTERNATIVE_NAMES, ()))
     return next(filter(None, map(parse_agent_uri, names)), None)
 
 
 def bearer_of(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """The secret in `authorization: Bearer SECRET`. Raises CredentialsMissing when there is not exactly one."""
+    """Returns the secret in `authorization: Bearer SECRET`. Raises CredentialsMissing when there is not exactly one."""
     values = [value for key, value in metadata if key == "authorization"]
     if len(values) != 1:
         raise CredentialsMissing("send `authorization: Bearer TOKEN`, once")

@@ -1,4 +1,4 @@
-"""Who may call which method. One table; what is not in it nobody may call.
+"""Decides who may call which method. One table; a method that is not in it may not be called.
 
 Rules about single things (whose session, which project) belong to the services.
 """
@@ -130,7 +130,7 @@ METHODS: Mapping[str, Access] = {
 
 
 def access_to(method: str) -> Access | None:
-    """Who may call a method by its full name, `/package.Service/Method`; None: nobody."""
+    """Returns who may call a method by its full name, `/package.Service/Method`; None: no caller."""
     return METHODS.get(method)
 
 

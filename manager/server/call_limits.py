@@ -1,4 +1,4 @@
-"""How many calls a caller may make: the one place for it. Pure, with the time passed in.
+"""Limits how many calls a caller may make, in this one place. Pure, with the time passed in.
 
 Each caller has, for each weight of calls, a number that may run at a time and a token bucket. So a caller who asks for much is refused, and
 has no part of what others need. Agents and administrators are callers of their own classes, with more of both. What is counted is what this

@@ -21,7 +21,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a call says of itself and of its caller, read once at its start."""
+    """Holds what a call says of itself and of its caller, read once at its start."""
 
     method: str
     peer: str
@@ -35,7 +35,7 @@ class Call:
 
     @property
     def address(self) -> str:
-        """The address or network that the call comes from."""
+        """Returns the address or network that the call comes from."""
         return address_of(self.peer)
 
     def remaining(self, now: float) -> float | None:
@@ -58,7 +58,7 @@ def read_call(method: str, context: Context) -> Call:
 
 
 def request_id_of(metadata: tuple[tuple[str, str | bytes], ...]) -> str:
-    """The id that the caller has given its call, or a new one."""
+    """Returns the id that the caller has given its call, or a new one."""
     for key, value in metadata:
         if key == "x-request-id" and isinstance(value, str) and _REQUEST_ID.fullmatch(value):
             return value

@@ -1,4 +1,4 @@
-"""What can go wrong, as callers see it: one tree, each leaf with its gRPC code and its reason.
+"""Defines the errors of the API: one tree, each leaf with its gRPC code and its reason.
 
     ApiError
         InvalidRequest, InvalidPage, RequestIdReused
@@ -15,7 +15,7 @@
 Raised anywhere below a servicer; one interceptor turns them into `google.rpc.Status` with an ErrorInfo and what else applies.
 """
 
-# ruff: noqa: N818  # each name says what the caller is told, and is raised as such
+# ruff: noqa: N818  # each name says what the caller learns, and is raised as such
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class CredentialsMissing(ApiError):
 
 
 class TokenInvalid(ApiError):
-    """The token is unknown, expired or revoked; which, is not told."""
+    """The token is unknown, expired or revoked; the caller does not learn which."""
 
     code, reason = grpc.StatusCode.UNAUTHENTICATED, "TOKEN_INVALID"
 
@@ -82,7 +82,7 @@ class TokenInvalid(ApiError):
 
 
 class JoinTokenInvalid(ApiError):
-    """The join token is unknown, expired, used up or for another agent; which, is not told."""
+    """The join token is unknown, expired, used up or for another agent; the caller does not learn which."""
 
     code, reason = grpc.StatusCode.UNAUTHENTICATED, "JOIN_TOKEN_INVALID"
 
@@ -106,7 +106,7 @@ class MethodDenied(ApiError):
 
 
 class ProjectDenied(ApiError):
-    """The caller may not use the project; whether it exists is not told."""
+    """The caller may not use the project; the caller does not learn whether it exists."""
 
     code, reason = grpc.StatusCode.PERMISSION_DENIED, "PROJECT_DENIED"
 
@@ -198,7 +198,7 @@ class _Precondition(ApiError):
         self.subject = printable(subject, MAX_VALUE)
 
     def details(self) -> Sequence[Message]:
-        """Which thing, and what about it."""
+        """Returns the object and what is wrong with it."""
         violation = PreconditionFailure.Violation(type=self.reason, subject=self.subject, description=str(self))
         return (PreconditionFailure(violations=[violation]),)
 
@@ -267,14 +267,12 @@ class LanguageUnavailable(_Precondition):
 
 
 class DependencyFailed(_Precondition):
-    """A session that it depends on is over, and did not end in success."""
+    """A session that it depends on terminated without success."""
 
     reason = "DEPENDENCY_FAILED"
 
     def __init__(self, path: str, name: str, result: str) -> None:
-        super().__init__(
-            f"{name} is over, and did not end in success: {path}", path, {"session": name, "result": result}
-        )
+        super().__init__(f"{name} terminated without success: {path}", path, {"session": name, "result": result})
 
 
 class DependencyRefused(_Precondition):
@@ -354,7 +352,7 @@ class QuotaExceeded(ApiError):
         ]
 
     def details(self) -> Sequence[Message]:
-        """Every violation."""
+        """Returns every violation."""
         return (
             QuotaFailure(
                 violations=[
@@ -395,7 +393,7 @@ class TooManyWrongTokens(ApiError):
         super().__init__(f"too many wrong tokens came from your address: try again in {self.retry_seconds} s")
 
     def details(self) -> Sequence[Message]:
-        """When to try again."""
+        """Returns when to try again."""
         return (RetryInfo(retry_delay=Duration(seconds=self.retry_seconds)),)
 
 
@@ -415,7 +413,7 @@ class Unavailable(ApiError):
     retry_seconds = 1
 
     def details(self) -> Sequence[Message]:
-        """When to try again."""
+        """Returns when to try again."""
         return (RetryInfo(retry_delay=Duration(seconds=self.retry_seconds)),)
 
 

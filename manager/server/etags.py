@@ -6,7 +6,7 @@ from retinue.manager.server.errors import EtagMismatch
 
 
 def etag(version: int) -> str:
-    """The etag of a version."""
+    """Returns the etag of a version."""
     return f"v{version}"
 
 

@@ -29,7 +29,7 @@ class Violations:
         self._found: list[Violation] = []
 
     def add(self, path: str, description: str) -> None:
-        """A field is wrong."""
+        """Adds a field that is wrong."""
         self._found.append((path, description))
 
     def raise_any(self) -> None:
@@ -38,7 +38,7 @@ class Violations:
             raise InvalidRequest(self._found)
 
     def name(self, path: str, value: str) -> str:
-        """A name: 1-63 characters a-z, 0-9 and -, with no dash first or last."""
+        """Reads a name: 1-63 characters a-z, 0-9 and -, with no dash first or last."""
         if not _NAME.fullmatch(value):
             self.add(path, "must be 1-63 characters a-z, 0-9 and -, with no dash first or last")
         return value
@@ -50,20 +50,20 @@ class Violations:
         return value
 
     def request_id(self, value: str) -> str:
-        """A UUID, or empty."""
+        """Reads a UUID, or empty."""
         if value and parse_uuid(value) is None:
             self.add("request_id", "must be a UUID")
         return value
 
     def uuid(self, path: str, value: str) -> uuid.UUID:
-        """A UUID."""
+        """Reads a UUID."""
         parsed = parse_uuid(value)
         if parsed is None:
             self.add(path, "must be a UUID")
         return parsed or uuid.UUID(int=0)
 
     def enum(self, path: str, value: int, descriptor: EnumDescriptor, *, unspecified: bool = False) -> int:
-        """A known value of an enum; 0 only with `unspecified`."""
+        """Reads a known value of an enum; 0 only with `unspecified`."""
         if value not in descriptor.values_by_number or (value == 0 and not unspecified):
             known = ", ".join(item.name for item in descriptor.values if item.number or unspecified)
             self.add(path, f"must be one of {known}")
@@ -76,13 +76,13 @@ class Violations:
         return value
 
     def integer(self, path: str, value: int, lowest: int, highest: int) -> int:
-        """An integer within bounds."""
+        """Reads an integer within bounds."""
         if not lowest <= value <= highest:
             self.add(path, f"must be from {lowest} to {highest}")
         return value
 
     def duration(self, path: str, value: Duration, lowest: dt.timedelta, highest: dt.timedelta) -> dt.timedelta:
-        """A duration within bounds, to the microsecond."""
+        """Reads a duration within bounds, to the microsecond."""
         try:
             # Also refuses nanoseconds out of range, and signs that differ.
             value.ToJsonString()
@@ -96,12 +96,12 @@ class Violations:
         return parsed
 
     def mapping(self, path: str, value: Mapping[str, object], most: int) -> None:
-        """A map with at most so many entries."""
+        """Reads a map with at most so many entries."""
         if len(value) > most:
             self.add(path, f"must be at most {most} entries")
 
     def mask(self, path: str, value: FieldMask, known: Collection[str]) -> Sequence[str]:
-        """The paths of a field mask, each of which must be known; once each."""
+        """Reads the paths of a field mask, each of which must be known; once each."""
         paths = list(dict.fromkeys(value.paths))
         if unknown := [item for item in paths if item not in known]:
             self.add(path, f"unknown path {unknown[0][:64]!r}; known are {', '.join(sorted(known))}")
@@ -120,12 +120,12 @@ class Violations:
 
 
 def wrong_request_id(value: str) -> list[Violation]:
-    """What is wrong with a `request_id`, which is a UUID or empty."""
+    """Returns what is wrong with a `request_id`, which is a UUID or empty."""
     return [("request_id", "must be a UUID")] if value and parse_uuid(value) is None else []
 
 
 def parse_uuid(value: str) -> uuid.UUID | None:
-    """The UUID that a text is in the usual form of 36 characters; None when it is not."""
+    """Returns the UUID that a text is in the usual form of 36 characters; None when it is not."""
     try:
         parsed = uuid.UUID(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The filter language of lists: terms `field = "value"` or `field != "value"`, joined by `AND`.
+"""Parses the filter language of lists: terms `field = "value"` or `field != "value"`, joined by `AND`.
 
 It is read into plain terms; no text of a caller becomes a part of a statement.
 """
@@ -23,7 +23,7 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
 def parse_filter(text: str, fields: Collection[str], *, prefixes: Sequence[str] = ()) -> list[Term]:
-    """The terms of a filter; the empty filter has none.
+    """Returns the terms of a filter; the empty filter has none.
 
     `fields` may be compared, and whatever follows one of `prefixes`. In a value, a backslash takes the next character as it is.
     Raises InvalidRequest.

@@ -12,7 +12,7 @@ _SECONDS = 4.0
 
 
 async def is_serving(address: str, ca: bytes) -> bool:
-    """Whether the manager at `address`, with a certificate of the CA in PEM, can do its work now."""
+    """Returns whether the manager at `address`, with a certificate of the CA in PEM, can do its work now."""
     options = (("grpc.ssl_target_name_override", MANAGER_DNS), ("grpc.enable_http_proxy", 0))
     async with grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca), options) as channel:
         try:

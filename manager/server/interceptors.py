@@ -1,4 +1,4 @@
-"""What happens around every call: request id, log line, errors, deadline, authentication, authorisation, limits, in this order.
+"""Surrounds every call with layers: request id, log line, errors, deadline, authentication, authorisation, limits, in this order.
 
 The layers are context managers around the handler, the same for all four kinds of handlers. Streams are also ended here: when
 the server stops, and when the caller's credentials are no longer good.
@@ -62,12 +62,12 @@ _request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
 def current_principal() -> Principal:
-    """Who is calling. Raises LookupError outside a call, and in calls that anyone may make."""
+    """Returns the caller. Raises LookupError outside a call, and in calls that need no credentials."""
     return _principal.get()
 
 
 def current_request_id() -> str:
-    """The id of the call that is being served, for logs; empty outside."""
+    """Returns the id of the call that is being served, for logs; empty outside."""
     return _request_id.get()
 
 
@@ -95,14 +95,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler | None:
-        """The handler with the layers around it; unknown methods pass through to be refused by the library."""
+        """Returns the handler with the layers around it; unknown methods pass through to be refused by the library."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
         method = handler_call_details.method
         reader = None if method in SERIALISED_METHODS else handler.request_deserializer
         writer = None if method in SERIALISED_METHODS else handler.response_serializer
-        # The library reads nothing itself: it would before anybody knows who calls.
+        # The library reads nothing itself: it would before the caller is authenticated.
         match handler.request_streaming, handler.response_streaming:
             case False, False:
                 answer = self._answering(method, handler.unary_unary, reader)
@@ -214,7 +214,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         try:
             yield
         except Exception as error:
-            if not isinstance(lower_errors.told(error), errors.TokenInvalid | errors.JoinTokenInvalid):
+            if not isinstance(lower_errors.to_api_error(error), errors.TokenInvalid | errors.JoinTokenInvalid):
                 raise
             seconds = self._wrong_tokens.count(call.address, time.monotonic())
             if seconds > 0:
@@ -237,7 +237,7 @@ def _check_rights(before: Principal | None, now: Principal) -> None:
 
 
 def _readable(request: Any, reader: Reader | None, opened: OpenCall) -> Any:
-    """What a handler takes, of the one message of a call or of the stream of them."""
+    """Returns what a handler takes, of the one message of a call or of the stream of them."""
     if isinstance(request, bytes):
         return read(request, reader)
     requests = opened.requests(request)
@@ -279,7 +279,7 @@ async def _answered(opened: OpenCall) -> AsyncIterator[None]:
     except HandlerAbortedError as error:
         await opened.abort(error.code, error.details)
     except Exception as error:  # noqa: BLE001  # logged whole; its text must not reach the caller
-        found = lower_errors.told(error)
+        found = lower_errors.to_api_error(error)
         if found is None:
             incident = secrets.token_hex(8)
             _log.exception("incident %s", incident)

@@ -1,4 +1,4 @@
-"""Errors of lower layers and of agents, as callers are told of them: here and nowhere else."""
+"""Translates errors of lower layers and of agents into errors of the API: here and nowhere else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from retinue.manager.store import agents, journal, leadership, requests
 from retinue.manager.store.database import StoreBusy, StoreUnavailable
 
 
-def told(error: Exception) -> errors.ApiError | None:
-    """An error of a lower layer as callers are told of it; None when it is none that anybody expects."""
+def to_api_error(error: Exception) -> errors.ApiError | None:
+    """Returns the API error for an error of a lower layer; None for an unexpected one."""
     match error:
         case errors.ApiError():
             return error
@@ -36,17 +36,17 @@ def told(error: Exception) -> errors.ApiError | None:
         case agents.AgentRevoked():
             found = errors.AgentRevoked()
         case _:
-            return _told_of_kernel(error)
+            return _kernel_error(error)
     return found
 
 
-def _told_of_kernel(error: Exception) -> errors.ApiError | None:
-    """The same for errors of one session, on the way to its kernels."""
+def _kernel_error(error: Exception) -> errors.ApiError | None:
+    """Translates errors of one session, on the way to its kernels."""
     match error:
         case relay.AgentUnavailableError():
             return errors.Unavailable(str(error))
         case relay.AgentRefusedError():
-            return _told_by_agent(error)
+            return _agent_error(error)
         case kernel_locator.KernelUnknownError():
             return errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
         case transaction.UnreadableSessionError():
@@ -57,8 +57,8 @@ def _told_of_kernel(error: Exception) -> errors.ApiError | None:
             return None
 
 
-def _told_by_agent(error: relay.AgentRefusedError) -> errors.ApiError | None:
-    """What an agent refused, as callers are told; None for what no agent refuses unless something is wrong with us."""
+def _agent_error(error: relay.AgentRefusedError) -> errors.ApiError | None:
+    """Translates an agent's error; None for one that no agent returns unless the manager has a defect."""
     found: errors.ApiError | None = None
     match error.reason:
         case "STATE_FORBIDS" | "NOT_FOUND" if error.metadata.get("kind") != "file":
@@ -81,12 +81,12 @@ def _told_by_agent(error: relay.AgentRefusedError) -> errors.ApiError | None:
         case "CONNECTION_RESET":
             found = errors.ConnectionReset(str(error))
         case _:
-            found = _told_of_file(error)
+            found = _file_error(error)
     return found
 
 
-def _told_of_file(error: relay.AgentRefusedError) -> errors.ApiError | None:
-    """The same for files of a work directory."""
+def _file_error(error: relay.AgentRefusedError) -> errors.ApiError | None:
+    """Translates an agent's error about files of a work directory."""
     path = error.metadata.get("path", "")
     found: errors.ApiError | None = None
     match error.reason:

@@ -1,5 +1,5 @@
 """Requests as they arrive. They are read inside of a call, once it is known who makes it: strangers cannot have the manager read anything,
-and what cannot be read is told like any other error."""
+and what cannot be read is reported like any other error."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ class Sealer:
         self._key = key
 
     def seal(self, binding: bytes, content: bytes) -> str:
-        """A token for a content that is good for one binding."""
+        """Returns a token for a content that is good for one binding."""
         return base64.urlsafe_b64encode(self._code(binding, content) + content).rstrip(b"=").decode()
 
     def open(self, binding: bytes, token: str) -> bytes:
-        """The content of a token. Raises InvalidPage."""
+        """Returns the content of a token. Raises InvalidPage."""
         if len(token) > _LONGEST_TOKEN:
             raise InvalidPage
         try:
@@ -78,7 +78,7 @@ def use_key(key: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one call is to show."""
+    """Describes what one call returns."""
 
     size: int
     # The key that was given to `token_after` for the page before, as a tuple; None on the first page.
@@ -86,7 +86,7 @@ class Page:
     binding: bytes
 
     def token_after(self, key: Sequence[str]) -> str:
-        """The token of the page that follows the row with this key."""
+        """Returns the token of the page that follows the row with this key."""
         return _sealing.sealer.seal(self.binding, json.dumps(list(key), separators=(",", ":")).encode())
 
     def close(
@@ -112,7 +112,7 @@ def fitting(sizes: Iterable[int], most: int = MAX_PAGE_BYTES) -> int:
 
 
 def open_page(page_size: int, page_token: str, query: Sequence[Any]) -> Page:
-    """The page that is asked for; `query` is everything else in the request, with the kind of list first.
+    """Returns the page that is asked for; `query` is everything else in the request, with the kind of list first.
 
     Raises InvalidRequest on a negative size and InvalidPage on a token that is not for this caller and query.
     """

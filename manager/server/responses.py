@@ -1,4 +1,4 @@
-"""The way of responses from the task of a handler to the task of its call, which alone writes to the call."""
+"""Passes responses from the task of a handler to the task of its call, which alone writes to the call."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Relay:
         self._room.set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task whose end counts as a change."""
+        """Starts a task whose end counts as a change."""
         task = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._changed.set())
         return task
 
     @property
     def waiting(self) -> bool:
-        """Whether a response waits to be taken."""
+        """Returns whether a response waits to be taken."""
         return bool(self._responses)
 
     def take(self) -> Any:
-        """The response that waits."""
+        """Returns the response that waits."""
         self._room.set()
         return self._responses.popleft()
 
@@ -53,7 +53,7 @@ class Relay:
 
 
 class HandlerContext:
-    """What a handler gets in place of the library's context: all that one may do there."""
+    """Replaces the library's context for a handler: all that one may do there."""
 
     def __init__(self, relay: Relay | None = None) -> None:
         self._relay = relay

@@ -1,4 +1,4 @@
-"""The position of the journal in a reply: callers watch from there instead of reading again."""
+"""Sets the position of the journal in a reply: callers watch from there instead of reading again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retinue.manager.store import journal
 
 
 class Positioned(Protocol):
-    """A reply with the revision that it is true at."""
+    """Returns a reply with the revision that it is true at."""
 
     revision: int
     incarnation: str

@@ -1,4 +1,4 @@
-"""How many streams a user, or an address that nobody is known of, may have open at a time, by method: the one place for it.
+"""Limits how many streams a user, or an address without a known user, may have open at a time, by method.
 
 What is counted is what this replica serves; a user of several replicas may have as many at each.
 """

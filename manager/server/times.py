@@ -8,7 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 
 def timestamp(value: dt.datetime | None) -> Timestamp | None:
-    """A time with a time zone as a message; None stays unset."""
+    """Returns a time with a time zone as a message; None stays unset."""
     if value is None:
         return None
     stamp = Timestamp()

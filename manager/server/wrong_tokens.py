@@ -1,4 +1,4 @@
-"""How many wrong tokens an address may send: the one place for it.
+"""Limits how many wrong tokens an address may send, in this one place.
 
 Only wrong ones count, and a valid token is taken whatever was counted: many people may be behind one address, and a token
 has 256 random bits, so what has to be slowed is the program that tries, not the people beside it. What is counted is what

@@ -80,11 +80,11 @@ def test_details_that_apply() -> None:
     ],
 )
 def test_errors_of_the_store_are_told(raised: Exception, reason: str) -> None:
-    told = lower_errors.told(raised)
+    told = lower_errors.to_api_error(raised)
     assert told is not None
     assert told.reason == reason
 
 
 def test_a_bug_is_not_told() -> None:
-    assert lower_errors.told(ValueError("secret")) is None
-    assert lower_errors.told(TypeError(f"{math.pi}")) is None
+    assert lower_errors.to_api_error(ValueError("secret")) is None
+    assert lower_errors.to_api_error(TypeError(f"{math.pi}")) is None
