@@ -179,5 +179,5 @@ class ObservedAttempt:
 
     @property
     def held(self) -> bool:
-        """Whether it is created, has its network and its egress link if it needs them, and waits at its gate."""
+        """Whether it is created, has its network and its egress link if it needs them, and waits at its start barrier."""
         return self.phase is Phase.CREATED and (self.attached or not (self.networked or self.egress))

@@ -23,7 +23,7 @@ from retinue.agent.api.terms import Terms
 from retinue.agent.attempts import CPU
 from retinue.agent.code.workspaces import Workspaces
 from retinue.agent.conditions import Conditions
-from retinue.agent.docker.backend import DockerBackend, has_records
+from retinue.agent.docker.backend import DockerRuntime, has_records
 from retinue.agent.docker.containers import DockerOptions
 from retinue.agent.docker.engine import find_host
 from retinue.agent.docker.registry_addresses import RegistryAddresses
@@ -40,15 +40,15 @@ from retinue.agent.network.name_servers import read
 from retinue.agent.network.name_servers import text as resolver_text
 from retinue.agent.network.node import NodeNetworks, addresses_of
 from retinue.agent.network.underlay import find_uplink
-from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.process.backend import ProcessRuntime
 from retinue.agent.process.sandboxes import ProcessOptions
 from retinue.agent.reconcile.loop import Reconciler
 from retinue.agent.resources.core.holdings import Holdings
 from retinue.agent.resources.discovery import capacity, discover, parallel_starts
 from retinue.agent.resources.sampler import Sampler
 from retinue.agent.resources.topology import cores_by_node, find_gpus
-from retinue.agent.runtime.null import NullBackend
-from retinue.agent.runtimes import Dispatch
+from retinue.agent.runtime.null import NullRuntime
+from retinue.agent.runtimes import Runtimes
 from retinue.agent.state.damaged import DIRECTORY, DamagedFiles, report_damage
 from retinue.agent.state.disk import Disk
 from retinue.agent.state.exclusive import lock
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from retinue.agent.network.core.topology import Network
     from retinue.agent.resources.core.usage import Usage
     from retinue.agent.resources.discovery import Node
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -155,12 +155,12 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
     resolver = resolver_text(name_servers, search)
     managers = await asyncio.to_thread(_addresses_of_managers, settings)
     registries = RegistryAddresses(settings.registry_allow, managers)
-    backend: Dispatch | NullBackend
+    backend: Runtimes | NullRuntime
     if settings.null_kernels:
         log.warning(
             "kernels of this agent do nothing: it is for tests and benches, and for managers in development mode"
         )
-        backend = NullBackend()
+        backend = NullRuntime()
     else:
         common = _Common(await asyncio.to_thread(_holdings, settings), damaged, disk, conditions)
         node = replace(node, gpus=len(common.holdings.gpus))
@@ -169,7 +169,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
             log.warning(
                 "kernels of one session cannot reach each other by ssh: `python -m retinue.agent.kernel` builds what is missing"
             )
-        backend = Dispatch(_processes(settings, node, resolver, common), containers)
+        backend = Runtimes(_processes(settings, node, resolver, common), containers)
     networks = NodeNetworks(
         settings.agent_id,
         uplink,
@@ -216,7 +216,7 @@ async def _serve(settings: Settings, stopping: asyncio.Event) -> None:
     server = Server(sync, backend, workspaces, identities.current)
     try:
         await backend.open(reconciler.changed)
-        await networks.open(backend.observed().keys())
+        await networks.open(backend.observe().keys())
         port = await server.start(settings.listen)
         address = settings.advertise or f"{_bracketed(uplink.address)}:{port}"
         log.info("agent %s listens at %s and is dialled at %s", settings.agent_id, settings.listen, address)
@@ -252,7 +252,7 @@ def _protect(networks: NodeNetworks, registries: RegistryAddresses, addresses: f
     registries.protect(addresses)
 
 
-async def _usage(backend: Backend, attempt_id: str) -> Usage | None:
+async def _usage(backend: Runtime, attempt_id: str) -> Usage | None:
     try:
         return await backend.kernel(attempt_id).usage()
     except UnknownAttemptError:
@@ -280,8 +280,8 @@ class _Common:
     conditions: Conditions
 
 
-def _processes(settings: Settings, node: Node, resolver: str, common: _Common) -> ProcessBackend:
-    return ProcessBackend(
+def _processes(settings: Settings, node: Node, resolver: str, common: _Common) -> ProcessRuntime:
+    return ProcessRuntime(
         ProcessOptions(
             agent_id=settings.agent_id,
             state_dir=settings.state_dir,
@@ -306,12 +306,12 @@ def _processes(settings: Settings, node: Node, resolver: str, common: _Common) -
 
 def _containers(
     settings: Settings, node: Node, resolver: str, common: _Common, registries: RegistryAddresses
-) -> DockerBackend | None:
+) -> DockerRuntime | None:
     """The backend for kernels with an image; None where there is no engine and never was. Blocks."""
     host = find_host(settings.docker_host, has_records(settings.state_dir))
     if host is None:
         return None
-    return DockerBackend(
+    return DockerRuntime(
         DockerOptions(
             agent_id=settings.agent_id,
             host=host,

@@ -8,18 +8,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
-    from retinue.agent.docker.backend import DockerBackend
+    from retinue.agent.docker.backend import DockerRuntime
     from retinue.agent.inside.log_file import Output
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
     from retinue.agent.runtime.kernel import Kernel
 
 
-class Dispatch:
-    """The backends of one agent as one; a Backend."""
+class Runtimes:
+    """The backends of one agent as one; a Runtime."""
 
     name = "dispatch"
 
-    def __init__(self, process: Backend, docker: DockerBackend | None) -> None:
+    def __init__(self, process: Runtime, docker: DockerRuntime | None) -> None:
         """Without `docker`, attempts with an image go to `process`, which says that it has none."""
         self._process = process
         self._docker = docker
@@ -46,16 +46,16 @@ class Dispatch:
         finally:
             await self._process.close()
 
-    def observed(self) -> Mapping[str, ObservedAttempt]:
+    def observe(self) -> Mapping[str, ObservedAttempt]:
         """All attempts there is a record of, by id."""
-        found = dict(self._process.observed())
+        found = dict(self._process.observe())
         if self._docker is not None:
-            found |= self._docker.observed()
+            found |= self._docker.observe()
         return found
 
-    async def create(self, spec: AttemptSpec, hosts: str) -> None:
-        """Creates the attempt and holds it at its gate."""
-        await self._kind(spec).create(spec, hosts)
+    async def prepare(self, spec: AttemptSpec, hosts: str) -> None:
+        """Creates the attempt and holds it at its start barrier."""
+        await self._kind(spec).prepare(spec, hosts)
 
     async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
         """Records that the attempt ended before anything of it was created."""
@@ -73,9 +73,9 @@ class Dispatch:
         """Records that the attempt has its place in the network."""
         await self._owner(attempt_id).mark_attached(attempt_id)
 
-    async def release(self, attempt_id: str) -> None:
+    async def start(self, attempt_id: str) -> None:
         """Lets the command go; nothing to do unless it is held."""
-        await self._owner(attempt_id).release(attempt_id)
+        await self._owner(attempt_id).start(attempt_id)
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed."""
@@ -93,9 +93,9 @@ class Dispatch:
         """What the attempt printed. Raises UnknownAttemptError."""
         return self._owner(attempt_id).output(attempt_id)
 
-    def _kind(self, spec: AttemptSpec) -> Backend:
+    def _kind(self, spec: AttemptSpec) -> Runtime:
         return self._docker if spec.image and self._docker is not None else self._process
 
-    def _owner(self, attempt_id: str) -> Backend:
+    def _owner(self, attempt_id: str) -> Runtime:
         """Who has the record of the attempt; one of which there is none is unknown to any of them."""
         return self._docker if self._docker is not None and self._docker.knows(attempt_id) else self._process

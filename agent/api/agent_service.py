@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from retinue.agent.api.sync import SyncService
     from retinue.agent.inside.log_file import Output
     from retinue.agent.resources.sampler import Sampler
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
 
 
 MAX_ATTEMPTS = 10_000
@@ -43,7 +43,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         code: CodeService,
         files: FileService,
         apps: Apps,
-        backend: Backend,
+        backend: Runtime,
         sampler: Sampler,
     ) -> None:
         """Serves what these do."""

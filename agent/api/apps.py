@@ -24,7 +24,7 @@ from retinue.rpc.errors import ApiError
 from retinue.types.v1 import app_pb2
 
 if TYPE_CHECKING:
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
     from retinue.agent.runtime.kernel import Kernel, Program
 
 START_TIMEOUT = 8.0
@@ -64,7 +64,7 @@ class _Seen:
 class Apps:
     """All such programs of an agent; nothing is remembered here: the kernels say what runs."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Runtime) -> None:
         """Nothing is touched."""
         self._backend = backend
         # A look locks a log for a moment, and must not be taken for a program by who starts one.

@@ -23,7 +23,7 @@ from retinue.types.v1 import terminal_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; e
 class AttachService:
     """All attached commands of an agent."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Runtime) -> None:
         """Nothing is attached yet."""
         self._backend = backend
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)

@@ -12,7 +12,7 @@ import grpc
 
 from retinue.agent.api.errors import AgentError, invalid
 from retinue.agent.errors import BackendError, NotRunningError, UnknownAttemptError
-from retinue.agent.inside import upload as arrival
+from retinue.agent.inside import upload as uploads
 from retinue.agent.inside.workdir import MissingError, PathError, RefusedError
 from retinue.agent.v1 import agent_service_pb2 as pb
 from retinue.rpc.errors import ApiError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
     from retinue.agent.inside.workdir import Entry
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
     from retinue.agent.runtime.kernel import Upload, WorkDirectory
 
 MAX_PER_ATTEMPT = 16
@@ -45,7 +45,7 @@ _KINDS = {
 class FileService:
     """All streams with files of an agent."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Runtime) -> None:
         """Nothing is open yet."""
         self._backend = backend
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)
@@ -139,7 +139,7 @@ async def _begun(files: WorkDirectory, new: file_pb2.NewFile) -> Upload:
         raise invalid("file.sha256", f"must be {_DIGEST} bytes")
     if new.resume and not new.sha256:
         raise invalid("file.resume", "needs sha256")
-    announced = arrival.Announced(new.path, new.size, new.mode, new.sha256)
+    announced = uploads.Announced(new.path, new.size, new.mode, new.sha256)
     return await files.begin_upload(announced, resume=new.resume)
 
 
@@ -195,17 +195,17 @@ def to_api_errors(attempt_id: str, path: Callable[[], str]) -> Iterator[None]:
         raise AgentError(code.NOT_FOUND, "NOT_FOUND", message, kind="attempt", id=attempt_id) from error
     except NotRunningError as error:
         raise AgentError(code.FAILED_PRECONDITION, "STATE_FORBIDS", str(error)) from error
-    except (BackendError, arrival.BusyError) as error:
+    except (BackendError, uploads.BusyError) as error:
         raise _unavailable(str(error)) from error
     except PathError as error:
         raise invalid("path", str(error)) from error
-    except arrival.DigestError as error:
+    except uploads.DigestError as error:
         raise invalid("file.sha256", str(error)) from error
     except MissingError as error:
         raise AgentError(code.NOT_FOUND, "NOT_FOUND", str(error), kind="file", path=path()) from error
     except RefusedError as error:
         raise AgentError(code.FAILED_PRECONDITION, "FILE_REFUSED", str(error), path=path()) from error
-    except arrival.NoSpaceError as error:
+    except uploads.NoSpaceError as error:
         raise AgentError(code.RESOURCE_EXHAUSTED, "NO_SPACE", str(error), path=path()) from error
     except FileNotFoundError as error:
         # The work directory itself has gone.

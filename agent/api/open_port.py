@@ -29,7 +29,7 @@ from retinue.types.v1 import port_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
     from retinue.agent.runtime.kernel import Kernel
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ PORTS = range(1, 65_536)
 class PortService:
     """All connections into kernels of an agent."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Runtime) -> None:
         """Nothing is connected yet."""
         self._backend = backend
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)

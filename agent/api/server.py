@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from retinue.agent.api.sync import SyncService
     from retinue.agent.code.workspaces import Workspaces
     from retinue.agent.enrollment.identity import Identity
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     # Two processes on one port would each get some of the calls.
@@ -51,7 +51,7 @@ class Server:
     """The server of one agent."""
 
     def __init__(
-        self, sync: SyncService, backend: Backend, workspaces: Workspaces, identity: Callable[[], Identity]
+        self, sync: SyncService, backend: Runtime, workspaces: Workspaces, identity: Callable[[], Identity]
     ) -> None:
         """`identity` gives the current one; a renewed certificate counts from the next handshake."""
         self._sync = sync

@@ -19,7 +19,7 @@ from retinue.agent.errors import BackendError
 from retinue.agent.inside.exec_session import Attachment, AttachmentLostError, Exited, Printed
 from retinue.agent.kernel.core.frames import Start
 from retinue.agent.kernel.python_runtime import find_runtime
-from retinue.agent.runtime.contract import Backend
+from retinue.agent.runtime.contract import Runtime
 from retinue.agent.state.files import replace_file
 from retinue.types.v1 import code_pb2 as pb
 
@@ -58,7 +58,7 @@ class Workspace:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Runtime,
         context: zmq.asyncio.Context,
         *,
         attempt_id: str,

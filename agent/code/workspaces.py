@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
 
 SWEEP_SECONDS = 2.0
 MAX_LANGUAGES = 8
@@ -31,7 +31,7 @@ class TooManyLanguagesError(Exception):
 class Workspaces:
     """The workspaces of an agent; those of kernels that have ended are closed within `SWEEP_SECONDS`."""
 
-    def __init__(self, backend: Backend, directory: Path, cache: Path) -> None:
+    def __init__(self, backend: Runtime, directory: Path, cache: Path) -> None:
         """`directory` is for what a later agent needs to find Jupyter kernels again; it is made when it is needed."""
         self._backend = backend
         self._directory = directory
@@ -60,7 +60,7 @@ class Workspaces:
     async def _find(self, key: tuple[str, str]) -> Workspace:
         await self._sweep()
         attempt_id, language = key
-        observed = self._backend.observed().get(attempt_id)
+        observed = self._backend.observe().get(attempt_id)
         if observed is None:
             raise UnknownAttemptError(f"there is no attempt {attempt_id}")
         if observed.phase is not Phase.RUNNING:
@@ -106,7 +106,7 @@ class Workspaces:
 
     async def _sweep(self) -> None:
         """Closes workspaces of ended attempts, and removes their records."""
-        observed = self._backend.observed()
+        observed = self._backend.observe()
         alive = {attempt_id for attempt_id, attempt in observed.items() if not attempt.phase.ended}
         for key in [key for key in self._open if key[0] not in alive]:
             if (workspace := self._open.pop(key, None)) is not None:

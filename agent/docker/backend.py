@@ -1,4 +1,4 @@
-"""The backend for containers: each kernel is a container of a Docker engine on this node, held at a gate by its first process.
+"""The backend for containers: each kernel is a container of a Docker engine on this node, held at a start barrier by its first process.
 
 Whatever is done is recorded before it is done, and a container's name is its attempt's, so that neither a restarted agent
 nor a lost answer of the engine starts an attempt twice. The end of a kernel is noticed by a file descriptor of its first
@@ -25,7 +25,7 @@ from retinue.agent.docker.containers import (
     area_of,
     boot_time,
     memory_was_used_up,
-    open_gate,
+    open_barrier,
     start_server,
 )
 from retinue.agent.docker.engine import Engine, EngineError, Written
@@ -47,7 +47,7 @@ from retinue.agent.reasons import AttemptReason, ConditionReason
 from retinue.agent.resources.core.allocation import AllocationError
 from retinue.agent.resources.core.holdings import Holdings
 from retinue.agent.runtime.attempt_records import COPIES, Record, Records, ended, identified
-from retinue.agent.runtime.attempt_store import Book
+from retinue.agent.runtime.attempt_store import AttemptStore
 from retinue.agent.runtime.disk_use import DISK_EXCEEDED, DiskWatch, bounds_of, upper_layer
 from retinue.agent.runtime.exit_reason import verdict
 from retinue.agent.runtime.exit_watch import Watches
@@ -93,8 +93,8 @@ OUT_OF_MEMORY_DELAY = 0.1
 Result = TypeVar("Result")
 
 
-class DockerBackend:
-    """Runs attempts as containers; a Backend."""
+class DockerRuntime:
+    """Runs attempts as containers; a Runtime."""
 
     name = "docker"
 
@@ -116,7 +116,7 @@ class DockerBackend:
         self._holdings = holdings or Holdings()
         self._clock = clock
         self._conditions = conditions or Conditions()
-        self._book = Book(Records(options.state_dir / DIRECTORY / "attempts", damaged, disk))
+        self._store = AttemptStore(Records(options.state_dir / DIRECTORY / "attempts", damaged, disk))
         self._engine = Engine(options.host)
         self._images = Images(self._engine, options.registry_config, options.registry_addresses)
         self._fetches: dict[str, asyncio.Task[None]] = {}
@@ -139,32 +139,32 @@ class DockerBackend:
 
     def knows(self, attempt_id: str) -> bool:
         """Whether there is a record of the attempt."""
-        return attempt_id in self._book
+        return attempt_id in self._store
 
     async def open(self, listener: Callable[[], None]) -> None:
         """Takes over what a former process of this agent left, as far as the engine answers; the rest once it does."""
-        lost = await self._book.open(listener)
+        lost = await self._store.open(listener)
         for attempt_id, copy in lost.items():
-            place, boot_id, record = self._book.place(attempt_id), self._options.boot_id, None
+            place, boot_id, record = self._store.place(attempt_id), self._options.boot_id, None
             if copy is not None:
                 record = await asyncio.to_thread(from_copy, copy, boot_id, place, time.time())
             if record is not None:
                 log.error("the record of attempt %s was lost and is rebuilt from its copy", attempt_id)
-                await self._book.restore(record)
+                await self._store.restore(record)
             else:
                 self._lost[attempt_id] = copy
-                self._book.show(placeholder(attempt_id, boot_id, copy))
-        for record in self._book:
+                self._store.show(placeholder(attempt_id, boot_id, copy))
+        for record in self._store:
             if record.id not in self._lost:
                 self._adopt(record)
         tried = asyncio.Event()
         self._tasks.spawn(self._prepare_always(tried), "watch the Docker engine")
         self._tasks.spawn(
-            self._book.bound_outputs(self._options.output_limit, built_path(self._options.cache_dir, PUMP)),
+            self._store.bound_outputs(self._options.output_limit, built_path(self._options.cache_dir, PUMP)),
             "bound outputs",
         )
-        self._tasks.spawn(self._book.write_late(), "write records late")
-        self._tasks.spawn(self._killed.watch(self._kill_again, self._book.show_unkillable), "watch killed attempts")
+        self._tasks.spawn(self._store.write_late(), "write records late")
+        self._tasks.spawn(self._killed.watch(self._kill_again, self._store.show_unkillable), "watch killed attempts")
         options = self._options
         options.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         bounds = bounds_of(options.scratch_dir, options.work_size, options.work_files)
@@ -182,22 +182,22 @@ class DockerBackend:
             pool.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._engine.close)
 
-    def observed(self) -> Mapping[str, ObservedAttempt]:
+    def observe(self) -> Mapping[str, ObservedAttempt]:
         """All attempts there is a record of, by id."""
-        return self._book.observed()
+        return self._store.observed()
 
     def output(self, attempt_id: str) -> Output:
         """What the attempt printed. Raises UnknownAttemptError."""
-        return self._book.output(attempt_id)
+        return self._store.output(attempt_id)
 
     def kernel(self, attempt_id: str) -> Kernel:
         """Returns access to what runs of an attempt, as it is now. Raises UnknownAttemptError."""
-        running = self._book.record(attempt_id).phase is Phase.RUNNING
+        running = self._store.record(attempt_id).phase is Phase.RUNNING
         work = self._options.scratch_dir / attempt_id if running else None
-        return HostKernel(attempt_id, self._book.first_process(attempt_id), work, lambda: self._exec(attempt_id))
+        return HostKernel(attempt_id, self._store.first_process(attempt_id), work, lambda: self._exec(attempt_id))
 
     async def _exec(self, attempt_id: str) -> Wire:
-        if self._book.record(attempt_id).phase is not Phase.RUNNING:
+        if self._store.record(attempt_id).phase is not Phase.RUNNING:
             raise NotRunningError(f"attempt {attempt_id} does not run")
         kernels = self._kernels
         loop = asyncio.get_running_loop()
@@ -226,14 +226,14 @@ class DockerBackend:
                 while not await self._run(lambda: kernels.end_attached(execution)):  # noqa: ASYNC110
                     await asyncio.sleep(ATTACHED_POLL)
 
-    async def create(self, spec: AttemptSpec, hosts: str) -> None:
-        """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED.
+    async def prepare(self, spec: AttemptSpec, hosts: str) -> None:
+        """Creates the attempt and holds it at its start barrier; what cannot be created is recorded as FAILED.
 
         Returns at once when its image has to be fetched: it is PULLING then, and goes on by itself.
         """
-        if spec.id in self._book and self._book.record(spec.id).phase is not Phase.WAITING:
+        if spec.id in self._store and self._store.record(spec.id).phase is not Phase.WAITING:
             return
-        if self._book.was_removed(spec.id):
+        if self._store.was_removed(spec.id):
             await self.decline(
                 spec, Phase.FAILED, AttemptReason.ALREADY_REMOVED, "the attempt was here before, and was removed"
             )
@@ -242,15 +242,15 @@ class DockerBackend:
             # Without an engine, not even a record is made.
             raise BackendError(self._trouble)
         image = await self._images.find(spec.image, spec.image_identity)
-        async with self._book.lock(spec.id):
-            if spec.id in self._book:
+        async with self._store.lock(spec.id):
+            if spec.id in self._store:
                 # A former process of this agent was about to fetch its image; nothing was started.
-                if (record := self._book.record(spec.id)).phase is not Phase.WAITING:
+                if (record := self._store.record(spec.id)).phase is not Phase.WAITING:
                     return
-                self._book.show(replace(record, phase=Phase.PULLING))
+                self._store.show(replace(record, phase=Phase.PULLING))
             else:
                 record = replace(Record.of(spec, self._options.boot_id), phase=Phase.PULLING)
-                if not await self._book.add(record, lasting=image is None):
+                if not await self._store.add(record, lasting=image is None):
                     return
             if image is not None:
                 await self._start(spec, hosts, image)
@@ -263,8 +263,8 @@ class DockerBackend:
         """Goes on with an attempt whose image is not on the node, unless it is stopped meanwhile."""
 
         def tell(layers: tuple[Layer, ...]) -> None:
-            self._book.layers[spec.id] = layers
-            self._book.changed()
+            self._store.layers[spec.id] = layers
+            self._store.changed()
 
         failure: tuple[str, str] | None = None
         try:
@@ -278,9 +278,9 @@ class DockerBackend:
             log.exception("the image of attempt %s cannot be fetched", spec.id)
             failure = START_FAILED, UNFORESEEN
         finally:
-            self._book.layers.pop(spec.id, None)
-        async with self._book.lock(spec.id):
-            if self._book.record(spec.id).phase is not Phase.PULLING:
+            self._store.layers.pop(spec.id, None)
+        async with self._store.lock(spec.id):
+            if self._store.record(spec.id).phase is not Phase.PULLING:
                 return
             if failure is not None:
                 await self._fail(spec.id, failure)
@@ -295,25 +295,25 @@ class DockerBackend:
             # From here on, another agent process must not start it again.
             holding = self._holdings.take(spec.id, spec.slots)
             record = replace(
-                self._book.record(spec.id),
+                self._store.record(spec.id),
                 phase=Phase.CREATING,
                 image=facts,
                 cores=holding.cores,
                 gpus=holding.gpus,
             )
-            await self._book.write(record)
+            await self._store.write(record)
             async with self._starts:
-                place = self._book.place(spec.id)
+                place = self._store.place(spec.id)
                 # The disk takes its time while the engine works: nothing is let go before, and after a crash of the node the container's
                 # own name and labels say that it was there.
-                lasting = asyncio.ensure_future(self._book.make_lasting(spec.id))
+                lasting = asyncio.ensure_future(self._store.make_lasting(spec.id))
                 try:
                     init = await self._run(lambda: kernels.start(spec, hosts, image, holding, place))
                 finally:
                     await lasting
             record = replace(record, phase=Phase.CREATED, init=init, memory_group=str(memory_group(init.pid) or ""))
             # What is not recorded, a later agent could not reach.
-            await self._book.write(record)
+            await self._store.write(record)
         except ImageError as error:
             await self._fail(spec.id, (error.reason, str(error)))
         except AllocationError as error:
@@ -322,12 +322,12 @@ class DockerBackend:
             log.warning("attempt %s could not be started: %s", spec.id, error)
             message = f"it could not be started: {error}"
             reason = error.reason if isinstance(error, KernelError) else ""
-            self._book.show(replace(self._book.record(spec.id), reason=reason, message=message))
+            self._store.show(replace(self._store.record(spec.id), reason=reason, message=message))
             await self._fail(spec.id)
         except Exception:
             # It would be held in its phase: nobody else would end it.
             log.exception("attempt %s could not be started", spec.id)
-            self._book.show(replace(self._book.record(spec.id), message=UNFORESEEN))
+            self._store.show(replace(self._store.record(spec.id), message=UNFORESEEN))
             await self._fail(spec.id)
         else:
             self._watch(record)
@@ -335,36 +335,36 @@ class DockerBackend:
     async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
         """Records that the attempt ended before anything of it was created."""
         record = ended(Record.of(spec, self._options.boot_id), phase, reason, message, time.time())
-        if not await self._book.add(record) and self._book.record(spec.id).phase is Phase.WAITING:
-            await self._book.write(record)
+        if not await self._store.add(record) and self._store.record(spec.id).phase is Phase.WAITING:
+            await self._store.write(record)
 
     async def identify(self, spec: AttemptSpec) -> None:
         """Completes the record of an attempt that was rebuilt from its processes."""
-        async with self._book.lock(spec.id):
-            await self._book.note(identified(self._book.record(spec.id), spec))
+        async with self._store.lock(spec.id):
+            await self._store.note(identified(self._store.record(spec.id), spec))
 
     async def mark_attached(self, attempt_id: str) -> None:
         """Records that the attempt has its place in the network."""
-        async with self._book.lock(attempt_id):
-            await self._book.note(replace(self._book.record(attempt_id), attached=True))
-            await asyncio.to_thread(start_server, self._book.place(attempt_id), self._book.record(attempt_id).init)
+        async with self._store.lock(attempt_id):
+            await self._store.note(replace(self._store.record(attempt_id), attached=True))
+            await asyncio.to_thread(start_server, self._store.place(attempt_id), self._store.record(attempt_id).init)
 
-    async def release(self, attempt_id: str) -> None:
+    async def start(self, attempt_id: str) -> None:
         """Lets the command go; nothing to do unless it is held."""
-        async with self._book.lock(attempt_id):
-            record = self._book.record(attempt_id)
+        async with self._store.lock(attempt_id):
+            record = self._store.record(attempt_id)
             if record.phase is not Phase.CREATED:
                 return
-            await self._book.write(replace(record, phase=Phase.RUNNING, start_time=time.time()))
-            await asyncio.to_thread(open_gate, self._book.place(attempt_id), record.init)
+            await self._store.write(replace(record, phase=Phase.RUNNING, start_time=time.time()))
+            await asyncio.to_thread(open_barrier, self._store.place(attempt_id), record.init)
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
-        async with self._book.lock(attempt_id):
-            record = self._book.record(attempt_id)
+        async with self._store.lock(attempt_id):
+            record = self._store.record(attempt_id)
             if record.phase in {Phase.WAITING, Phase.PULLING}:
                 message = "it was stopped before it was created"
-                await self._book.note(ended(record, Phase.EXITED, AttemptReason.STOPPED, message, time.time()))
+                await self._store.note(ended(record, Phase.EXITED, AttemptReason.STOPPED, message, time.time()))
                 self._holdings.release(attempt_id)
                 if (fetch := self._fetches.get(attempt_id)) is not None:
                     fetch.cancel()
@@ -372,31 +372,31 @@ class DockerBackend:
                 return
             if record.start_time is None:
                 grace = 0.0
-            self._book.kill_at[attempt_id] = self._clock() + grace
-            await self._book.note(replace(record, phase=Phase.STOPPING, stop_grace=grace))
+            self._store.kill_at[attempt_id] = self._clock() + grace
+            await self._store.note(replace(record, phase=Phase.STOPPING, stop_grace=grace))
             # Its first process passes it on to the command.
             if record.init is not None and grace > 0:
                 await KERNELS.run(send_signal, record.init, SIGTERM)
 
     async def kill(self, attempt_id: str) -> None:
         """Ends all processes of the attempt."""
-        async with self._book.lock(attempt_id):
-            record = self._book.record(attempt_id)
-            self._book.kill_at.pop(attempt_id, None)
+        async with self._store.lock(attempt_id):
+            record = self._store.record(attempt_id)
+            self._store.kill_at.pop(attempt_id, None)
             # Everything in a container ends with its first process; the engine is not needed for it.
             if record.init is not None:
                 await KERNELS.run(send_signal, record.init, SIGKILL)
                 if not record.phase.ended:
                     self._killed.begin(attempt_id)
-        self._book.changed()
+        self._store.changed()
 
     async def _kill_again(self, attempt_id: str) -> None:
-        if (init := self._book.first_process(attempt_id)) is not None:
+        if (init := self._store.first_process(attempt_id)) is not None:
             await KERNELS.run(send_signal, init, SIGKILL)
 
     async def areas(self) -> Mapping[str, Area]:
         """What attempts that run have on the node's disk, by id: work directory, what is written over the image, and volumes."""
-        running = [record for record in self._book if record.init is not None]
+        running = [record for record in self._store if record.init is not None]
         uppers = {
             record.id: await asyncio.to_thread(upper_layer, record.init.pid)
             for record in running
@@ -418,24 +418,24 @@ class DockerBackend:
 
     async def end(self, attempt_id: str, reason: str, message: str) -> None:
         """Kills an attempt, and records why."""
-        if await self._book.give_reason(attempt_id, reason, message):
+        if await self._store.give_reason(attempt_id, reason, message):
             await self.kill(attempt_id)
 
     async def remove(self, attempt_id: str) -> None:
         """Removes all traces of an ended attempt but the knowledge that it was."""
         kernels = self._kernels
-        async with self._book.lock(attempt_id):
-            if not self._book.record(attempt_id).phase.ended:
+        async with self._store.lock(attempt_id):
+            if not self._store.record(attempt_id).phase.ended:
                 raise BackendError(f"attempt {attempt_id} has not ended")
             await self._run(lambda: kernels.remove(attempt_id))
-            await self._book.remove(attempt_id)
+            await self._store.remove(attempt_id)
 
     async def _prepare(self) -> bool:
         """Makes the backend ready to create; False when that has to be tried again."""
         try:
             node = await self._run(lambda: DockerKernels(self._options, self._engine))
             known = await self._run(node.attempts)
-            for attempt_id in sorted((known - {record.id for record in self._book}) | self._lost.keys()):
+            for attempt_id in sorted((known - {record.id for record in self._store}) | self._lost.keys()):
                 await self._recover(node, attempt_id)
             if foreign := await self._run(node.foreign):
                 log.warning("containers with the labels of this agent are not its own: %s", ", ".join(foreign))
@@ -446,7 +446,7 @@ class DockerBackend:
             return False
         self._node = node
         self._prepared.set()
-        self._book.changed()
+        self._store.changed()
         return True
 
     async def _prepare_always(self, tried: asyncio.Event) -> None:
@@ -462,27 +462,27 @@ class DockerBackend:
             return
         self._holdings.restore(record.id, record.holding)
         if record.boot_id == self._options.boot_id and record.phase is Phase.PULLING:
-            self._book.show(replace(record, phase=Phase.WAITING))
+            self._store.show(replace(record, phase=Phase.WAITING))
             return
         if record.boot_id != self._options.boot_id or record.phase is Phase.CREATING:
             self._tasks.spawn(self._finish(record.id), f"finish {record.id}")
             return
         if record.phase is Phase.STOPPING:
-            self._book.kill_at[record.id] = self._clock() + record.stop_grace
+            self._store.kill_at[record.id] = self._clock() + record.stop_grace
         # The former process may have ended between recording something and doing it; a second time does no harm.
         if record.phase is Phase.CREATED and record.attached:
-            start_server(self._book.place(record.id), record.init)
+            start_server(self._store.place(record.id), record.init)
         if record.phase is Phase.RUNNING:
-            open_gate(self._book.place(record.id), record.init)
+            open_barrier(self._store.place(record.id), record.init)
         self._watch(record)
 
     async def _recover(self, node: DockerKernels, attempt_id: str) -> None:
         """Makes a record of an attempt that has none, from its container. Raises EngineError."""
         log.error("the record of attempt %s was lost and is rebuilt from its container", attempt_id)
         state = await self._run(lambda: node.find(attempt_id))
-        place, boot_id, copy = self._book.place(attempt_id), self._options.boot_id, self._lost.get(attempt_id)
+        place, boot_id, copy = self._store.place(attempt_id), self._options.boot_id, self._lost.get(attempt_id)
         record = await asyncio.to_thread(from_engine, attempt_id, boot_id, copy, state, place, time.time())
-        await self._book.restore(record)
+        await self._store.restore(record)
         self._lost.pop(attempt_id, None)
         self._adopt(record)
 
@@ -499,9 +499,9 @@ class DockerBackend:
         await self._look_at_memory(attempt_id)
         await self._prepared.wait()
         while True:
-            async with self._book.lock(attempt_id):
+            async with self._store.lock(attempt_id):
                 if await self._try_finish(attempt_id, failure):
-                    if self._book.record(attempt_id).reason == DISK_EXCEEDED:
+                    if self._store.record(attempt_id).reason == DISK_EXCEEDED:
                         # Not only once a manager, which may be away, has it removed.
                         with contextlib.suppress(BackendError, OSError):
                             await self._run(lambda: self._kernels.empty(attempt_id))
@@ -510,14 +510,14 @@ class DockerBackend:
 
     async def _look_at_memory(self, attempt_id: str) -> None:
         """Records that memory was used up: the engine misses it while it is down, and its return removes the group."""
-        async with self._book.lock(attempt_id):
-            record = self._book.record(attempt_id)
+        async with self._store.lock(attempt_id):
+            record = self._store.record(attempt_id)
             if not record.memory_group:
                 return
             killed = await asyncio.to_thread(out_of_memory_kills, Path(record.memory_group))
             if killed:
                 with contextlib.suppress(OSError):
-                    await self._book.write(replace(record, out_of_memory=True))
+                    await self._store.write(replace(record, out_of_memory=True))
 
     async def _fail(self, attempt_id: str, failure: tuple[str, str] | None = None) -> None:
         """Records that an attempt could not be created; what cannot be done now is done in the background."""
@@ -526,7 +526,7 @@ class DockerBackend:
 
     async def _try_finish(self, attempt_id: str, failure: tuple[str, str] | None) -> bool:
         """Ends what is left and records it; False when that has to be tried again. `failure` is reason and message."""
-        record = self._book.record(attempt_id)
+        record = self._store.record(attempt_id)
         rebooted = record.boot_id != self._options.boot_id
         try:
             # After a restart of the node, the numbers belong to other processes.
@@ -549,12 +549,12 @@ class DockerBackend:
     async def _record_end(
         self, record: Record, state: ContainerState | None, rebooted: bool, failure: tuple[str, str] | None
     ) -> None:
-        self._book.kill_at.pop(record.id, None)
+        self._store.kill_at.pop(record.id, None)
         code, when, out_of_memory = None, time.time(), False
         if state is not None and state.end_time is not None and record.start_time is not None:
             when = max(state.end_time, record.start_time)
             out_of_memory = state.out_of_memory or record.out_of_memory
-            out_of_memory = out_of_memory or await asyncio.to_thread(memory_was_used_up, self._book.place(record.id))
+            out_of_memory = out_of_memory or await asyncio.to_thread(memory_was_used_up, self._store.place(record.id))
             # What the restart of the node has ended, the engine found ended when it came up; its code means nothing.
             if not rebooted or state.end_time < await asyncio.to_thread(boot_time):
                 code = state.exit_code
@@ -562,12 +562,12 @@ class DockerBackend:
         phase, reason, message = verdict(record, code, out_of_memory, rebooted, fenced)
         if failure is not None:
             phase, (reason, message) = Phase.FAILED, failure
-        output = self._book.output(record.id)
+        output = self._store.output(record.id)
         await asyncio.to_thread(output.drain)
         if phase is Phase.FAILED and (said := await asyncio.to_thread(output.tail, TAIL)):
             message = f"{message}: {said}"
         record = replace(record, exit_code=code, log_size=output.size(), init=None)
-        await self._book.note(ended(record, phase, reason, message, when))
+        await self._store.note(ended(record, phase, reason, message, when))
         self._killed.end(record.id)
         self._holdings.release(record.id)
 

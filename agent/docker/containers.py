@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 HOSTS, RESOLVER = "hosts", "resolv.conf"
 ACCOUNTS = ("/etc/passwd", "/etc/group")
 READY_TIMEOUT = 30.0
-"""Seconds that a started container may take to be at its gate."""
+"""Seconds that a started container may take to be at its start barrier."""
 READY_POLL = 0.001
 END_TIMEOUT = 5.0
 """Seconds to wait at a time for killed processes to be gone."""
@@ -137,7 +137,7 @@ class DockerKernels:
         return there if there is not None and (there.agent_id, there.attempt_id) == labels else None
 
     def start(self, spec: AttemptSpec, hosts: str, image: Image, holding: Holding, place: Path) -> Process:
-        """Starts a kernel and holds it at its gate; the result is its first process.
+        """Starts a kernel and holds it at its start barrier; the result is its first process.
 
         `place` is the directory for its files. Raises KernelError; whether anything runs then is not known.
         """
@@ -313,7 +313,7 @@ def area_of(record: Record, work: Path, upper: Path | None, written: Written) ->
 
 @contextlib.contextmanager
 def _gate(place: Path, init: Process | None = None) -> Iterator[int | None]:
-    """The writing end of the gate; None while nobody waits at it. Of a kernel that runs, it is found without its name."""
+    """The writing end of the start barrier; None while nobody waits at it. Of a kernel that runs, it is found without its name."""
     gates = [place / GATE]
     if init is not None:
         gates.append(PROC / str(init.pid) / "root" / INSIDE.lstrip("/") / "gate")
@@ -353,7 +353,7 @@ def start_server(place: Path, init: Process | None) -> None:
     _tell(place, init, b"s")
 
 
-def open_gate(place: Path, init: Process | None) -> None:
+def open_barrier(place: Path, init: Process | None) -> None:
     """Lets the command go; a second time does no harm, and an engine is not needed."""
     _tell(place, init, b"\n")
 

@@ -35,7 +35,7 @@ CONTACT_STEPS = 50
 """How often contact is written in the shortest limit: often enough for the watchdog, and not with every heartbeat."""
 RETRY = 1.0
 """Seconds before the disk is tried again."""
-WARDEN_INTERVAL = 10.0
+WATCHDOG_INTERVAL = 10.0
 """Seconds between two looks whether there is a watchdog."""
 
 
@@ -111,7 +111,7 @@ class Fence:
                     await STATE.run(self._have_watched)
                 except (watchdog.WatchdogError, OSError) as error:
                     log.error("guarded attempts would go on if this agent were stopped: %s", error)
-            await asyncio.sleep(WARDEN_INTERVAL)
+            await asyncio.sleep(WATCHDOG_INTERVAL)
 
     async def keep_written(self) -> None:
         """Writes what changed, as far as it matters, until it is cancelled. A disk that refuses ends nothing."""

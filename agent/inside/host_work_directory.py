@@ -37,7 +37,7 @@ async def finished(action: Coroutine[Any, Any, Result]) -> Result:
 class HostUpload:
     """One incoming file. Close it in any case."""
 
-    def __init__(self, incoming: upload.Arrival) -> None:
+    def __init__(self, incoming: upload.IncomingUpload) -> None:
         """Takes it over."""
         self._incoming = incoming
 
@@ -97,7 +97,7 @@ class HostWorkDirectory:
 
         Raises PathError, RefusedError, NoSpaceError, BusyError, OSError.
         """
-        opening = asyncio.ensure_future(asyncio.to_thread(upload.Arrival, self._path, announced, resume=resume))
+        opening = asyncio.ensure_future(asyncio.to_thread(upload.IncomingUpload, self._path, announced, resume=resume))
         try:
             return HostUpload(await asyncio.shield(opening))
         except asyncio.CancelledError:

@@ -1,6 +1,6 @@
 """What a kernel finds inside besides its image: an account, ssh to the other kernels, and directories of the node.
 
-It is put there while the kernel is held at its gate, so that nothing of the user's runs yet: a thread enters the kernel's own
+It is put there while the kernel is held at its start barrier, so that nothing of the user's runs yet: a thread enters the kernel's own
 mount namespace and attaches mounts that were nowhere before. The node never sees any of them, nothing has to be unmounted,
 and keys lie in memory only; all of it goes with the kernel. It is the same for every kind of kernel.
 """
@@ -91,7 +91,7 @@ def ssh_of(spec: AttemptSpec, hosts: str, cache_dir: Path) -> Ssh | None:
 
 
 def provision_kernel(pid: int, provision: Provision) -> None:
-    """Provisions the kernel whose first process is `pid` and waits at its gate. Blocks.
+    """Provisions the kernel whose first process is `pid` and waits at its start barrier. Blocks.
 
     Raises MountRefusedError, UnfitFileError, OSError.
     """

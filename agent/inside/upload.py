@@ -54,13 +54,13 @@ class Announced:
 
 def sweep(home: Path, now: float, kept: float = KEPT) -> None:
     """Removes what arrived for a work directory and was not gone on with for so long; `now` is in seconds since the epoch."""
-    arrivals = workdir.arrivals_of(home)
+    partial = workdir.partial_of(home)
     with contextlib.suppress(FileNotFoundError):
-        for path in arrivals.iterdir():
+        for path in partial.iterdir():
             with contextlib.suppress(OSError):
                 if now - path.stat().st_mtime > kept and _is_free(path):
                     path.unlink()
-    _remove_empty(arrivals)
+    _remove_empty(partial)
 
 
 def _is_free(path: Path) -> bool:
@@ -74,7 +74,7 @@ def _is_free(path: Path) -> bool:
     return True
 
 
-class Arrival:
+class IncomingUpload:
     """One file on its way. Close it in any case."""
 
     def __init__(self, home: Path, announced: Announced, *, resume: bool) -> None:
@@ -84,10 +84,10 @@ class Arrival:
         self._parts = workdir.parts_of(announced.path)
         if not self._parts:
             raise workdir.PathError("is required")
-        arrivals = workdir.arrivals_of(home)
-        arrivals.mkdir(mode=0o700, exist_ok=True)
+        partial = workdir.partial_of(home)
+        partial.mkdir(mode=0o700, exist_ok=True)
         self._kept = bool(announced.digest)
-        self._place = arrivals / (_name(announced) if self._kept else uuid.uuid4().hex)
+        self._place = partial / (_name(announced) if self._kept else uuid.uuid4().hex)
         # Its lock lasts to the end; who writes is done before the file is in its place: Linux runs no program that is open for writing.
         self._held = os.open(self._place, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._descriptor = -1

@@ -54,15 +54,15 @@ class Entry:
     target: str = ""
 
 
-def arrivals_of(home: Path) -> Path:
+def partial_of(home: Path) -> Path:
     """Where what is uploaded to a work directory waits until it is whole: on the same file system, seen by no kernel."""
-    return home.with_name(f"{home.name}.arriving")
+    return home.with_name(f"{home.name}.partial")
 
 
 def remove_work(home: Path) -> None:
     """Removes a work directory and all that was to arrive there. Raises OSError."""
     # In this order: who begins an upload looks for the work directory after it made the other one.
-    for directory in (home, arrivals_of(home)):
+    for directory in (home, partial_of(home)):
         _remove(directory)
 
 

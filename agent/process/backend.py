@@ -25,7 +25,7 @@ from retinue.agent.process.sandboxes import KernelError, Kernels, ProcessOptions
 from retinue.agent.reasons import AttemptReason, ConditionReason
 from retinue.agent.resources.core.holdings import CUDA, Holdings
 from retinue.agent.runtime.attempt_records import Record, Records, ended, identified
-from retinue.agent.runtime.attempt_store import Book
+from retinue.agent.runtime.attempt_store import AttemptStore
 from retinue.agent.runtime.disk_use import DISK_EXCEEDED, DiskWatch, bounds_of
 from retinue.agent.runtime.exit_reason import verdict
 from retinue.agent.runtime.exit_watch import Watches
@@ -55,14 +55,14 @@ TAIL = 2_000
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """A kernel at its gate: the child of this process that watches over it, and its record."""
+    """A kernel at its start barrier: the child of this process that watches over it, and its record."""
 
     child: subprocess.Popen[bytes]
     record: Record
 
 
-class ProcessBackend:
-    """Runs attempts as native processes; a Backend."""
+class ProcessRuntime:
+    """Runs attempts as native processes; a Runtime."""
 
     name = "process"
 
@@ -86,8 +86,8 @@ class ProcessBackend:
         self._conditions = conditions or Conditions()
         # Beside the book for what goes on in threads.
         self._damaged = damaged or DamagedFiles(options.state_dir / DIRECTORY)
-        self._store = Records(options.state_dir / "attempts", self._damaged, disk)
-        self._book = Book(self._store)
+        self._records = Records(options.state_dir / "attempts", self._damaged, disk)
+        self._store = AttemptStore(self._records)
         self._node: Kernels | None = None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         # Exit codes of children that monitored a kernel: the same as they wrote, should the file be lost.
@@ -99,17 +99,17 @@ class ProcessBackend:
     async def open(self, listener: Callable[[], None]) -> None:
         """Takes over what a former process of this agent left. Raises BackendError when the node lacks something."""
         self._node = await asyncio.to_thread(Kernels, self._options, self._damaged)
-        lost = await self._book.open(listener)
-        for attempt_id in sorted(lost.keys() | self._node.names() - {record.id for record in self._book}):
+        lost = await self._store.open(listener)
+        for attempt_id in sorted(lost.keys() | self._node.names() - {record.id for record in self._store}):
             await self._recover(attempt_id, lost.get(attempt_id))
-        for record in self._book:
+        for record in self._store:
             await self._adopt(record)
         self._tasks.spawn(
-            self._book.bound_outputs(self._options.output_limit, built_path(self._options.cache_dir, PUMP)),
+            self._store.bound_outputs(self._options.output_limit, built_path(self._options.cache_dir, PUMP)),
             "bound outputs",
         )
-        self._tasks.spawn(self._book.write_late(), "write records late")
-        self._tasks.spawn(self._killed.watch(self._kill_again, self._book.show_unkillable), "watch killed attempts")
+        self._tasks.spawn(self._store.write_late(), "write records late")
+        self._tasks.spawn(self._killed.watch(self._kill_again, self._store.show_unkillable), "watch killed attempts")
         options = self._options
         bounds = bounds_of(options.scratch_dir, options.work_size, options.work_files)
         self._tasks.spawn(DiskWatch(self, options.scratch_dir, bounds).run(), "bound work directories")
@@ -125,22 +125,22 @@ class ProcessBackend:
         if self._node is not None:
             await asyncio.to_thread(self._node.close)
 
-    def observed(self) -> Mapping[str, ObservedAttempt]:
+    def observe(self) -> Mapping[str, ObservedAttempt]:
         """All attempts there is a record of, by id."""
-        return self._book.observed()
+        return self._store.observed()
 
     def output(self, attempt_id: str) -> Output:
         """What the attempt printed. Raises UnknownAttemptError."""
-        return self._book.output(attempt_id)
+        return self._store.output(attempt_id)
 
     def kernel(self, attempt_id: str) -> Kernel:
         """Returns access to what runs of an attempt, as it is now. Raises UnknownAttemptError."""
-        running = self._book.record(attempt_id).phase is Phase.RUNNING
+        running = self._store.record(attempt_id).phase is Phase.RUNNING
         work = self._kernels.work(attempt_id) if running else None
-        return HostKernel(attempt_id, self._book.first_process(attempt_id), work, lambda: self._exec(attempt_id))
+        return HostKernel(attempt_id, self._store.first_process(attempt_id), work, lambda: self._exec(attempt_id))
 
     async def _exec(self, attempt_id: str) -> Wire:
-        record = self._book.record(attempt_id)
+        record = self._store.record(attempt_id)
         if record.phase is not Phase.RUNNING or record.init is None:
             raise NotRunningError(f"attempt {attempt_id} does not run")
         try:
@@ -149,11 +149,11 @@ class ProcessBackend:
             raise BackendError(str(error)) from error
         return await enter(program, record.init, await asyncio.to_thread(self._kernels.confinement, attempt_id))
 
-    async def create(self, spec: AttemptSpec, hosts: str) -> None:
-        """Creates the attempt and holds it at its gate; what cannot be created is recorded as FAILED."""
-        if spec.id in self._book:
+    async def prepare(self, spec: AttemptSpec, hosts: str) -> None:
+        """Creates the attempt and holds it at its start barrier; what cannot be created is recorded as FAILED."""
+        if spec.id in self._store:
             return
-        if self._book.was_removed(spec.id):
+        if self._store.was_removed(spec.id):
             await self.decline(
                 spec, Phase.FAILED, AttemptReason.ALREADY_REMOVED, "the attempt was here before, and was removed"
             )
@@ -169,114 +169,114 @@ class ProcessBackend:
                 spec, Phase.FAILED, AttemptReason.DEVICE_MISSING, "kernels of kind `process` have no GPUs"
             )
             return
-        async with self._book.lock(spec.id):
-            if spec.id in self._book:
+        async with self._store.lock(spec.id):
+            if spec.id in self._store:
                 return
-            self._book.show(Record.of(spec, self._options.boot_id))
+            self._store.show(Record.of(spec, self._options.boot_id))
             try:
                 cores = self._holdings.take(spec.id, spec.slots).cores
                 started = await asyncio.to_thread(self._record_and_start, spec, hosts, cores)
             except KernelError as error:
                 log.warning("attempt %s could not be started: %s", spec.id, error)
                 message = f"it could not be started: {error}"
-                self._book.show(replace(self._book.record(spec.id), reason=error.reason, message=message))
+                self._store.show(replace(self._store.record(spec.id), reason=error.reason, message=message))
                 await self._finish_locked(spec.id)
             except OSError:
                 # It could not even be recorded, so nothing was started.
                 self._holdings.release(spec.id)
-                self._book.forget(spec.id)
+                self._store.forget(spec.id)
                 raise
             else:
                 self._children[spec.id] = started.child
-                self._book.show(started.record)
+                self._store.show(started.record)
                 self._watch(started.record)
                 self._shelter(started.record)
 
     async def decline(self, spec: AttemptSpec, phase: Phase, reason: str, message: str) -> None:
         """Records that the attempt ended before anything of it was created."""
         record = Record.of(spec, self._options.boot_id)
-        await self._book.add(ended(record, phase, reason, message, time.time()))
+        await self._store.add(ended(record, phase, reason, message, time.time()))
 
     async def identify(self, spec: AttemptSpec) -> None:
         """Completes the record of an attempt that was rebuilt from its processes."""
-        async with self._book.lock(spec.id):
-            await self._book.note(identified(self._book.record(spec.id), spec))
+        async with self._store.lock(spec.id):
+            await self._store.note(identified(self._store.record(spec.id), spec))
 
     async def mark_attached(self, attempt_id: str) -> None:
         """Records that the attempt has its place in the network."""
-        async with self._book.lock(attempt_id):
-            await self._book.note(replace(self._book.record(attempt_id), attached=True))
+        async with self._store.lock(attempt_id):
+            await self._store.note(replace(self._store.record(attempt_id), attached=True))
             await asyncio.to_thread(
-                self._kernels.start_server, self._book.record(attempt_id).init, self._book.place(attempt_id)
+                self._kernels.start_server, self._store.record(attempt_id).init, self._store.place(attempt_id)
             )
 
-    async def release(self, attempt_id: str) -> None:
+    async def start(self, attempt_id: str) -> None:
         """Lets the command go; nothing to do unless it is held."""
-        async with self._book.lock(attempt_id):
-            record = self._book.record(attempt_id)
+        async with self._store.lock(attempt_id):
+            record = self._store.record(attempt_id)
             if record.phase is not Phase.CREATED:
                 return
             record = replace(record, phase=Phase.RUNNING, start_time=time.time())
             await asyncio.to_thread(self._record_and_release, record)
-            self._book.show(record)
+            self._store.show(record)
 
     async def stop(self, attempt_id: str, grace: float) -> None:
         """Asks the command to end; after `grace` seconds it is due to be killed. One that is held is due at once."""
-        async with self._book.lock(attempt_id):
-            record = self._book.record(attempt_id)
+        async with self._store.lock(attempt_id):
+            record = self._store.record(attempt_id)
             if record.phase not in {Phase.CREATED, Phase.RUNNING, Phase.STOPPING}:
                 return
             if record.start_time is None:
                 grace = 0.0
-            self._book.kill_at[attempt_id] = self._clock() + grace
-            await self._book.note(replace(record, phase=Phase.STOPPING, stop_grace=grace))
+            self._store.kill_at[attempt_id] = self._clock() + grace
+            await self._store.note(replace(record, phase=Phase.STOPPING, stop_grace=grace))
             if record.init is not None and grace > 0:
                 await KERNELS.run(self._kernels.ask_to_end, record.init)
 
     async def kill(self, attempt_id: str) -> None:
         """Ends all processes of the attempt."""
-        async with self._book.lock(attempt_id):
-            record = self._book.record(attempt_id)
-            self._book.kill_at.pop(attempt_id, None)
+        async with self._store.lock(attempt_id):
+            record = self._store.record(attempt_id)
+            self._store.kill_at.pop(attempt_id, None)
             await KERNELS.run(self._kernels.kill, attempt_id, record.init)
             if not record.phase.ended:
                 self._killed.begin(attempt_id)
-        self._book.changed()
+        self._store.changed()
 
     async def _kill_again(self, attempt_id: str) -> None:
         # Without the lock: what waits for the end may have it.
-        if attempt_id in self._book:
-            await KERNELS.run(self._kernels.kill, attempt_id, self._book.record(attempt_id).init)
+        if attempt_id in self._store:
+            await KERNELS.run(self._kernels.kill, attempt_id, self._store.record(attempt_id).init)
 
     async def areas(self) -> Mapping[str, Area]:
         """What attempts that run have on the node's disk, by id. All but work directories lies in memory."""
-        running = [record.id for record in self._book if record.init is not None]
+        running = [record.id for record in self._store if record.init is not None]
         return {attempt_id: await asyncio.to_thread(self._kernels.area, attempt_id) for attempt_id in running}
 
     async def end(self, attempt_id: str, reason: str, message: str) -> None:
         """Kills an attempt, and records why."""
-        if await self._book.give_reason(attempt_id, reason, message):
+        if await self._store.give_reason(attempt_id, reason, message):
             await self.kill(attempt_id)
 
     async def remove(self, attempt_id: str) -> None:
         """Removes all traces of an ended attempt but the knowledge that it was."""
-        async with self._book.lock(attempt_id):
-            if not self._book.record(attempt_id).phase.ended:
+        async with self._store.lock(attempt_id):
+            if not self._store.record(attempt_id).phase.ended:
                 raise BackendError(f"attempt {attempt_id} has not ended")
             await asyncio.to_thread(self._kernels.remove, attempt_id)
-            await self._book.remove(attempt_id)
+            await self._store.remove(attempt_id)
 
     def _record_and_start(self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...]) -> _Started:
         record = replace(Record.of(spec, self._options.boot_id), cores=cores)
-        if not self._store.add(record):
+        if not self._records.add(record):
             raise OSError(f"there is a directory of attempt {spec.id} already")
         # The disk takes its time while the sandbox is set up; what matters is that nothing is let go before.
         started = self._kernels.start(
-            spec, hosts, cores, self._book.place(spec.id), lambda: self._store.make_lasting(spec.id)
+            spec, hosts, cores, self._store.place(spec.id), lambda: self._records.make_lasting(spec.id)
         )
         record = replace(record, phase=Phase.CREATED, monitor=started.monitor, init=started.init)
         try:
-            self._store.write(record)
+            self._records.write(record)
         except OSError as error:
             # A later agent would not know how to reach it.
             self._kernels.kill(spec.id, started.init)
@@ -285,8 +285,8 @@ class ProcessBackend:
         return _Started(started.child, record)
 
     def _record_and_release(self, record: Record) -> None:
-        self._store.write(record)
-        self._kernels.open_gate(record.init, self._book.place(record.id))
+        self._records.write(record)
+        self._kernels.open_barrier(record.init, self._store.place(record.id))
 
     async def _adopt(self, record: Record) -> None:
         """Takes one attempt over from a former process of this agent."""
@@ -298,12 +298,12 @@ class ProcessBackend:
             self._tasks.spawn(self._finish(record.id), f"finish {record.id}")
             return
         if record.phase is Phase.STOPPING:
-            self._book.kill_at[record.id] = self._clock() + record.stop_grace
+            self._store.kill_at[record.id] = self._clock() + record.stop_grace
         # The former process may have ended between recording something and doing it; a second time does no harm.
         if record.phase is Phase.CREATED and record.attached:
-            await asyncio.to_thread(self._kernels.start_server, record.init, self._book.place(record.id))
+            await asyncio.to_thread(self._kernels.start_server, record.init, self._store.place(record.id))
         if record.phase is Phase.RUNNING:
-            await asyncio.to_thread(self._kernels.open_gate, record.init, self._book.place(record.id))
+            await asyncio.to_thread(self._kernels.open_barrier, record.init, self._store.place(record.id))
         self._watch(record)
         self._shelter(record)
 
@@ -326,14 +326,14 @@ class ProcessBackend:
             record = replace(
                 record, reason=AttemptReason.RECORD_LOST, message="the agent's record of the attempt was lost"
             )
-        await self._book.restore(record)
+        await self._store.restore(record)
 
     def _watch(self, record: Record) -> None:
         """Waits for the end of the attempt: of its watching process or, when that is gone too early, of its init."""
         for process in (record.monitor, record.init):
             if process is not None and self._watches.begin(record.id, process):
                 return
-            if self._kernels.status(self._book.place(record.id)).exit_code is not None:
+            if self._kernels.status(self._store.place(record.id)).exit_code is not None:
                 break
         self._tasks.spawn(self._finish(record.id), f"finish {record.id}")
 
@@ -341,18 +341,18 @@ class ProcessBackend:
         if (child := self._children.get(attempt_id)) is not None and (code := child.poll()) is not None:
             del self._children[attempt_id]
             self._codes[attempt_id] = code
-        self._watch(self._book.record(attempt_id))
+        self._watch(self._store.record(attempt_id))
 
     async def _finish(self, attempt_id: str) -> None:
-        async with self._book.lock(attempt_id):
+        async with self._store.lock(attempt_id):
             await self._finish_locked(attempt_id)
 
     async def _finish_locked(self, attempt_id: str) -> None:
         """Records the end of an attempt, once nothing of it is left; tries until that is done."""
         while True:
             try:
-                if await self._try_finish(self._book.record(attempt_id)):
-                    if self._book.record(attempt_id).reason == DISK_EXCEEDED:
+                if await self._try_finish(self._store.record(attempt_id)):
+                    if self._store.record(attempt_id).reason == DISK_EXCEEDED:
                         # Not only once a manager, which may be away, has it removed.
                         await asyncio.to_thread(self._kernels.empty, attempt_id)
                     return
@@ -369,8 +369,8 @@ class ProcessBackend:
         out_of_memory = await KERNELS.run(self._kernels.end, record.id, init)
         if out_of_memory is None:
             return False
-        self._book.kill_at.pop(record.id, None)
-        place = self._book.place(record.id)
+        self._store.kill_at.pop(record.id, None)
+        place = self._store.place(record.id)
         code, when = self._kernels.status(place).exit_code, time.time()
         if code is None and self._codes.get(record.id, -1) >= 0:
             code = self._codes[record.id]
@@ -380,12 +380,12 @@ class ProcessBackend:
         code = None if record.start_time is None else code
         fenced = await asyncio.to_thread(was_ended, self._options.state_dir, record.id)
         phase, reason, message = verdict(record, code, out_of_memory, rebooted, fenced)
-        output = self._book.output(record.id)
+        output = self._store.output(record.id)
         await asyncio.to_thread(output.drain)
         if phase is Phase.FAILED and (said := await asyncio.to_thread(output.tail, TAIL)):
             message = f"{message}: {said}"
         record = replace(record, exit_code=code, log_size=output.size(), monitor=None, init=None)
-        await self._book.note(ended(record, phase, reason, message, when))
+        await self._store.note(ended(record, phase, reason, message, when))
         self._codes.pop(record.id, None)
         self._killed.end(record.id)
         self._holdings.release(record.id)

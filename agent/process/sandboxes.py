@@ -90,7 +90,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A kernel at its gate: the process that watches over it, which is a child of this one, and its first process."""
+    """A kernel at its start barrier: the process that watches over it, which is a child of this one, and its first process."""
 
     child: subprocess.Popen[bytes]
     monitor: Process
@@ -151,7 +151,7 @@ class Kernels:
     def start(
         self, spec: AttemptSpec, hosts: str, cores: tuple[int, ...], place: Path, meanwhile: Callable[[], None]
     ) -> Started:
-        """Starts a kernel and holds it at its gate; `place` is the directory for its files.
+        """Starts a kernel and holds it at its start barrier; `place` is the directory for its files.
 
         It runs on `cores`; none means on any. `meanwhile` is done while the sandbox is set up. Raises KernelError.
         """
@@ -259,7 +259,7 @@ class Kernels:
         """Has the server beside the command started, if there is one: the network is there. A second time does no harm."""
         self._tell(init, place, b"serve\n")
 
-    def open_gate(self, init: Process | None, place: Path) -> None:
+    def open_barrier(self, init: Process | None, place: Path) -> None:
         """Lets the command go; a second time does no harm."""
         self._tell(init, place, b"\n")
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from retinue.agent.fencing.lease import Fence
     from retinue.agent.network.namespaces import NetworkNamespace
     from retinue.agent.reconcile.core.plan import Action
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Reconciler(Generic[Network]):
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Runtime,
         links: Links[Network],
         egress: Egress,
         hosts: Callable[[Network], str],
@@ -164,7 +164,7 @@ class Reconciler(Generic[Network]):
 
     def attempts(self) -> Mapping[str, ObservedAttempt | None]:
         """What there is of each attempt; None for one that is desired and of which nothing was done yet."""
-        return dict.fromkeys(self._attempts) | dict(self._backend.observed())
+        return dict.fromkeys(self._attempts) | dict(self._backend.observe())
 
     def networks(self) -> frozenset[str]:
         """Sessions of which anything of a network exists here."""
@@ -283,7 +283,7 @@ class Reconciler(Generic[Network]):
         )
 
     def _observe(self) -> Observed:
-        return Observed(self._backend.observed(), self._existing, self._ready, self._settled)
+        return Observed(self._backend.observe(), self._existing, self._ready, self._settled)
 
     def _pause(self, now: float) -> float | None:
         """Seconds until time alone makes for something to do; None for no such time.
@@ -291,7 +291,7 @@ class Reconciler(Generic[Network]):
         What was due by `now` is in progress, or waits for something that is.
         """
         times = [trouble.again_at for trouble in self._troubles.values()]
-        times += [attempt.kill_at for attempt in self._backend.observed().values() if attempt.kill_at is not None]
+        times += [attempt.kill_at for attempt in self._backend.observe().values() if attempt.kill_at is not None]
         pauses = [time - now for time in times if time > now]
         if self.fence is not None and (pause := self.fence.wait()) is not None:
             pauses.append(pause)
@@ -335,7 +335,7 @@ class Reconciler(Generic[Network]):
                     await self._backend.identify(wanted.spec)
             case Create(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
-                    await self._backend.create(wanted.spec, self._hosts_of(wanted))
+                    await self._backend.prepare(wanted.spec, self._hosts_of(wanted))
             case Decline(attempt_id):
                 if (wanted := self._attempts.get(attempt_id)) is not None:
                     message = "it was to be stopped before it was created"
@@ -347,14 +347,14 @@ class Reconciler(Generic[Network]):
             case Release(attempt_id):
                 if self.fence is not None:
                     await self.fence.pin(attempt_id, self._backend.kernel(attempt_id).fence_target())
-                await self._backend.release(attempt_id)
+                await self._backend.start(attempt_id)
             case Stop(attempt_id, grace):
                 await self._backend.stop(attempt_id, grace)
             case Kill(attempt_id):
                 await self._backend.kill(attempt_id)
             case Remove(attempt_id):
                 # The record comes last: as long as it is there, this is tried again.
-                if self._backend.observed()[attempt_id].egress:
+                if self._backend.observe()[attempt_id].egress:
                     await self._egress.remove(attempt_id)
                 await self._backend.remove(attempt_id)
 
@@ -362,7 +362,7 @@ class Reconciler(Generic[Network]):
         session_id = network.session_id
         try:
             steps = await self._links.ensure(network)
-            for attempt in list(self._backend.observed().values()):
+            for attempt in list(self._backend.observe().values()):
                 if (
                     attempt.session_id == session_id
                     and attempt.networked

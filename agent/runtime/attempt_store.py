@@ -36,7 +36,7 @@ BOUND_INTERVAL = 1.0
 """Seconds between two looks at the sizes of outputs."""
 
 
-class Book:
+class AttemptStore:
     """Records by id of attempt; every change is on disk before it is seen. Methods belong on one event loop."""
 
     def __init__(self, store: Records) -> None:

@@ -1,4 +1,4 @@
-"""What every kind of kernel can do, whatever runs it."""
+"""The contract of a runtime: the life of attempts, whatever runs them. `tests/runtime_contract.py` holds every runtime to it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from retinue.agent.runtime.kernel import Kernel
 
 
-class Backend(Protocol):
+class Runtime(Protocol):
     """Runs attempts of one kind.
 
-    Every method may be repeated after a crash at any point. An attempt is started at most once, ever: `create` leaves a
-    lasting record before it starts anything, and a second `create` of the same id does nothing.
+    Every method may be repeated after a crash at any point. An attempt is started at most once, ever: `prepare` leaves a
+    lasting record before it starts anything, and a second `prepare` of the same id does nothing.
     """
 
     @property
@@ -32,12 +32,12 @@ class Backend(Protocol):
         """Lets go of everything; kernels run on."""
         ...
 
-    def observed(self) -> Mapping[str, ObservedAttempt]:
+    def observe(self) -> Mapping[str, ObservedAttempt]:
         """All attempts there is a record of, by id."""
         ...
 
-    async def create(self, spec: AttemptSpec, hosts: str) -> None:
-        """Creates the attempt and holds it at its gate; `hosts` is the text of its /etc/hosts.
+    async def prepare(self, spec: AttemptSpec, hosts: str) -> None:
+        """Creates the attempt and holds it at its start barrier; `hosts` is the text of its /etc/hosts.
 
         What cannot be created is recorded as FAILED. Raises BackendError when not even that could be recorded.
         """
@@ -59,7 +59,7 @@ class Backend(Protocol):
         """Records that the attempt has its place in the network."""
         ...
 
-    async def release(self, attempt_id: str) -> None:
+    async def start(self, attempt_id: str) -> None:
         """Lets the command go; nothing to do unless it is held."""
         ...
 

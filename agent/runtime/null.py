@@ -29,8 +29,8 @@ NAME = "null"
 _NOWHERE = Path("/nonexistent/output")
 
 
-class NullBackend:
-    """A Backend whose kernels end with 0 as soon as they are let go; one without a command idles until it is stopped.
+class NullRuntime:
+    """A Runtime whose kernels end with 0 as soon as they are let go; one without a command idles until it is stopped.
 
     Its attempts are values of this process: they are gone with it, and a manager takes them for lost.
     """
@@ -51,11 +51,11 @@ class NullBackend:
     async def close(self) -> None:
         """There is nothing to let go of."""
 
-    def observed(self) -> Mapping[str, ObservedAttempt]:
+    def observe(self) -> Mapping[str, ObservedAttempt]:
         """All attempts there are, by id."""
         return self._attempts
 
-    async def create(self, spec: AttemptSpec, hosts: str) -> None:
+    async def prepare(self, spec: AttemptSpec, hosts: str) -> None:
         """Notes the attempt as created."""
         if spec.id not in self._attempts and spec.id not in self._removed:
             if not spec.command:
@@ -80,7 +80,7 @@ class NullBackend:
         """Notes a place in the network."""
         self._set(replace(self._attempt(attempt_id), attached=True))
 
-    async def release(self, attempt_id: str) -> None:
+    async def start(self, attempt_id: str) -> None:
         """Lets it go, and with a command it is over."""
         attempt = self._attempt(attempt_id)
         if attempt.phase is not Phase.CREATED:

@@ -23,7 +23,7 @@ from retinue.agent.attempts import AttemptSpec, Phase
 from retinue.agent.host.cgroups import MOUNT, Cgroups
 from retinue.agent.host.launch_threads import in_own_thread
 from retinue.agent.process import bubblewrap
-from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.process.backend import ProcessRuntime
 from retinue.agent.process.sandboxes import ProcessOptions
 from retinue.agent.process.seccomp import build_filter
 
@@ -34,15 +34,15 @@ UID = 60_000
 SLOTS = {"cpu": 1000, "mem": 256 << 20}
 
 
-async def kernel(backend: ProcessBackend, number: int) -> float:
+async def kernel(backend: ProcessRuntime, number: int) -> float:
     """Seconds from create to the command running."""
     name = f"bench{number}"
     spec = AttemptSpec(f"{name}.1", "bench", name, 1, "main1", command=COMMAND, slots=SLOTS)
     begin = time.time()
-    await backend.create(spec, HOSTS)
-    await backend.release(spec.id)
+    await backend.prepare(spec, HOSTS)
+    await backend.start(spec.id)
     async with asyncio.timeout(30):
-        while not (observed := backend.observed()[spec.id]).phase.ended:
+        while not (observed := backend.observe()[spec.id]).phase.ended:
             await asyncio.sleep(0.001)
     if observed.phase is not Phase.EXITED or observed.exit_code != 0:
         raise RuntimeError(observed.message)
@@ -96,7 +96,7 @@ async def main(count: int) -> float:
     """Runs `count` pairs, prints the line and returns the ratio."""
     with tempfile.TemporaryDirectory(prefix="retinue-bench-") as name:
         directory = Path(name)
-        backend = ProcessBackend(
+        backend = ProcessRuntime(
             ProcessOptions(f"rt-test-bench-{os.getpid()}", directory / "state", directory / "scratch", "boot")
         )
         await backend.open(lambda: None)

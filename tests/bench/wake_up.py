@@ -50,7 +50,7 @@ async def submit(client: Client) -> tuple[str, float, float]:
     return response.results[0].accepted.id, answered - began, (now - midnight).total_seconds()
 
 
-def arrivals(log: str) -> dict[str, float]:
+def partial(log: str) -> dict[str, float]:
     """By session, when the agent was first told of it, in seconds of the day (UTC)."""
     found: dict[str, float] = {}
     for hours, minutes, seconds, attempts in _ARRIVAL.findall(log):
@@ -76,7 +76,7 @@ async def main(rounds: int) -> None:
                 # At rest: what the last one left behind is done with.
                 await asyncio.sleep(0.05)
         log = cluster.directory / "logs" / f"{cluster.agents[0].id}.log"
-        at = arrivals(await asyncio.to_thread(log.read_text))
+        at = partial(await asyncio.to_thread(log.read_text))
     delays = sorted((at[session] - answered) % 86400 * 1000 for session, _, answered in told)
     # A command that overtook the answer.
     delays = sorted(delay - 86_400_000 if delay > 43_200_000 else delay for delay in delays)

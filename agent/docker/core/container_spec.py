@@ -25,7 +25,7 @@ SESSION_LABEL = "retinue.session"
 KERNEL_LABEL = "retinue.kernel"
 IMAGE_LABEL = "retinue.image"
 INSIDE = PROGRAMS_PREFIX
-"""Directory of ours in a container: the first process, its filter of system calls, its gate, and the file it prints to."""
+"""Directory of ours in a container: the first process, its filter of system calls, its start barrier, and the file it prints to."""
 BOUND = (
     HOME,
     *(f"{INSIDE}/{name}" for name in ("init", "attach", "filter", "gate", "output")),
@@ -186,7 +186,7 @@ def devices(holding: Holding) -> dict[str, Any]:
 
 
 def mounts(files: Files) -> list[dict[str, Any]]:
-    """Files of the node in the container; only its gate, its output and its home can be written."""
+    """Files of the node in the container; only its start barrier, its output and its home can be written."""
     read_only = {
         f"{INSIDE}/init": files.init,
         f"{INSIDE}/attach": files.attach,

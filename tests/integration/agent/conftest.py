@@ -16,7 +16,7 @@ from retinue.agent import daemon
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.network import namespaces, nftables
 from retinue.agent.network.core.labels import agent_label
-from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.process.backend import ProcessRuntime
 from retinue.agent.process.sandboxes import ProcessOptions
 from tests.integration.agent.authority import Authority
 from tests.integration.agent.manager_side import TOKEN, Conversation, Manager
@@ -70,12 +70,12 @@ class Backends:
     def __init__(self, place: Place) -> None:
         self.place = place
         self._waiters: set[asyncio.Event] = set()
-        self.current: ProcessBackend | None = None
+        self.current: ProcessRuntime | None = None
 
-    async def open(self, **values: object) -> ProcessBackend:
+    async def open(self, **values: object) -> ProcessRuntime:
         if self.current is not None:
             await self.current.close()
-        self.current = ProcessBackend(self.place.options(**values))
+        self.current = ProcessRuntime(self.place.options(**values))
         await self.current.open(self._changed)
         return self.current
 
@@ -86,7 +86,7 @@ class Backends:
         self._waiters.add(changed)
         try:
             async with asyncio.timeout(20):
-                while (observed := self.current.observed()[attempt_id]).phase not in phases:
+                while (observed := self.current.observe()[attempt_id]).phase not in phases:
                     await changed.wait()
                     changed.clear()
         finally:

@@ -137,9 +137,9 @@ async def attached(backends: Backends, attempt_id: str, *command: str) -> str:
 async def running(backends: Backends, name: str, *command: str, **values: object) -> None:
     assert backends.current is not None
     wanted = spec(name, *(command or ("sleep", "1000")), **values)
-    await backends.current.create(wanted, HOSTS)
-    assert backends.current.observed()[wanted.id].phase is Phase.CREATED, backends.current.observed()[wanted.id].message
-    await backends.current.release(wanted.id)
+    await backends.current.prepare(wanted, HOSTS)
+    assert backends.current.observe()[wanted.id].phase is Phase.CREATED, backends.current.observe()[wanted.id].message
+    await backends.current.start(wanted.id)
 
 
 async def test_system_calls(backends: Backends) -> None:
@@ -194,8 +194,8 @@ async def test_files_in_shared_directories_belong_to_all_kernels(backends: Backe
 SOCKETS = """
 import asyncio, ctypes, os, socket, sys
 from pathlib import Path
-from agent.backends import linux
-from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.host import syscalls as linux
+from retinue.agent.process.backend import ProcessRuntime
 from retinue.agent.attempts import Phase
 from tests.integration.agent.conftest import Place
 from tests.integration.agent.test_process_backend import HOSTS, PYTHON, spec
@@ -211,11 +211,11 @@ async def main():
     Path("/srv/file").write_text("content")
     place = Place(sys.argv[1], Path(sys.argv[2]))
     ended = asyncio.Event()
-    backend = ProcessBackend(place.options())
-    await backend.open(lambda: backend._book.observed()["k.1"].phase.ended and ended.set() if "k.1" in backend._book else None)
+    backend = ProcessRuntime(place.options())
+    await backend.open(lambda: backend._store.observed()["k.1"].phase.ended and ended.set() if "k.1" in backend._store else None)
     program = "import socket; print(open('/srv/file').read()); socket.socket(socket.AF_UNIX).connect('/srv/daemon.sock')"
-    await backend.create(spec("k", PYTHON, "-c", program), HOSTS)
-    await backend.release("k.1")
+    await backend.prepare(spec("k", PYTHON, "-c", program), HOSTS)
+    await backend.start("k.1")
     async with asyncio.timeout(20):
         await ended.wait()
     print(backend.output("k.1").read(0).data.decode())

@@ -95,15 +95,15 @@ async def started(backends: Backends) -> Path:
     """Starts a kernel of which every file is there; returns the directory of the agent's state."""
     state = backends.place.directory / "state"
     backend = backends.current or await backends.open()
-    await backend.create(spec("other", "true"), HOSTS)
-    await backend.release("other.1")
+    await backend.prepare(spec("other", "true"), HOSTS)
+    await backend.start("other.1")
     await backends.until("other.1", Phase.EXITED)
     await backend.remove("other.1")
     damaged = DamagedFiles(state / DIRECTORY)
     await Terms(state / "term", damaged).accept("incarnation", 7)
     Fence(state, "this-boot", lambda: 1.0, damaged=damaged).guard([DESIRED])
-    await backend.create(spec("k", "sleep", "1000"), HOSTS)
-    await backend.release("k.1")
+    await backend.prepare(spec("k", "sleep", "1000"), HOSTS)
+    await backend.start("k.1")
     return state
 
 
@@ -131,8 +131,8 @@ async def test_damage_while_no_agent_is_there(
         damage(state / name)
         open_state(state)
         backend = await backends.open()
-        assert list(backend.observed()) == ["k.1"], name
-        observed = backend.observed()["k.1"]
+        assert list(backend.observe()) == ["k.1"], name
+        observed = backend.observe()["k.1"]
         assert (observed.phase, observed.session_id) == (Phase.RUNNING, "session"), name
         assert backend.kernel("k.1").fence_target() == init, name
         # What is set aside is no attempt, and is reported once.
@@ -166,17 +166,17 @@ async def test_damage_while_the_agent_runs(backends: Backends, name: str, damage
     # Others start as before.
     backend = backends.current
     assert backend is not None
-    await backend.create(spec("next", "true"), HOSTS)
-    await backend.release("next.1")
+    await backend.prepare(spec("next", "true"), HOSTS)
+    await backend.start("next.1")
     assert (await backends.until("next.1", Phase.EXITED)).exit_code == 0
 
 
 async def test_a_held_kernel_is_let_go_without_the_name_of_its_barrier(backends: Backends) -> None:
     backend = await backends.open()
-    await backend.create(spec("k", "sh", "-c", "exit 3"), HOSTS)
+    await backend.prepare(spec("k", "sh", "-c", "exit 3"), HOSTS)
     shutil.rmtree(backends.place.directory / "state" / "attempts")
     await backend.mark_attached("k.1")
-    await backend.release("k.1")
+    await backend.start("k.1")
     assert (await backends.until("k.1", Phase.EXITED)).exit_code == 3
 
 

@@ -18,7 +18,7 @@ from retinue.agent.network import namespaces
 from tests.integration.agent.waiting import eventually
 
 if TYPE_CHECKING:
-    from retinue.agent.process.backend import ProcessBackend
+    from retinue.agent.process.backend import ProcessRuntime
     from tests.integration.agent.conftest import Backends, Place
 
 HOSTS = "127.0.0.1\tlocalhost\n10.1.2.3\tsub1\n"
@@ -36,7 +36,7 @@ def spec(name: str, *command: str, **values: object) -> AttemptSpec:
     return AttemptSpec(f"{name}.1", "session", name, 1, **(settings | values))  # type: ignore[arg-type]
 
 
-def printed(backend: ProcessBackend, attempt_id: str) -> str:
+def printed(backend: ProcessRuntime, attempt_id: str) -> str:
     piece = backend.output(attempt_id).read(0)
     return "" if piece is None else piece.data.decode()
 
@@ -44,9 +44,9 @@ def printed(backend: ProcessBackend, attempt_id: str) -> str:
 async def ran(backends: Backends, wanted: AttemptSpec) -> tuple[ObservedAttempt, str]:
     """Runs an attempt to its end and removes it; what became of it and what it printed."""
     backend = backends.current or await backends.open()
-    await backend.create(wanted, HOSTS)
-    assert backend.observed()[wanted.id].phase is Phase.CREATED, backend.observed()[wanted.id].message
-    await backend.release(wanted.id)
+    await backend.prepare(wanted, HOSTS)
+    assert backend.observe()[wanted.id].phase is Phase.CREATED, backend.observe()[wanted.id].message
+    await backend.start(wanted.id)
     observed = await backends.until(wanted.id, Phase.EXITED)
     output = printed(backend, wanted.id)
     await backend.remove(wanted.id)
@@ -156,16 +156,16 @@ async def test_processor_limit(backends: Backends) -> None:
 
 async def test_an_image_is_refused(backends: Backends) -> None:
     backend = await backends.open()
-    await backend.create(spec("k", "true", image="debian:12"), HOSTS)
-    observed = backend.observed()["k.1"]
+    await backend.prepare(spec("k", "true", image="debian:12"), HOSTS)
+    observed = backend.observe()["k.1"]
     assert (observed.phase, observed.reason, observed.exit_code) == (Phase.FAILED, "IMAGE_UNSUPPORTED", None)
 
 
 async def test_output_is_bounded_and_offsets_stay_true(backends: Backends) -> None:
     backend = await backends.open(output_limit=1 << 20)
     script = "i=0; while [ $i -lt 40 ]; do head -c 102400 /dev/zero | tr '\\0' x; i=$((i+1)); done; echo end; exec sleep 1000"
-    await backend.create(spec("k", "sh", "-c", script), HOSTS)
-    await backend.release("k.1")
+    await backend.prepare(spec("k", "sh", "-c", script), HOSTS)
+    await backend.start("k.1")
     output = backend.output("k.1")
     size = 40 * 102_400 + 4
 
@@ -220,8 +220,8 @@ async def test_fifty_leave_nothing(backends: Backends) -> None:
     async def one(number: int) -> None:
         async with semaphore:
             wanted = spec(f"k{number}", "sh", "-c", "mkdir -p a/b; echo x >a/b/c; echo y >/var/tmp/z; exit 1")
-            await backend.create(wanted, HOSTS)
-            await backend.release(wanted.id)
+            await backend.prepare(wanted, HOSTS)
+            await backend.start(wanted.id)
             await backends.until(wanted.id, Phase.EXITED)
             await backend.remove(wanted.id)
 
@@ -250,11 +250,11 @@ print("named", flush=True)
 signal.pause()
 """
     backend = await backends.open()
-    await backend.create(spec("k", PYTHON, "-c", program), HOSTS)
-    await backend.release("k.1")
+    await backend.prepare(spec("k", PYTHON, "-c", program), HOSTS)
+    await backend.start("k.1")
     await eventually(lambda: printed(backend, "k.1") == "named\n")
     backend = await backends.open()
-    assert backend.observed()["k.1"].phase is Phase.RUNNING
+    assert backend.observe()["k.1"].phase is Phase.RUNNING
     await backend.stop("k.1", 20.0)
     observed = await backends.until("k.1", Phase.EXITED)
     assert (observed.reason, observed.exit_code) == ("STOPPED", 7)
@@ -269,7 +269,7 @@ async def test_kernel_pins_no_network_namespace(backends: Backends) -> None:
         backend = await backends.open()
         # Those that start with the first backend were prepared before; so is what they see.
         for number in range(6):
-            await backend.create(spec(f"k{number}"), HOSTS)
+            await backend.prepare(spec(f"k{number}"), HOSTS)
         assert name in mounts_of("self")
         for number in range(6):
             monitor = json.loads((backends.place.directory / f"state/attempts/k{number}.1/record.json").read_bytes())[

@@ -185,10 +185,10 @@ async def test_killed_at_any_point_of_creating(process: AgentProcess, place: Pla
 
 async def test_kernel_outlives_the_process_that_watches_it(backends: Backends) -> None:
     backend = await backends.open()
-    await backend.create(
+    await backend.prepare(
         spec("k", "sh", "-c", "trap 'echo late; exit 0' TERM; echo on; while :; do sleep 0.02; done"), HOSTS
     )
-    await backend.release("k.1")
+    await backend.start("k.1")
     monitor = record(backends.place.directory, "k.1")["monitor"]
     assert isinstance(monitor, dict)
     os.kill(monitor["pid"], signal.SIGKILL)
@@ -196,7 +196,7 @@ async def test_kernel_outlives_the_process_that_watches_it(backends: Backends) -
         assert piece.data == b"on\n"
         break
     backend = await backends.open()
-    assert backend.observed()["k.1"].phase is Phase.RUNNING
+    assert backend.observe()["k.1"].phase is Phase.RUNNING
     await backend.stop("k.1", 30)
     observed = await backends.until("k.1", Phase.EXITED)
     assert (observed.exit_code, observed.reason) == (None, "STOPPED")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from retinue.agent.attempts import Phase
 from retinue.agent.conditions import Conditions, ConditionType
-from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.process.backend import ProcessRuntime
 from retinue.agent.process.sandboxes import Kernels
 from retinue.agent.runtime import killed
 from retinue.agent.runtime.killed import MESSAGE, Killed
@@ -31,21 +31,21 @@ async def test_what_does_not_end_is_reported_and_killed_again(place: Place, monk
 
     monkeypatch.setattr(Kernels, "kill", ineffective)
     conditions = Conditions()
-    backend = ProcessBackend(place.options(), conditions=conditions)
+    backend = ProcessRuntime(place.options(), conditions=conditions)
     await backend.open(lambda: None)
     try:
-        await backend.create(spec("k", "sleep", "1000"), HOSTS)
-        await backend.release("k.1")
+        await backend.prepare(spec("k", "sleep", "1000"), HOSTS)
+        await backend.start("k.1")
         await backend.stop("k.1", 0)
         await backend.kill("k.1")
         await eventually(lambda: [each.type for each in conditions.all()] == [ConditionType.UNKILLABLE])
         await eventually(lambda: len(kills) > 3)
-        observed = backend.observed()["k.1"]
+        observed = backend.observe()["k.1"]
         assert (observed.phase, observed.message) == (Phase.STOPPING, MESSAGE)
         monkeypatch.setattr(Kernels, "kill", kill)
-        await eventually(lambda: backend.observed()["k.1"].phase is Phase.EXITED)
+        await eventually(lambda: backend.observe()["k.1"].phase is Phase.EXITED)
         await eventually(lambda: conditions.all() == ())
-        assert backend.observed()["k.1"].message == "it was stopped"
+        assert backend.observe()["k.1"].message == "it was stopped"
         await backend.remove("k.1")
     finally:
         await backend.close()

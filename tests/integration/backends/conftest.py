@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.agent.attempts import AttemptSpec, ObservedAttempt, Phase
-from retinue.agent.docker.backend import DockerBackend
+from retinue.agent.docker.backend import DockerRuntime
 from retinue.agent.docker.containers import DockerOptions
 from retinue.agent.docker.engine import Engine
 from retinue.agent.docker.registry_addresses import RegistryAddresses
 from retinue.agent.host.cgroups import Cgroups
 from retinue.agent.host.launch_threads import SPARE
-from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.process.backend import ProcessRuntime
 from retinue.agent.resources.core.holdings import Holdings
 from tests.integration.agent.conftest import Backends, Place, manager, place, settings
 from tests.integration.agent.test_restart import process
@@ -24,7 +24,7 @@ from tests.integration.docker.engine import IMAGE, TestEngine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
 
 __all__ = ["engine", "manager", "place", "process", "settings"]
 
@@ -63,17 +63,17 @@ class Contract(Backends):
         # Of each new backend; without any, nothing is pinned.
         self.cores: dict[int, list[int]] = {}
 
-    async def open(self, **values: object) -> Backend:  # type: ignore[override]
+    async def open(self, **values: object) -> Runtime:  # type: ignore[override]
         if self.current is not None:
             await self.current.close()
         options = self.place.options(**values)
         holdings = Holdings(self.cores)
         if self.kind.engine is None:
-            self.current = ProcessBackend(options, holdings=holdings)
+            self.current = ProcessRuntime(options, holdings=holdings)
         else:
             common = {name: getattr(options, name) for name in ("agent_id", "state_dir", "scratch_dir", "boot_id")}
             limits = {name: getattr(options, name) for name in LIMITS}
-            self.current = DockerBackend(  # type: ignore[assignment]
+            self.current = DockerRuntime(  # type: ignore[assignment]
                 DockerOptions(
                     host=self.kind.engine.host,
                     registry_addresses=RegistryAddresses(("127.0.0.0/8",)),
@@ -99,17 +99,17 @@ class Contract(Backends):
         piece = self.current.output(attempt_id).read(0)
         return "" if piece is None else piece.data.decode()
 
-    async def held(self, wanted: AttemptSpec) -> Backend:
-        """Creates an attempt, which then waits at its gate."""
-        backend: Backend = self.current or await self.open()
-        await backend.create(wanted, HOSTS)
-        assert backend.observed()[wanted.id].phase is Phase.CREATED, backend.observed()[wanted.id].message
+    async def held(self, wanted: AttemptSpec) -> Runtime:
+        """Creates an attempt, which then waits at its start barrier."""
+        backend: Runtime = self.current or await self.open()
+        await backend.prepare(wanted, HOSTS)
+        assert backend.observe()[wanted.id].phase is Phase.CREATED, backend.observe()[wanted.id].message
         return backend
 
     async def ran(self, wanted: AttemptSpec) -> tuple[ObservedAttempt, str]:
         """Runs an attempt to its end and removes it; what became of it and what it printed."""
         backend = await self.held(wanted)
-        await backend.release(wanted.id)
+        await backend.start(wanted.id)
         observed = await self.until(wanted.id, Phase.EXITED)
         output = self.printed(wanted.id)
         await backend.remove(wanted.id)

@@ -87,7 +87,7 @@ async def ran(contract: Contract, *command: str, data: bytes = b"", **values: ob
 
 async def running(contract: Contract, *command: str, **values: object) -> None:
     backend = await contract.held(contract.spec("k", *(command or ("sleep", "1000")), **values))
-    await backend.release("k.1")
+    await backend.start("k.1")
 
 
 def members(contract: Contract) -> set[int]:
@@ -279,7 +279,7 @@ async def test_only_what_runs(contract: Contract) -> None:
         await backend.kernel("other.1").exec()
     with pytest.raises(NotRunningError):
         await backend.kernel("k.1").exec()
-    await backend.release("k.1")
+    await backend.start("k.1")
     async with attached(contract, "sleep", "1000") as attachment:
         await backend.kill("k.1")
         # All are killed at once: the command may go before whoever tells of it.

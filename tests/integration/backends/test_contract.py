@@ -112,13 +112,13 @@ async def test_a_kernel_that_takes_too_much_of_the_disk_is_ended(
     monkeypatch.setattr(disk_use, "SHARE", 1.0)
     backend = await contract.open(work_size=32 << 20, work_files=1000)
     await contract.held(contract.spec("other", "sleep", "1000"))
-    await backend.release("other.1")
+    await backend.start("other.1")
     await contract.held(contract.spec("k", "sh", "-c", f"({DISK_HOGS[hog]}) 2>/dev/null; sleep 1000"))
-    await backend.release("k.1")
+    await backend.start("k.1")
     observed = await contract.until("k.1", Phase.EXITED)
     assert (observed.phase, observed.reason, observed.exit_code) == (Phase.EXITED, "DISK_EXCEEDED", 137)
     assert "32 MiB" in observed.message or "1000 files" in observed.message
-    assert backend.observed()["other.1"].phase is Phase.RUNNING
+    assert backend.observe()["other.1"].phase is Phase.RUNNING
     # The space is given back although nobody has it removed.
     home = contract.place.directory / "scratch" / "k.1"
     await eventually(lambda: not any(home.iterdir()))
@@ -140,9 +140,9 @@ async def test_sparse_files_take_no_space(contract: Contract, monkeypatch: pytes
     monkeypatch.setattr(disk_use, "measure_area", counted)
     backend = await contract.open(work_size=32 << 20, work_files=1000)
     await contract.held(contract.spec("k", "sh", "-c", "truncate -s 1G sparse; sleep 1000"))
-    await backend.release("k.1")
+    await backend.start("k.1")
     await eventually(lambda: len(looks) > 2)
-    assert backend.observed()["k.1"].phase is Phase.RUNNING
+    assert backend.observe()["k.1"].phase is Phase.RUNNING
 
 
 async def test_inside(contract: Contract) -> None:
@@ -195,9 +195,9 @@ async def test_gate_holds(contract: Contract) -> None:
     await backend.close()
     assert contract.printed("k.1") == ""
     backend = await contract.open()
-    observed = backend.observed()["k.1"]
+    observed = backend.observe()["k.1"]
     assert (observed.phase, observed.attached, observed.start_time) == (Phase.CREATED, True, None)
-    await backend.release("k.1")
+    await backend.start("k.1")
     observed = await contract.until("k.1", Phase.EXITED)
     assert (observed.exit_code, contract.printed("k.1")) == (0, "out\n")
 
@@ -242,10 +242,10 @@ async def test_killed_by_itself_is_not_out_of_memory(contract: Contract) -> None
 async def test_idle_and_stop(contract: Contract, held: bool) -> None:
     backend = await contract.held(contract.spec("k"))
     if not held:
-        await backend.release("k.1")
+        await backend.start("k.1")
     await backend.stop("k.1", 30)
     if held:
-        observed = backend.observed()["k.1"]
+        observed = backend.observe()["k.1"]
         assert observed.phase is Phase.STOPPING
         assert observed.kill_at is not None
         await backend.kill("k.1")
@@ -255,7 +255,7 @@ async def test_idle_and_stop(contract: Contract, held: bool) -> None:
 
 async def test_polite_end(contract: Contract) -> None:
     backend = await contract.held(contract.spec("k", "sh", "-c", POLITE))
-    await backend.release("k.1")
+    await backend.start("k.1")
     await printed_something(contract, "k.1")
     await backend.stop("k.1", 30)
     observed = await contract.until("k.1", Phase.EXITED)
@@ -264,11 +264,11 @@ async def test_polite_end(contract: Contract) -> None:
 
 async def test_stop_goes_on_in_the_next_agent(contract: Contract) -> None:
     backend = await contract.held(contract.spec("k", "sh", "-c", STUBBORN))
-    await backend.release("k.1")
+    await backend.start("k.1")
     await printed_something(contract, "k.1")
     await backend.stop("k.1", 60)
     backend = await contract.open()
-    observed = backend.observed()["k.1"]
+    observed = backend.observe()["k.1"]
     assert observed.phase is Phase.STOPPING
     assert observed.kill_at is not None
     assert 0 < observed.kill_at - time.monotonic() <= 60
@@ -288,8 +288,8 @@ async def test_stop_goes_on_in_the_next_agent(contract: Contract) -> None:
 )
 async def test_what_cannot_be_created_fails(contract: Contract, values: dict[str, object]) -> None:
     backend = await contract.open()
-    await backend.create(contract.spec("k", **({"command": ("true",)} | values)), HOSTS)
-    observed = backend.observed()["k.1"]
+    await backend.prepare(contract.spec("k", **({"command": ("true",)} | values)), HOSTS)
+    observed = backend.observe()["k.1"]
     assert (observed.phase, observed.reason, observed.exit_code) == (Phase.FAILED, "START_FAILED", None)
     assert len(observed.message) > 20
     with pytest.raises(BackendError):
@@ -303,9 +303,9 @@ async def test_what_cannot_be_created_fails(contract: Contract, values: dict[str
 async def test_declined(contract: Contract) -> None:
     backend = await contract.open()
     await backend.decline(contract.spec("k", "true"), Phase.EXITED, "STOPPED", "not wanted any more")
-    await backend.create(contract.spec("k", "true"), HOSTS)
+    await backend.prepare(contract.spec("k", "true"), HOSTS)
     backend = await contract.open()
-    observed = backend.observed()["k.1"]
+    observed = backend.observe()["k.1"]
     assert (observed.phase, observed.reason, observed.exit_code) == (Phase.EXITED, "STOPPED", None)
     await backend.remove("k.1")
     assert not contract.left()
@@ -314,25 +314,25 @@ async def test_declined(contract: Contract) -> None:
 async def test_created_and_let_go_once(contract: Contract) -> None:
     backend = await contract.open()
     wanted = contract.spec("k", "sh", "-c", "echo once")
-    await asyncio.gather(*(backend.create(wanted, HOSTS) for _ in range(5)))
-    await asyncio.gather(*(backend.release("k.1") for _ in range(5)))
+    await asyncio.gather(*(backend.prepare(wanted, HOSTS) for _ in range(5)))
+    await asyncio.gather(*(backend.start("k.1") for _ in range(5)))
     await contract.until("k.1", Phase.EXITED)
-    await backend.create(wanted, HOSTS)
+    await backend.prepare(wanted, HOSTS)
     backend = await contract.open()
-    await backend.create(wanted, HOSTS)
-    assert backend.observed()["k.1"].phase is Phase.EXITED
+    await backend.prepare(wanted, HOSTS)
+    assert backend.observe()["k.1"].phase is Phase.EXITED
     assert contract.printed("k.1") == "once\n"
     await backend.remove("k.1")
     backend = await contract.open()
-    await backend.create(wanted, HOSTS)
-    assert backend.observed()["k.1"].reason == "ALREADY_REMOVED"
+    await backend.prepare(wanted, HOSTS)
+    assert backend.observe()["k.1"].reason == "ALREADY_REMOVED"
 
 
 async def test_removed_only_when_it_has_ended(contract: Contract) -> None:
     backend = await contract.held(contract.spec("k"))
     with pytest.raises(BackendError):
         await backend.remove("k.1")
-    assert backend.observed()["k.1"].phase is Phase.CREATED
+    assert backend.observe()["k.1"].phase is Phase.CREATED
     with pytest.raises(UnknownAttemptError):
         await backend.remove("other.1")
     await backend.stop("k.1", 0)
@@ -355,7 +355,7 @@ async def test_end_while_no_agent_is_there(contract: Contract) -> None:
     backend = await contract.held(
         contract.spec("k", "sh", "-c", "while [ ! -e go ]; do sleep 0.02; done; echo off; exit 9")
     )
-    await backend.release("k.1")
+    await backend.start("k.1")
     init = first_process(contract, "k.1")
     await backend.close()
     (contract.place.directory / "scratch" / "k.1" / "go").touch()
@@ -387,7 +387,7 @@ async def test_kernels_outlive_their_records(contract: Contract, copies: str) ->
     for name in ("damaged", "gone", "held"):
         backend = await contract.held(contract.spec(name, "sleep", "1000"))
         if name != "held":
-            await backend.release(f"{name}.1")
+            await backend.start(f"{name}.1")
     before = {name: first_process(contract, f"{name}.1") for name in ("damaged", "gone", "held")}
     await backend.close()
     (records / "damaged.1" / "record.json").write_text('{"id": "dam')
@@ -402,11 +402,11 @@ async def test_kernels_outlive_their_records(contract: Contract, copies: str) ->
         assert backend.kernel(attempt_id).fence_target() == FenceTarget(init)
         assert observed.rebuilt is (copies == "copies lost")
         # It is not started a second time.
-        await backend.create(contract.spec(name, "true"), HOSTS)
+        await backend.prepare(contract.spec(name, "true"), HOSTS)
         await backend.identify(contract.spec(name))
-        assert backend.observed()[attempt_id].session_id == "session"
+        assert backend.observe()[attempt_id].session_id == "session"
     # Nor does a lost file keep a kernel from being let go and stopped.
-    await backend.release("held.1")
+    await backend.start("held.1")
     for name in before:
         await backend.stop(f"{name}.1", 10)
         assert (await contract.until(f"{name}.1", Phase.EXITED)).reason == "STOPPED"
@@ -416,14 +416,14 @@ async def test_kernels_outlive_their_records(contract: Contract, copies: str) ->
 
 async def test_what_was_started_is_not_started_again_without_its_record(contract: Contract) -> None:
     backend = await contract.held(contract.spec("k", "true"))
-    await backend.release("k.1")
+    await backend.start("k.1")
     await contract.until("k.1", Phase.EXITED)
     await backend.close()
     state = contract.place.directory / "state"
     for directory in (state / contract.kind.records, (state / contract.kind.records).with_name("attempts.copies")):
         shutil.rmtree(directory)
     backend = await contract.open()
-    await backend.create(contract.spec("k", "true"), HOSTS)
+    await backend.prepare(contract.spec("k", "true"), HOSTS)
     observed = await contract.until("k.1", Phase.FAILED, Phase.EXITED)
     assert observed.reason in {"RECORD_LOST", "EXITED"}
     await backend.remove("k.1")
@@ -443,8 +443,8 @@ async def test_containers_of_others_are_left_alone(contract: Contract) -> None:
             client.start(made)
             client.start(named)
             backend = await contract.open()
-            assert not backend.observed()
-            await backend.create(contract.spec("named", "true"), HOSTS)
+            assert not backend.observe()
+            await backend.prepare(contract.spec("named", "true"), HOSTS)
             assert (await contract.until("named.1", Phase.FAILED)).reason == "START_FAILED"
             await backend.remove("named.1")
             for container in (made, named):
@@ -457,8 +457,8 @@ async def test_containers_of_others_are_left_alone(contract: Contract) -> None:
 async def test_node_restart(contract: Contract) -> None:
     for name in ("held", "running", "done"):
         backend = await contract.held(contract.spec(name, *(("true",) if name == "done" else ("sleep", "1000"))))
-    await backend.release("running.1")
-    await backend.release("done.1")
+    await backend.start("running.1")
+    await backend.start("done.1")
     await contract.until("done.1", Phase.EXITED)
     await backend.close()
     # A restart of the node ends all at once: nobody is left to note a code.
@@ -484,7 +484,7 @@ async def test_output_by_offset(contract: Contract) -> None:
     backend = await contract.held(
         contract.spec("k", "sh", "-c", "echo one; echo two >&2; while [ ! -e go ]; do sleep 0.02; done; echo three")
     )
-    await backend.release("k.1")
+    await backend.start("k.1")
     output = backend.output("k.1")
     await eventually(lambda: output.size() == 8)
     assert [piece.data async for piece in output.stream(4, follow=False)] == [b"two\n"]
@@ -502,7 +502,7 @@ async def test_output_is_bounded_and_offsets_stay_true(contract: Contract) -> No
     backend = await contract.open(output_limit=1 << 20)
     script = "head -c 4096000 /dev/zero | tr '\\0' x; echo end; exec sleep 1000"
     await contract.held(contract.spec("k", "sh", "-c", script))
-    await backend.release("k.1")
+    await backend.start("k.1")
     output = backend.output("k.1")
     size = 4_096_004
 
@@ -530,15 +530,15 @@ async def test_ten_leave_nothing(contract: Contract) -> None:
     async def one(number: int) -> None:
         async with semaphore:
             wanted = contract.spec(f"k{number}", "sh", "-c", "mkdir -p a/b; echo x >a/b/c; echo y >/tmp/z; exit 1")
-            await backend.create(wanted, HOSTS)
-            await backend.release(wanted.id)
+            await backend.prepare(wanted, HOSTS)
+            await backend.start(wanted.id)
             await contract.until(wanted.id, Phase.EXITED)
             await backend.remove(wanted.id)
 
     async with asyncio.timeout(60):
         await asyncio.gather(*(one(number) for number in range(10)))
     assert not contract.left()
-    assert not backend.observed()
+    assert not backend.observe()
     # Connections to an engine are kept for the next call: of so many paths, and for one, that of the image which all of
     # them look up, as many as there were threads that asked at once.
     assert len(os.listdir("/proc/self/fd")) <= before + CONNECTIONS + MIN_STARTS + SPARE_THREADS
@@ -557,7 +557,7 @@ async def test_whole_cores_are_its_own_over_restarts(contract: Contract) -> None
     # There are no more; a share of a core, or one too many, runs on any.
     await contract.held(contract.spec("three", *command, slots=slots))
     for name, expected in (("one", cores[:1]), ("two", cores[1:2]), ("three", cores)):
-        await backend.release(f"{name}.1")
+        await backend.start(f"{name}.1")
         await contract.until(f"{name}.1", Phase.EXITED)
         allowed = contract.printed(f"{name}.1").split()[1]
         assert parse_list(allowed) == expected

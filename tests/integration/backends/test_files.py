@@ -58,7 +58,7 @@ async def test_files_of_a_kernel(contract: Contract) -> None:
     backend = await contract.held(contract.spec("k", "sh", "-c", SCRIPT))
     with pytest.raises(NotRunningError):
         backend.kernel("k.1").files()
-    await backend.release("k.1")
+    await backend.start("k.1")
     # A later process of the agent knows the same directory.
     backend = await contract.open()
     files = backend.kernel("k.1").files()

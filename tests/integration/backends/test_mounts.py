@@ -69,7 +69,7 @@ async def test_mounts(contract: Contract, shared: Path) -> None:
 async def test_refused(contract: Contract, shared: Path, path: str, said: str) -> None:
     backend = await contract.open()
     wanted = contract.spec("k", "true", mounts=(Mount(str(shared), path, "/data"),))
-    await backend.create(wanted, HOSTS)
+    await backend.prepare(wanted, HOSTS)
     observed = await contract.until("k.1", Phase.FAILED)
     assert observed.reason == "MOUNT_REFUSED"
     assert said in observed.message
@@ -80,7 +80,7 @@ async def test_refused(contract: Contract, shared: Path, path: str, said: str) -
 async def test_files_of_the_agent_are_refused(contract: Contract) -> None:
     backend = await contract.open()
     wanted = contract.spec("k", "true", mounts=(Mount(str(contract.place.directory), "state", "/data"),))
-    await backend.create(wanted, HOSTS)
+    await backend.prepare(wanted, HOSTS)
     observed = await contract.until("k.1", Phase.FAILED)
     assert (observed.reason, "files of the agent" in observed.message) == ("MOUNT_REFUSED", True)
     await backend.remove("k.1")

@@ -19,11 +19,11 @@ async def test_what_a_kernel_uses(contract: Contract) -> None:
     backend = await contract.held(contract.spec("k", "sh", "-c", SCRIPT))
 
     async def read_usage(attempt_id: str) -> Usage | None:
-        return await backend.kernel(attempt_id).usage() if attempt_id in backend.observed() else None
+        return await backend.kernel(attempt_id).usage() if attempt_id in backend.observe() else None
 
     sampler = Sampler(read_usage)
     assert (await sampler.sample(["other.1"])) == {}
-    await backend.release("k.1")
+    await backend.start("k.1")
     async for _ in backend.output("k.1").stream(0, follow=True):
         break
     first = (await sampler.sample(["k.1"]))["k.1"].usage

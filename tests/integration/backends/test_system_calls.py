@@ -94,7 +94,7 @@ async def test_every_way_into_a_kernel_has_the_filter(contract: Contract, probe:
     home = contract.place.directory / "scratch" / "k.1"
     (home / "probe").write_bytes(probe)
     (home / "probe").chmod(0o755)
-    await backend.release("k.1")
+    await backend.start("k.1")
     await eventually(lambda: contract.printed("k.1").endswith("over\n"))
     assert parse(contract.printed("k.1")) == answers(contract)
 
@@ -116,4 +116,4 @@ async def test_every_way_into_a_kernel_has_the_filter(contract: Contract, probe:
     assert all("Seccomp:\t2\n" in status for status in inside)
     if contract.kind.name == "docker":
         assert all("Seccomp_filters:\t2\n" in status for status in inside)
-    assert backend.observed()["k.1"].phase is Phase.RUNNING
+    assert backend.observe()["k.1"].phase is Phase.RUNNING

@@ -19,10 +19,10 @@ from retinue.agent.docker.backend import ENTERING_THREADS
 from retinue.agent.docker.core.container_spec import BOUND
 from retinue.agent.docker.engine import Engine, EngineUnavailableError, find_host
 from retinue.agent.errors import BackendError, NotRunningError
-from retinue.agent.process.backend import ProcessBackend
+from retinue.agent.process.backend import ProcessRuntime
 from retinue.agent.runtime import disk_use
 from retinue.agent.runtime.attempt_records import Records
-from retinue.agent.runtimes import Dispatch
+from retinue.agent.runtimes import Runtimes
 from tests.integration.agent.waiting import eventually
 from tests.integration.backends.conftest import HOSTS, Contract, Kind
 from tests.integration.docker.engine import IMAGE, TestEngine
@@ -198,8 +198,8 @@ async def test_an_image_does_not_make_its_user_root_by_another_name(
             content.getvalue(), repository="retinue-test/root", tag=image.partition(":")[2], changes=[f"USER {user}"]
         )
         backend = await contract.open()
-        await backend.create(contract.spec("k", "true", image=image), HOSTS)
-        observed = backend.observed()["k.1"]
+        await backend.prepare(contract.spec("k", "true", image=image), HOSTS)
+        observed = backend.observe()["k.1"]
         assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_INVALID"), observed.message
         assert "root by another name" in observed.message
         await backend.remove("k.1")
@@ -244,8 +244,8 @@ async def test_an_image_may_hold_anything_where_its_users_are_named(
     try:
         client.import_image_from_data(strange_image(kind), repository="retinue-test/strange", tag=kind)
         backend = await contract.open()
-        await backend.create(contract.spec("k", "true", image=image), HOSTS)
-        observed = backend.observed()["k.1"]
+        await backend.prepare(contract.spec("k", "true", image=image), HOSTS)
+        observed = backend.observe()["k.1"]
         assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_INVALID"), observed.message
         assert "in it is no plain file" in observed.message
         await backend.remove("k.1")
@@ -304,7 +304,7 @@ async def test_commands_that_cannot_be_attached_hold_up_nothing_else(
 ) -> None:
     monkeypatch.setattr("retinue.agent.docker.backend.Engine", Stuck)
     backend = await contract.held(contract.spec("k", "sleep", "1000"))
-    await backend.release("k.1")
+    await backend.start("k.1")
     attached = [asyncio.create_task(backend.kernel("k.1").exec()) for _ in range(32)]
     try:
         await eventually(lambda: len(Stuck.stuck) == ENTERING_THREADS)
@@ -312,7 +312,7 @@ async def test_commands_that_cannot_be_attached_hold_up_nothing_else(
             await contract.held(contract.spec("other", "true"))
             await backend.stop("k.1", 0)
             await backend.kill("k.1")
-            await eventually(lambda: backend.observed()["k.1"].phase.ended)
+            await eventually(lambda: backend.observe()["k.1"].phase.ended)
     finally:
         Stuck.free.set()
         outcomes = await asyncio.gather(*attached, return_exceptions=True)
@@ -329,8 +329,8 @@ async def test_nothing_is_let_go_that_a_crash_would_forget(
 
     monkeypatch.setattr(Records, "make_lasting", full)
     backend = await contract.open()
-    await backend.create(contract.spec("k", "true"), HOSTS)
-    observed = backend.observed()["k.1"]
+    await backend.prepare(contract.spec("k", "true"), HOSTS)
+    observed = backend.observe()["k.1"]
     assert (observed.phase, observed.reason) == (Phase.FAILED, "START_FAILED")
     assert "the disk is full" in observed.message
     assert not inspected(engine, "retinue-k.1")["State"]["Running"]
@@ -344,8 +344,8 @@ async def test_container_of_that_name_is_not_started_again(contract: Contract, e
     try:
         client.create_container(IMAGE, "true", name="retinue-k.1")
         backend = await contract.open()
-        await backend.create(contract.spec("k", "true"), HOSTS)
-        observed = backend.observed()["k.1"]
+        await backend.prepare(contract.spec("k", "true"), HOSTS)
+        observed = backend.observe()["k.1"]
         assert (observed.phase, observed.reason) == (Phase.FAILED, "START_FAILED")
         assert "there is a container retinue-k.1 already" in observed.message
         assert client.inspect_container("retinue-k.1")["State"]["Status"] == "created"
@@ -356,7 +356,7 @@ async def test_container_of_that_name_is_not_started_again(contract: Contract, e
 
 async def test_container_removed_by_somebody_else(contract: Contract, engine: TestEngine) -> None:
     backend = await contract.held(contract.spec("k"))
-    await backend.release("k.1")
+    await backend.start("k.1")
     engine.remove_containers(contract.place.agent_id)
     observed = await contract.until("k.1", Phase.EXITED)
     assert (observed.reason, observed.exit_code) == ("KILLED", None)
@@ -366,7 +366,7 @@ async def test_container_removed_by_somebody_else(contract: Contract, engine: Te
 
 async def test_container_restarted_by_somebody_else(contract: Contract, engine: TestEngine) -> None:
     backend = await contract.held(contract.spec("k", "sh", "-c", "echo once; sleep 1000"))
-    await backend.release("k.1")
+    await backend.start("k.1")
     client = engine.client()
     try:
         await asyncio.to_thread(client.restart, "retinue-k.1", timeout=0)
@@ -389,21 +389,21 @@ async def test_engine_that_comes_later(own_contract: Contract, own_engine: TestE
     backend = await own_contract.open()
     assert not backend.available  # type: ignore[attr-defined]
     with pytest.raises(BackendError, match="does not answer"):
-        await backend.create(own_contract.spec("other", "true"), HOSTS)
-    assert set(backend.observed()) == {"k.1", "on.1"}
+        await backend.prepare(own_contract.spec("other", "true"), HOSTS)
+    assert set(backend.observe()) == {"k.1", "on.1"}
     # Kernels are let go and end without the engine; how they ended is known once it is back.
-    await backend.release("k.1")
+    await backend.start("k.1")
     await eventually(lambda: own_contract.printed("k.1") == "on\n")
-    await backend.release("on.1")
-    assert {attempt.phase for attempt in backend.observed().values()} == {Phase.RUNNING}
+    await backend.start("on.1")
+    assert {attempt.phase for attempt in backend.observe().values()} == {Phase.RUNNING}
     own_engine.start()
     observed = await own_contract.until("k.1", Phase.EXITED)
     assert observed.reason == "EXITED"
-    assert backend.observed()["on.1"].phase is Phase.RUNNING
+    assert backend.observe()["on.1"].phase is Phase.RUNNING
     await backend.stop("on.1", 10)
     assert (await own_contract.until("on.1", Phase.EXITED)).exit_code == 143
-    await backend.create(own_contract.spec("other", "true"), HOSTS)
-    assert backend.observed()["other.1"].phase is Phase.CREATED
+    await backend.prepare(own_contract.spec("other", "true"), HOSTS)
+    assert backend.observe()["other.1"].phase is Phase.CREATED
     await backend.kill("other.1")
     await own_contract.until("other.1", Phase.FAILED)
 
@@ -411,12 +411,12 @@ async def test_engine_that_comes_later(own_contract: Contract, own_engine: TestE
 async def test_a_gate_that_its_command_has_filled_keeps_no_agent_from_starting(contract: Contract) -> None:
     fill = "exec 3<>/run/kernel/gate; head -c 65536 /dev/zero >&3; echo full; exec sleep 1000"
     backend = await contract.held(contract.spec("k", "sh", "-c", fill))
-    await backend.release("k.1")
+    await backend.start("k.1")
     await eventually(lambda: contract.printed("k.1") == "full\n")
     await backend.close()
     # It is let go once more, in case a former agent did not come to that.
     backend = await contract.open()
-    assert backend.observed()["k.1"].phase is Phase.RUNNING
+    assert backend.observe()["k.1"].phase is Phase.RUNNING
     await backend.stop("k.1", 0)
     await backend.kill("k.1")
     await contract.until("k.1", Phase.EXITED)
@@ -436,17 +436,17 @@ def test_where_an_engine_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eng
 
 async def test_one_agent_runs_both_kinds(contract: Contract) -> None:
     docker = await contract.open()
-    process = ProcessBackend(contract.place.options())
-    both = Dispatch(process, docker)  # type: ignore[arg-type]
+    process = ProcessRuntime(contract.place.options())
+    both = Runtimes(process, docker)  # type: ignore[arg-type]
     await both.open(lambda: None)
     try:
         assert both.names == ["process", "docker"]
         wanted = {"native": "", "contained": IMAGE}
         for name, image in wanted.items():
-            await both.create(contract.spec(name, "cat", "/proc/1/comm", image=image), HOSTS)
-            await both.release(f"{name}.1")
+            await both.prepare(contract.spec(name, "cat", "/proc/1/comm", image=image), HOSTS)
+            await both.start(f"{name}.1")
         for name in wanted:
-            await eventually(lambda name=name: both.observed()[f"{name}.1"].phase is Phase.EXITED)  # type: ignore[misc]
+            await eventually(lambda name=name: both.observe()[f"{name}.1"].phase is Phase.EXITED)  # type: ignore[misc]
         printed = {name: both.output(f"{name}.1").read(0) for name in wanted}
         assert {name: piece and piece.data for name, piece in printed.items()} == {
             "native": b"bwrap\n",
@@ -454,15 +454,15 @@ async def test_one_agent_runs_both_kinds(contract: Contract) -> None:
         }
         for name in wanted:
             await both.remove(f"{name}.1")
-        assert not both.observed()
+        assert not both.observe()
     finally:
         await both.close()
-    alone = Dispatch(ProcessBackend(contract.place.options(state_dir=contract.place.directory / "other")), None)
+    alone = Runtimes(ProcessRuntime(contract.place.options(state_dir=contract.place.directory / "other")), None)
     await alone.open(lambda: None)
     try:
         assert alone.names == ["process"]
-        await alone.create(contract.spec("k", "true"), HOSTS)
-        assert alone.observed()["k.1"].reason == "IMAGE_UNSUPPORTED"
+        await alone.prepare(contract.spec("k", "true"), HOSTS)
+        assert alone.observe()["k.1"].reason == "IMAGE_UNSUPPORTED"
     finally:
         await alone.close()
 
@@ -493,7 +493,7 @@ async def test_what_a_container_writes_over_its_image_counts(
         backend = await contract.open(work_size=32 << 20, work_files=1000)
         command = f"cd {directory} && truncate -s 1G sparse && ({script}) 2>/dev/null; sleep 1000"
         await contract.held(contract.spec("k", "sh", "-c", command, image=image))
-        await backend.release("k.1")
+        await backend.start("k.1")
         observed = await contract.until("k.1", Phase.EXITED)
         assert (observed.reason, observed.exit_code) == ("DISK_EXCEEDED", 137)
         # Sparse files take no space.

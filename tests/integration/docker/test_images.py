@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from retinue.agent.attempts import ObservedAttempt
-    from retinue.agent.runtime.contract import Backend
+    from retinue.agent.runtime.contract import Runtime
     from tests.integration.agent.conftest import Place
 
 BIG = "retinue-test/big:1"
@@ -82,8 +82,8 @@ def has(engine: TestEngine, reference: str) -> bool:
 async def ended(contract: Contract, attempt_id: str) -> ObservedAttempt:
     backend = contract.current
     assert backend is not None
-    await eventually(lambda: backend.observed()[attempt_id].phase.ended)
-    return backend.observed()[attempt_id]
+    await eventually(lambda: backend.observe()[attempt_id].phase.ended)
+    return backend.observe()[attempt_id]
 
 
 async def test_image_that_is_nowhere(contract: Contract, registry: Registry, engine: TestEngine) -> None:
@@ -96,7 +96,7 @@ async def test_image_that_is_nowhere(contract: Contract, registry: Registry, eng
         "k3": (f"{registry.address}/unknown:1", "IMAGE_NOT_FOUND"),
     }
     for name, (image, _) in expected.items():
-        await backend.create(contract.spec(name, "true", image=image), HOSTS)
+        await backend.prepare(contract.spec(name, "true", image=image), HOSTS)
     for name, (image, reason) in expected.items():
         observed = await ended(contract, f"{name}.1")
         assert (observed.phase, observed.reason, observed.exit_code) == (Phase.FAILED, reason, None), observed
@@ -114,9 +114,9 @@ async def test_fetched_and_pinned(
     backend = await contract.open()
 
     async def run(name: str, image: str, identity: ImageIdentity = NOTHING) -> ImageIdentity:
-        await backend.create(contract.spec(name, "echo", "here", image=image, image_identity=identity), HOSTS)
-        await eventually(lambda: backend.observed()[f"{name}.1"].phase is Phase.CREATED)
-        await backend.release(f"{name}.1")
+        await backend.prepare(contract.spec(name, "echo", "here", image=image, image_identity=identity), HOSTS)
+        await eventually(lambda: backend.observe()[f"{name}.1"].phase is Phase.CREATED)
+        await backend.start(f"{name}.1")
         observed = await contract.until(f"{name}.1", Phase.EXITED)
         assert (observed.exit_code, contract.printed(f"{name}.1")) == (0, "here\n")
         assert observed.image is not None
@@ -140,7 +140,7 @@ async def test_fetched_and_pinned(
     local = await run("k4", IMAGE)
     assert local.id == first.id
     assert await run("k5", IMAGE, ImageIdentity("", first.id))
-    await backend.create(
+    await backend.prepare(
         contract.spec("k6", image=other, image_identity=ImageIdentity("", "sha256:" + "0" * 64)), HOSTS
     )
     assert (await ended(contract, "k6.1")).reason == "IMAGE_DIFFERS"
@@ -161,34 +161,34 @@ async def test_fetched_once_for_all_who_wait_and_broken_off_with_the_last(
         reference = f"{proxy.address}/big:1"
         backend = await contract.open()
         for name in ("k1", "k2", "k3"):
-            await backend.create(contract.spec(name, "true", image=reference), HOSTS)
-        assert {attempt.phase for attempt in backend.observed().values()} == {Phase.PULLING}
+            await backend.prepare(contract.spec(name, "true", image=reference), HOSTS)
+        assert {attempt.phase for attempt in backend.observe().values()} == {Phase.PULLING}
         await proxy.stalled.wait()
-        await eventually(lambda: all(attempt.layers for attempt in backend.observed().values()))
+        await eventually(lambda: all(attempt.layers for attempt in backend.observe().values()))
         # One of them is not wanted any more; the others wait on. Kernels that wait hold up no others.
         await backend.stop("k1.1", 10)
-        observed = backend.observed()["k1.1"]
+        observed = backend.observe()["k1.1"]
         assert (observed.phase, observed.reason) == (Phase.EXITED, "STOPPED")
         await contract.held(contract.spec("other", "true"))
         # An agent that restarts continues, asked again; what only waited for an image was never started.
         await backend.close()
         backend = await contract.open()
-        assert {name: backend.observed()[f"{name}.1"].phase for name in ("k2", "k3")} == {
+        assert {name: backend.observe()[f"{name}.1"].phase for name in ("k2", "k3")} == {
             "k2": Phase.WAITING,
             "k3": Phase.WAITING,
         }
         await backend.stop("k3.1", 10)
-        await backend.create(contract.spec("k2", "true", image=reference), HOSTS)
-        assert backend.observed()["k2.1"].phase is Phase.PULLING
+        await backend.prepare(contract.spec("k2", "true", image=reference), HOSTS)
+        assert backend.observe()["k2.1"].phase is Phase.PULLING
         await backend.stop("k2.1", 10)
         # With the last one that waits, the engine is told to stop: what comes after that is not taken.
         proxy.open()
         await eventually(lambda: proxy.connections == 0)
         assert not has(engine, reference)
         fetched.append(reference)
-        await backend.create(contract.spec("k4", "true", image=reference), HOSTS)
-        await eventually(lambda: backend.observed()["k4.1"].phase is Phase.CREATED)
-        assert not backend.observed()["k4.1"].layers
+        await backend.prepare(contract.spec("k4", "true", image=reference), HOSTS)
+        await eventually(lambda: backend.observe()["k4.1"].phase is Phase.CREATED)
+        assert not backend.observe()["k4.1"].layers
 
 
 async def test_registry_that_dies_meanwhile(contract: Contract, engine: TestEngine, registry: Registry) -> None:
@@ -199,7 +199,7 @@ async def test_registry_that_dies_meanwhile(contract: Contract, engine: TestEngi
     client.close()
     backend = await contract.open()
     async with StallingProxy(registry.port, shut_after=BALLAST // 2) as proxy:
-        await backend.create(contract.spec("k", "true", image=f"{proxy.address}/big:1"), HOSTS)
+        await backend.prepare(contract.spec("k", "true", image=f"{proxy.address}/big:1"), HOSTS)
         await proxy.stalled.wait()
     observed = await ended(contract, "k.1")
     assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_PULL_FAILED")
@@ -207,8 +207,8 @@ async def test_registry_that_dies_meanwhile(contract: Contract, engine: TestEngi
     assert not contract.left()
 
 
-def phases(backend: Backend) -> dict[str, Phase]:
-    return {name: attempt.phase for name, attempt in backend.observed().items()}
+def phases(backend: Runtime) -> dict[str, Phase]:
+    return {name: attempt.phase for name, attempt in backend.observe().items()}
 
 
 async def test_engine_that_is_killed_meanwhile(
@@ -231,7 +231,7 @@ async def test_engine_that_is_killed_meanwhile(
         backends = [await contract.open() for contract in contracts]
         async with StallingProxy(registry.port, shut_after=BALLAST // 2) as proxy:
             for backend, contract, name in zip(backends, contracts, ("k1", "k2"), strict=True):
-                await backend.create(contract.spec(name, "true", image=f"{proxy.address}/big:1"), HOSTS)
+                await backend.prepare(contract.spec(name, "true", image=f"{proxy.address}/big:1"), HOSTS)
             await proxy.stalled.wait()
             own.end(signal.SIGKILL)
             proxy.open()
@@ -376,7 +376,7 @@ async def test_labels(contract: Contract, engine: TestEngine, fetched: list[str]
     backend = await contract.held(
         contract.spec("k1", *command, image=image, slots={"cpu": 1500, "mem": 256 << 20}, environment={"NPROC": "7"})
     )
-    await backend.release("k1.1")
+    await backend.start("k1.1")
     observed = await contract.until("k1.1", Phase.EXITED)
     first, second = contract.printed("k1.1").splitlines()
     blocks, size = map(int, second.split())
@@ -386,14 +386,14 @@ async def test_labels(contract: Contract, engine: TestEngine, fetched: list[str]
         ServicePort("jupyter", "http", (8081,)),
         ServicePort("multi", "tcp", (9000, 9001)),
     )
-    await backend.create(contract.spec("k2", image=image, slots={"cpu": 500, "mem": 64 << 20}), HOSTS)
-    observed = backend.observed()["k2.1"]
+    await backend.prepare(contract.spec("k2", image=image, slots={"cpu": 500, "mem": 64 << 20}), HOSTS)
+    observed = backend.observe()["k2.1"]
     assert (observed.phase, observed.reason) == (Phase.FAILED, "IMAGE_NEEDS_MORE")
     assert "cpu=1, mem=128m" in observed.message
     bad = make_image(engine, "retinue-test/bad-label:1", labels={"retinue.service-ports": "nonsense"})
     fetched.append(bad)
-    await backend.create(contract.spec("k3", image=bad), HOSTS)
-    assert backend.observed()["k3.1"].reason == "IMAGE_INVALID"
+    await backend.prepare(contract.spec("k3", image=bad), HOSTS)
+    assert backend.observe()["k3.1"].reason == "IMAGE_INVALID"
 
 
 @pytest.mark.parametrize("step", ["fetch", "start"])
@@ -411,7 +411,7 @@ async def test_what_nobody_foresaw_ends_the_attempt(
     else:
         monkeypatch.setattr(docker_backend, "fitted", fail)
     image = "registry.test/not-there:1" if step == "fetch" else IMAGE
-    await backend.create(contract.spec("k", "true", image=image), HOSTS)
+    await backend.prepare(contract.spec("k", "true", image=image), HOSTS)
     observed = await ended(contract, "k.1")
     assert (observed.phase, observed.reason) == (Phase.FAILED, "START_FAILED")
     assert observed.message == "it could not be started; the agent's log says more"
@@ -423,11 +423,11 @@ async def test_nothing_waits_for_a_registry_that_is_silent(contract: Contract, r
     """Where the engine waits on, nobody waits for the engine."""
     backend = await contract.open()
     async with StallingProxy(registry.port, shut_after=1) as proxy:
-        await backend.create(contract.spec("k", "true", image=f"{proxy.address}/silent:1"), HOSTS)
+        await backend.prepare(contract.spec("k", "true", image=f"{proxy.address}/silent:1"), HOSTS)
         await proxy.stalled.wait()
         assert "pull" in {thread.name for thread in threading.enumerate()}
         await backend.stop("k.1", 0)
-        assert backend.observed()["k.1"].reason == "STOPPED"
+        assert backend.observe()["k.1"].reason == "STOPPED"
         await eventually(lambda: "pull" not in {thread.name for thread in threading.enumerate()})
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("fetch ")]
     await backend.remove("k.1")

@@ -302,7 +302,7 @@ async def drained(call: Any) -> None:
 def arriving(directory: Path, kernel: str) -> list[str]:
     """Where files of a kernel wait until they are whole; directories that vanish on the way are passed over."""
     places = (Path(parent, name) for parent, names, _ in os.walk(directory) for name in names)
-    return [str(place) for place in places if kernel in str(place) and place.suffix == ".arriving"]
+    return [str(place) for place in places if kernel in str(place) and place.suffix == ".partial"]
 
 
 async def test_the_end_of_a_kernel_ends_what_comes_to_it(client: Client, cluster: Cluster) -> None:

@@ -116,7 +116,7 @@ def test_nothing_is_written_for_nothing(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_what_is_let_go_is_known_to_a_warden_first(tmp_path: Path) -> None:
+def test_what_is_let_go_is_known_to_a_watchdog_first(tmp_path: Path) -> None:
     now = 100.0
     seen: list[watchdog.Guarded | None] = []
     fence = Fence(
@@ -142,14 +142,16 @@ def test_what_is_let_go_is_known_to_a_warden_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("now", "overdue"), [(110.9, set()), (111.1, {"a.1"}), (132.9, {"a.1"}), (133.1, {"a.1", "b.1"})]
 )
-def test_a_warden_gives_the_agent_a_little_time(now: float, overdue: set[str]) -> None:
+def test_a_watchdog_gives_the_agent_a_little_time(now: float, overdue: set[str]) -> None:
     processes = {name: Process(number, 1) for number, name in enumerate(("a.1", "b.1", "c.1"))}
     known = watchdog.Guarded("boot", 100.0, {"a.1": 10.0, "b.1": 30.0, "d.1": 1.0}, processes)
     assert known.overdue(now).keys() == overdue
     assert known.pause() == 1.0 / watchdog.LOOKS
 
 
-async def test_contact_is_written_when_it_matters_to_a_warden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_contact_is_written_when_it_matters_to_a_watchdog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("retinue.agent.fencing.lease.RETRY", 0.01)
     path = tmp_path / "fence.json"
     fence = Fence(tmp_path, "boot", lambda: 100.0)

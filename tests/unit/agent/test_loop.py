@@ -40,7 +40,7 @@ class MemoryKernel:
         return None
 
 
-class MemoryBackend:
+class MemoryRuntime:
     """Attempts that are values only; `gates` hold up the creation of some."""
 
     name = "memory"
@@ -59,14 +59,14 @@ class MemoryBackend:
     async def close(self) -> None:
         self.attempts.clear()
 
-    def observed(self) -> Mapping[str, ObservedAttempt]:
+    def observe(self) -> Mapping[str, ObservedAttempt]:
         return self.attempts
 
     def _set(self, attempt: ObservedAttempt) -> None:
         self.attempts[attempt.id] = attempt
         self.listener()
 
-    async def create(self, spec: AttemptSpec, hosts: str) -> None:
+    async def prepare(self, spec: AttemptSpec, hosts: str) -> None:
         self.creating += 1
         self.most_creating = max(self.most_creating, self.creating)
         try:
@@ -92,7 +92,7 @@ class MemoryBackend:
     async def mark_attached(self, attempt_id: str) -> None:
         self._set(replace(self.attempts[attempt_id], attached=True))
 
-    async def release(self, attempt_id: str) -> None:
+    async def start(self, attempt_id: str) -> None:
         self._set(replace(self.attempts[attempt_id], phase=Phase.RUNNING, start_time=1.0))
 
     async def stop(self, attempt_id: str, grace: float) -> None:
@@ -157,7 +157,7 @@ class MemoryWays:
 
 @dataclass
 class Bench:
-    backend: MemoryBackend
+    backend: MemoryRuntime
     links: MemoryLinks
     ways: MemoryWays
     loop: Reconciler[Net]
@@ -174,7 +174,7 @@ class Bench:
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    backend, links, ways = MemoryBackend(), MemoryLinks(), MemoryWays()
+    backend, links, ways = MemoryRuntime(), MemoryLinks(), MemoryWays()
     # As much of a backend as the loop needs.
     known: Any = backend
     loop: Reconciler[Net] = Reconciler(

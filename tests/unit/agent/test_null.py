@@ -6,7 +6,7 @@ import pytest
 
 from retinue.agent.attempts import AttemptSpec, Phase
 from retinue.agent.errors import UnknownAttemptError
-from retinue.agent.runtime.null import NullBackend
+from retinue.agent.runtime.null import NullRuntime
 
 
 def spec(command: tuple[str, ...] = ("true",)) -> AttemptSpec:
@@ -14,37 +14,37 @@ def spec(command: tuple[str, ...] = ("true",)) -> AttemptSpec:
 
 
 async def test_a_command_ends_as_soon_as_it_is_let_go() -> None:
-    backend, changes = NullBackend(), []
+    backend, changes = NullRuntime(), []
     await backend.open(lambda: changes.append(1))
-    await backend.create(spec(), "")
-    assert backend.observed()["k.1"].held
-    await backend.create(spec(), "")
-    await backend.release("k.1")
-    ended = backend.observed()["k.1"]
+    await backend.prepare(spec(), "")
+    assert backend.observe()["k.1"].held
+    await backend.prepare(spec(), "")
+    await backend.start("k.1")
+    ended = backend.observe()["k.1"]
     assert (ended.phase, ended.exit_code, ended.start_time) == (Phase.EXITED, 0, ended.end_time)
-    await backend.release("k.1")
+    await backend.start("k.1")
     await backend.kill("k.1")
-    assert backend.observed()["k.1"] is ended
+    assert backend.observe()["k.1"] is ended
     assert backend.output("k.1").size() == 0
     await backend.remove("k.1")
-    await backend.create(spec(), "")
-    assert not backend.observed()
+    await backend.prepare(spec(), "")
+    assert not backend.observe()
     assert len(changes) == 3
 
 
 async def test_without_a_command_it_idles_until_it_is_stopped() -> None:
-    backend = NullBackend()
-    await backend.create(spec(()), "")
-    await backend.release("k.1")
-    assert backend.observed()["k.1"].phase is Phase.RUNNING
+    backend = NullRuntime()
+    await backend.prepare(spec(()), "")
+    await backend.start("k.1")
+    assert backend.observe()["k.1"].phase is Phase.RUNNING
     await backend.stop("k.1", 10.0)
-    assert backend.observed()["k.1"].exit_code == 143
+    assert backend.observe()["k.1"].exit_code == 143
     with pytest.raises(UnknownAttemptError):
         await backend.stop("other.1", 0.0)
 
 
 async def test_one_that_is_declined_never_ran() -> None:
-    backend = NullBackend()
+    backend = NullRuntime()
     await backend.decline(spec(), Phase.FAILED, "NO_ROOM", "there is none")
-    declined = backend.observed()["k.1"]
+    declined = backend.observe()["k.1"]
     assert (declined.phase, declined.exit_code, declined.reason) == (Phase.FAILED, None, "NO_ROOM")

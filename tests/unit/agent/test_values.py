@@ -28,7 +28,7 @@ from retinue.agent.process.bubblewrap import (
 )
 from retinue.agent.resources.discovery import Node, capacity, discover, parallel_starts
 from retinue.agent.runtime.attempt_records import Loaded, Record, Records, decode, encode, ended
-from retinue.agent.runtime.attempt_store import Book
+from retinue.agent.runtime.attempt_store import AttemptStore
 from retinue.agent.runtime.bwrap_status import Status, parse_status
 from retinue.agent.runtime.exit_reason import verdict
 from retinue.agent.state import checked
@@ -160,10 +160,10 @@ async def test_output_that_is_being_removed_is_not_taken_for_empty(
     records = Records(tmp_path / "attempts")
     records.load()
     records.add(RECORD)
-    book = Book(records)
-    await book.open(lambda: None)
+    store = AttemptStore(records)
+    await store.open(lambda: None)
     attempt_id = RECORD.id
-    assert book.output(attempt_id).size() == 0
+    assert store.output(attempt_id).size() == 0
     going, may_go = threading.Event(), threading.Event()
     remove = records.remove
 
@@ -173,16 +173,16 @@ async def test_output_that_is_being_removed_is_not_taken_for_empty(
         remove(attempt_id)
 
     monkeypatch.setattr(records, "remove", slow)
-    removal = asyncio.create_task(book.remove(attempt_id))
+    removal = asyncio.create_task(store.remove(attempt_id))
     try:
         assert await asyncio.to_thread(going.wait, 10)
         with pytest.raises(UnknownAttemptError):
-            book.output(attempt_id)
+            store.output(attempt_id)
     finally:
         may_go.set()
         await removal
     with pytest.raises(UnknownAttemptError):
-        book.output(attempt_id)
+        store.output(attempt_id)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from retinue.agent.inside import upload, workdir
-from retinue.agent.inside.upload import Announced, Arrival, BusyError, DigestError, NoSpaceError, sweep
+from retinue.agent.inside.upload import Announced, BusyError, DigestError, IncomingUpload, NoSpaceError, sweep
 from retinue.agent.inside.workdir import MissingError, PathError, RefusedError
 
 pytestmark = pytest.mark.root
@@ -34,7 +34,7 @@ def announced(path: str, content: bytes = b"content", mode: int = 0) -> Announce
 
 
 def put(home: Path, path: str, content: bytes = b"content", mode: int = 0) -> None:
-    coming = Arrival(home, announced(path, content, mode), resume=False)
+    coming = IncomingUpload(home, announced(path, content, mode), resume=False)
     try:
         coming.write(content)
         coming.store()
@@ -44,8 +44,8 @@ def put(home: Path, path: str, content: bytes = b"content", mode: int = 0) -> No
 
 def left(home: Path) -> list[str]:
     """What waits to be whole."""
-    arrivals = workdir.arrivals_of(home)
-    return sorted(path.name for path in arrivals.iterdir()) if arrivals.exists() else []
+    partial = workdir.partial_of(home)
+    return sorted(path.name for path in partial.iterdir()) if partial.exists() else []
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def left(home: Path) -> list[str]:
 )
 def test_paths_that_lead_nowhere(home: Path, path: str) -> None:
     with pytest.raises(PathError):
-        Arrival(home, announced(path), resume=False)
+        IncomingUpload(home, announced(path), resume=False)
     with workdir.opened(home) as descriptor, pytest.raises(PathError):
         workdir.open_regular(descriptor, path)
     assert not list(home.iterdir())
@@ -68,7 +68,7 @@ def test_a_file_belongs_to_the_user_and_has_no_more_than_permissions(home: Path)
     assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o755, 60_000, 60_000)
     assert stat.S_IMODE((home / "plain").stat().st_mode) == 0o644
     assert [(home / name).stat().st_uid for name in ("a", "a/b")] == [60_000, 60_000]
-    assert not workdir.arrivals_of(home).exists()
+    assert not workdir.partial_of(home).exists()
 
 
 def test_links_lead_nowhere(home: Path, tmp_path: Path) -> None:
@@ -147,13 +147,13 @@ def test_names_that_are_not_text_and_trees_that_are_deep(home: Path) -> None:
 
 def test_an_upload_goes_on_where_it_stopped(home: Path) -> None:
     content = os.urandom(3 << 20)
-    first = Arrival(home, announced("big", content), resume=True)
+    first = IncomingUpload(home, announced("big", content), resume=True)
     first.write(content[:1_000_000])
     with pytest.raises(BusyError):
-        Arrival(home, announced("big", content), resume=True)
+        IncomingUpload(home, announced("big", content), resume=True)
     first.close()
     assert not list(home.iterdir()), "the kernel sees nothing of it"
-    second = Arrival(home, announced("big", content), resume=True)
+    second = IncomingUpload(home, announced("big", content), resume=True)
     assert second.offset == 1_000_000
     second.write(content[1_000_000:])
     assert second.complete
@@ -185,18 +185,18 @@ def test_who_comes_as_another_is_done_touches_nothing(home: Path, monkeypatch: p
 
     monkeypatch.setattr(fcntl, "flock", first_the_other)
     with pytest.raises(BusyError, match="just uploaded"):
-        Arrival(home, announced("x"), resume=False)
+        IncomingUpload(home, announced("x"), resume=False)
     assert (home / "x").read_bytes() == b"content"
 
 
 def test_what_is_wrong_is_not_kept(home: Path) -> None:
     (home / "x").write_text("before")
-    coming = Arrival(home, announced("x", b"content"), resume=True)
+    coming = IncomingUpload(home, announced("x", b"content"), resume=True)
     coming.write(b"CONTENT")
     with pytest.raises(DigestError):
         coming.store()
     coming.close()
-    coming = Arrival(home, announced("x", b"content"), resume=True)
+    coming = IncomingUpload(home, announced("x", b"content"), resume=True)
     assert coming.offset == 0
     with pytest.raises(DigestError):
         coming.write(b"more than that")
@@ -208,29 +208,29 @@ def test_what_is_wrong_is_not_kept(home: Path) -> None:
 def test_what_nobody_goes_on_with_is_removed(home: Path) -> None:
     for path, digest in (("kept", True), ("not", False)):
         new = announced(path)
-        coming = Arrival(home, new if digest else Announced(path, new.size, 0, b""), resume=digest)
+        coming = IncomingUpload(home, new if digest else Announced(path, new.size, 0, b""), resume=digest)
         coming.write(b"con")
         coming.close()
     assert len(left(home)) == 1
     sweep(home, time.time())
     assert len(left(home)) == 1
     sweep(home, time.time() + upload.KEPT + 10)
-    assert not workdir.arrivals_of(home).exists()
+    assert not workdir.partial_of(home).exists()
 
 
 def test_there_must_be_space(home: Path) -> None:
     with pytest.raises(NoSpaceError):
-        Arrival(home, Announced("sparse", 1 << 60, 0, b"x" * 32), resume=True)
+        IncomingUpload(home, Announced("sparse", 1 << 60, 0, b"x" * 32), resume=True)
     assert not left(home)
 
 
 def test_a_kernel_that_has_gone(home: Path) -> None:
-    coming = Arrival(home, announced("x"), resume=True)
+    coming = IncomingUpload(home, announced("x"), resume=True)
     coming.write(b"content")
     workdir.remove_work(home)
     with pytest.raises(MissingError):
         coming.store()
     coming.close()
     with pytest.raises(FileNotFoundError):
-        Arrival(home, announced("x"), resume=True)
-    assert not workdir.arrivals_of(home).exists()
+        IncomingUpload(home, announced("x"), resume=True)
+    assert not workdir.partial_of(home).exists()

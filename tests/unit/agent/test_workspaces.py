@@ -40,7 +40,7 @@ async def test_a_workspace_goes_with_its_kernel(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(workspaces, "Workspace", FakeWorkspace)
     monkeypatch.setattr(workspaces, "SWEEP_SECONDS", 0.0)
     attempts = {"a.1": SimpleNamespace(phase=Phase.RUNNING), "b.1": SimpleNamespace(phase=Phase.RUNNING)}
-    backend: Any = SimpleNamespace(observed=lambda: attempts)
+    backend: Any = SimpleNamespace(observe=lambda: attempts)
     found = Workspaces(backend, tmp_path / "code", tmp_path)
     for attempt_id in attempts:
         async with found.open(attempt_id, "python") as workspace:
@@ -67,7 +67,7 @@ async def test_a_workspace_goes_with_its_kernel(monkeypatch: pytest.MonkeyPatch,
 async def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Workspaces]:
     """Workspaces of one kernel that runs, a.1."""
     monkeypatch.setattr(workspaces, "Workspace", FakeWorkspace)
-    backend: Any = SimpleNamespace(observed=lambda: {"a.1": SimpleNamespace(phase=Phase.RUNNING)})
+    backend: Any = SimpleNamespace(observe=lambda: {"a.1": SimpleNamespace(phase=Phase.RUNNING)})
     found = Workspaces(backend, tmp_path / "code", tmp_path)
     yield found
     await found.close()

@@ -38,7 +38,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def wardens(state_dir: Path) -> list[int]:
+def watchdogs(state_dir: Path) -> list[int]:
     """Processes that watch over a directory."""
     found = []
     for place in Path("/proc").iterdir():
@@ -64,20 +64,20 @@ def test_it_ends_what_is_late_and_leaves(tmp_path: Path) -> None:
     with sleeper() as first, sleeper() as second:
         write(tmp_path, 0.0, a=first)
         watchdog.ensure(tmp_path)
-        (number,) = wardens(tmp_path)
+        (number,) = watchdogs(tmp_path)
         # Not a child of whoever asked for it.
         assert Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1] == "1"
         watchdog.ensure(tmp_path)
-        assert wardens(tmp_path) == [number]
+        assert watchdogs(tmp_path) == [number]
         # The agent is as good as gone: nothing but time is needed.
         write(tmp_path, 60.0, a=first)
         until(lambda: identify(first.pid) != first)
         assert watchdog.was_ended(tmp_path, "a")
-        until(lambda: not wardens(tmp_path))
+        until(lambda: not watchdogs(tmp_path))
         # Another one comes for what is let go later, also when its file says that it is late already.
         write(tmp_path, 60.0, a=first, b=second)
         watchdog.ensure(tmp_path)
-        until(lambda: identify(second.pid) != second and not wardens(tmp_path))
+        until(lambda: identify(second.pid) != second and not watchdogs(tmp_path))
 
 
 def test_it_is_told_apart_who_has_the_number(tmp_path: Path) -> None:

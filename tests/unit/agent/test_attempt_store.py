@@ -11,7 +11,7 @@ import pytest
 from retinue.agent.attempts import Phase
 from retinue.agent.runtime import attempt_store as book_module
 from retinue.agent.runtime.attempt_records import Record, Records, ended
-from retinue.agent.runtime.attempt_store import Book
+from retinue.agent.runtime.attempt_store import AttemptStore
 
 
 class SlowDisk(Records):
@@ -37,20 +37,20 @@ class SlowDisk(Records):
 async def test_an_end_is_written_while_late_records_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(book_module, "LATE_INTERVAL", 0.0)
     disk = SlowDisk(tmp_path / "attempts")
-    book = Book(disk)
-    await book.open(lambda: None)
+    store = AttemptStore(disk)
+    await store.open(lambda: None)
     names = [*(f"late{number}.1" for number in range(20)), "quick.1"]
     for name in names:
-        assert await book.add(Record(name, "s", "k", "boot"), lasting=False)
+        assert await store.add(Record(name, "s", "k", "boot"), lasting=False)
     disk.full = True
     for name in names[:-1]:
-        await book.note(ended(book.record(name), Phase.EXITED, "EXITED", "", 1.0))
+        await store.note(ended(store.record(name), Phase.EXITED, "EXITED", "", 1.0))
     disk.full = False
-    writing = asyncio.create_task(book.write_late())
+    writing = asyncio.create_task(store.write_late())
     try:
         await asyncio.to_thread(disk.waiting.wait, 30)
         # Twenty records wait to be written, each for as long as the disk takes: the end of another attempt does not.
-        await book.note(ended(book.record("quick.1"), Phase.EXITED, "EXITED", "", 1.0))
+        await store.note(ended(store.record("quick.1"), Phase.EXITED, "EXITED", "", 1.0))
         assert disk.written == ["quick.1"]
         disk.go_on.set()
         async with asyncio.timeout(30):
