@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import grpc
 
-from retinue.rpc import logs
+from retinue.rpc import logs, memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -231,9 +230,7 @@ def run(  # noqa: PLR0917 - one per option
     )
     try:
         daemon.check(settings)
-        # What was loaded stays to the end: looking through it again and again would hold up everything for tenths of a second.
-        gc.collect()
-        gc.freeze()
+        memory.prepare()
         asyncio.run(daemon.run(settings))
     except grpc.aio.AioRpcError as error:
         raise click.ClickException(f"the manager refused: {error.code().name}: {error.details()}") from error

@@ -6,7 +6,6 @@ Every option of `serve` can be given as a variable, `RETINUE_MANAGER_` and its n
 from __future__ import annotations
 
 import asyncio
-import gc
 import ipaddress
 import re
 import resource
@@ -29,7 +28,7 @@ from retinue.manager.settings import Settings
 from retinue.manager.store import accounts, agents, conditions
 from retinue.manager.store.retention import DEFAULT_KEPT_DAYS
 from retinue.manager.webhooks.core.rules import AddressPolicy, Network
-from retinue.rpc import logs
+from retinue.rpc import logs, memory
 
 _TIMERS = Timers()
 
@@ -177,9 +176,7 @@ def _serve(  # noqa: PLR0917  # called by the parser, by name
         gateway=_gateway(http_listen, http_domain, http_certificate, http_key),
     )
     raise_descriptors()
-    # What was loaded stays to the end: looking through it again and again would hold up everything for tenths of a second.
-    gc.collect()
-    gc.freeze()
+    memory.prepare()
     try:
         asyncio.run(_until_signalled(settings))
     except EXPECTED as error:
