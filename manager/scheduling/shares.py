@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 
@@ -25,12 +24,6 @@ def total_capacity(capacity: Integers) -> list[int]:
     high = (capacity >> 32).sum(axis=0, dtype=np.int64)
     low = (capacity & 0xFFFFFFFF).sum(axis=0, dtype=np.int64)
     return [(int(upper) << 32) + int(lower) for upper, lower in zip(high, low, strict=True)]
-
-
-def dominant_share(held: Sequence[int], capacity: Sequence[int], weight: int = 1) -> Fraction:
-    """The largest part held of any slot that has capacity, divided by the weight."""
-    parts = [Fraction(amount, total) for amount, total in zip(held, capacity, strict=True) if total > 0]
-    return max(parts, default=Fraction(0)) / weight
 
 
 class ShareKeys:

@@ -33,7 +33,10 @@ from tests.bench import end_politely, report
 
 TERM = 1
 HISTORY_PORTION = 100_000
-SPEC = '{"kernel": {"image": "", "command": ["true"], "environment": {}, "slots": {}}, "roles": {}, "labels": {}}'
+SPEC = (
+    '{"name": "s", "project": "", "resource_group": "default", "type": "batch", "labels": {}, "roles": {},'
+    ' "kernel": {"image": "", "command": ["true"], "environment": {}, "slots": {}}}'
+)
 
 
 async def execute(database: Database, statement: str, **values: object) -> None:

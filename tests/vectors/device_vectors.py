@@ -1,4 +1,4 @@
-"""Vectors on the choice of devices on a node, run against the agent's own functions."""
+"""Runs vectors on the choice of devices on a node: nearness against the agent's functions, shares against `device_shares`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from decimal import Decimal
 from typing import Any
 
 from retinue.agent.resources.core import allocation
-from retinue.agent.resources.core.allocation import (
-    AllocationError,
-    FragmentedError,
-    InsufficientError,
-    InvalidAmountError,
-    InvalidCombinationError,
-)
+from retinue.agent.resources.core.allocation import AllocationError, InsufficientError
+from tests.vectors import device_shares
+from tests.vectors.device_shares import FragmentedError, InvalidAmountError, InvalidCombinationError
 
 _NAMES = {
     FragmentedError: "fragmented",
@@ -34,17 +30,17 @@ def _grain(given: dict[str, Any]) -> dict[str, Any]:
 
 def _step(given: dict[str, Any], free: dict[str, int], step: Any) -> dict[str, int]:
     if isinstance(step, dict) and "amount" not in step:
-        allocation.check_families(step, given["exclusive"])
+        device_shares.check_families(step, given["exclusive"])
         raise AssertionError(f"{step} was to be refused")
     amount = _thousandths(step["amount"] if isinstance(step, dict) else step)
     if given.get("slot_type") == "unique":
-        return allocation.allocate_unique(free, amount)
+        return device_shares.allocate_unique(free, amount)
     if given["strategy"] == "fill":
-        return allocation.fill(free, amount, **_grain(given))
+        return device_shares.fill(free, amount, **_grain(given))
     if given["map"] == "discrete":
-        return allocation.spread(free, amount)
+        return device_shares.spread(free, amount)
     least = _thousandths(step["min_memory"]) if isinstance(step, dict) else 0
-    return allocation.share_evenly(free, amount, least, **_grain(given))
+    return device_shares.share_evenly(free, amount, least, **_grain(given))
 
 
 def run_allocation(vector: dict[str, Any]) -> None:

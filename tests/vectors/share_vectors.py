@@ -11,7 +11,7 @@ import pytest
 
 from retinue.manager.scheduling.columns import UNPLACED, Policy
 from retinue.manager.scheduling.fair_share import decayed_usage, factor, normalised_usage
-from retinue.manager.scheduling.shares import ShareKeys, dominant_share
+from retinue.manager.scheduling.shares import ShareKeys
 from retinue.manager.scheduling.strategies import FIFO, MAX_TRIES_BEFORE_SKIP, SLOT_PRIORITY
 from tests.vectors.records import Record, overlaid
 from tests.vectors.scene import Amounts, Outcome, Scene, exact
@@ -20,6 +20,12 @@ from tests.vectors.sorter import orders
 Vector = dict[str, Any]
 # Divisible tasks are cut into so many pieces.
 PIECES = 600
+
+
+def dominant_share(held: Sequence[int], capacity: Sequence[int], weight: int = 1) -> Fraction:
+    """Returns the largest part held of any slot that has capacity, divided by the weight."""
+    parts = [Fraction(amount, total) for amount, total in zip(held, capacity, strict=True) if total > 0]
+    return max(parts, default=Fraction(0)) / weight
 
 
 def share(held: Amounts, capacity: Amounts, weight: str | float = 1) -> Fraction:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retinue.agent.attempts import Phase
 from retinue.agent.docker.core.container_spec import devices
-from retinue.agent.resources.core.allocation import InsufficientError, choose_cores, share_evenly
+from retinue.agent.resources.core.allocation import InsufficientError, choose_cores
 from retinue.agent.resources.core.holdings import Gpu, Holding, Holdings
 from retinue.agent.resources.topology import cores_by_node, find_gpus, parse_list
 from retinue.agent.runtime.attempt_records import Record, decode, encode
@@ -74,18 +74,6 @@ def test_many_cores_span_as_few_nodes_as_can_be() -> None:
     assert choose_cores(free, 2, near=[1]) == (4, 5)
     assert choose_cores(free, 8) is None
     assert choose_cores(free, 0) == ()
-
-
-@given(st.lists(st.integers(0, 100), min_size=1, max_size=6), st.integers(0, 300))
-def test_even_shares_add_up(free: list[int], amount: int) -> None:
-    devices_left = {f"d{index}": left * 10 for index, left in enumerate(free)}
-    if amount > sum(free):
-        with pytest.raises(InsufficientError):
-            share_evenly(devices_left, amount * 10)
-        return
-    given_shares = share_evenly(devices_left, amount * 10)
-    assert sum(given_shares.values()) == amount * 10
-    assert all(share <= devices_left[device] for device, share in given_shares.items())
 
 
 def test_what_a_container_is_told() -> None:

@@ -9,7 +9,8 @@ from fractions import Fraction
 import numpy as np
 
 from retinue.manager.scheduling.fair_share import effective_weights
-from retinue.manager.scheduling.shares import ShareKeys, dominant_share, total_capacity
+from retinue.manager.scheduling.shares import ShareKeys, total_capacity
+from tests.vectors.share_vectors import dominant_share
 
 
 def test_keys_order_and_equate_as_rationals() -> None:
