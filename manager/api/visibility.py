@@ -1,4 +1,4 @@
-"""Which sessions a caller may see, the one that a request means, and the note of who enters it."""
+"""The sessions that a caller may read, the one that a request refers to, and the access log."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from retinue.manager.store import sessions
 from retinue.manager.store.database import Transaction
 
 
-def sight(*, owner_only: bool = False) -> sessions.Sight:
-    """What the caller may see; with `owner_only` not what is seen as an administrator of a project."""
+def caller_visibility(*, owner_only: bool = False) -> sessions.Visibility:
+    """Returns the sessions that the caller may read; with `owner_only`, without those that are read as an administrator of a project."""
     principal = current_principal()
     administered = () if owner_only else tuple(m.project for m in principal.memberships if m.role == "ADMIN")
-    return sessions.Sight(principal.is_admin, principal.name, administered)
+    return sessions.Visibility(principal.is_admin, principal.name, administered)
 
 
 def full_view(owner: str) -> SpecView:
@@ -27,7 +27,7 @@ def full_view(owner: str) -> SpecView:
 
 async def find_session(tx: Transaction, reference: str, *, owner_only: bool = False) -> uuid.UUID:
     """The session of a reference: id, prefix of it, or name. Raises NotFound for none, and for one the caller may not see."""
-    found = await sessions.find(tx, reference, sight(owner_only=owner_only), current_principal().name)
+    found = await sessions.find(tx, reference, caller_visibility(owner_only=owner_only), current_principal().name)
     if found is None:
         raise errors.NotFound("session", reference)
     return found

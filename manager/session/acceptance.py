@@ -46,7 +46,7 @@ async def decide(tx: Transaction, owner: str, prepared: Sequence[Draft | Refused
 async def _check_references(tx: Transaction, owner: str, candidates: Candidates) -> bool:
     """Refuses sessions of projects and resource groups that do not exist, and locks the others; returns whether there are any quotas."""
     drafts = candidates.drafts
-    projects, known, has_quotas = await sessions.hold_references(
+    projects, known, has_quotas = await sessions.lock_references(
         tx,
         owner,
         {draft.session.project for draft in drafts.values()},
@@ -136,5 +136,5 @@ async def _check_pending(
     number = await admission_quota.count_pending(tx, owner)
     accepted = min(pending.counted(owner, number, time.monotonic()), len(positions))
     pending.spend(owner, accepted, time.monotonic())
-    too_many = QuotaExceeded(tuple(admission_quota.too_many_pending(owner, number + accepted, pending.most)))
+    too_many = QuotaExceeded(tuple(admission_quota.too_many_pending(owner, number + accepted, pending.maximum)))
     candidates.refuse(dict.fromkeys(positions[accepted:], too_many))

@@ -62,10 +62,10 @@ async def count_pending(tx: AsyncSession, owner: str) -> int:
     return (await quotas.count_pending(tx, [(USER, owner)]))[USER, owner]
 
 
-def too_many_pending(owner: str, number: int, most: int) -> list[Violation]:
+def too_many_pending(owner: str, number: int, maximum: int) -> list[Violation]:
     """Returns the violation of the limit that holds where no quota has one."""
     subject = (USER, owner)
-    return [(path(subject), f"{number} of at most {most} sessions of {words(subject)} wait already")]
+    return [(path(subject), f"{number} of at most {maximum} sessions of {words(subject)} wait already")]
 
 
 def exceeded(
@@ -96,9 +96,9 @@ def exceeded(
 
 def _found(subject: Subject, limit: Quota, session: NewSession, waiting: Mapping[Subject, int]) -> list[Violation]:
     found = []
-    most, number = limit.max_pending_sessions, waiting.get(subject, 0)
-    if most is not None and number >= most:
-        found.append((path(subject), f"{number} of at most {most} sessions of {words(subject)} wait already"))
+    maximum, number = limit.max_pending_sessions, waiting.get(subject, 0)
+    if maximum is not None and number >= maximum:
+        found.append((path(subject), f"{number} of at most {maximum} sessions of {words(subject)} wait already"))
     if limit.highest_priority is not None and session.priority > limit.highest_priority:
         found.append(
             (

@@ -13,7 +13,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from retinue.manager.store.database import Statement, Transaction
 from retinue.manager.store.recordset import Row, fetched, recordset
-from retinue.manager.store.sessions import Sight
+from retinue.manager.store.sessions import Visibility
 from retinue.manager.store.usage import LONGEST_LOOK_BACK_DAYS
 
 
@@ -85,9 +85,9 @@ async def read_main(tx: AsyncSession, session_id: uuid.UUID) -> Row:
 
 
 async def read_running(
-    tx: AsyncSession, sight: Sight, session_id: uuid.UUID | None, hostname: str, limit: int
+    tx: AsyncSession, visibility: Visibility, session_id: uuid.UUID | None, hostname: str, limit: int
 ) -> list[Row]:
-    """Kernels that run, in sight, of one session or of all, by session in order of creation.
+    """Returns kernels that run and that the caller may read, of one session or of all, by session in order of creation.
 
     Each with session_id, session_name, hostname, kernel_id, epoch, agent_id and the agent's address.
     """
@@ -96,11 +96,11 @@ async def read_running(
             SELECT s.id AS session_id, s.name AS session_name, k.hostname, k.id AS kernel_id, a.epoch, a.agent_id, g.address
             FROM kernel k JOIN session s ON s.id = k.session_id
             JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch JOIN agent g ON g.id = a.agent_id
-            WHERE k.state = 'RUNNING' AND a.end_time IS NULL AND {sight.condition("s")}
+            WHERE k.state = 'RUNNING' AND a.end_time IS NULL AND {visibility.condition("s")}
               AND (CAST(:session AS uuid) IS NULL OR s.id = :session) AND (:hostname = '' OR k.hostname = :hostname)
             ORDER BY s.create_time, s.id, k.local_rank LIMIT :limit
         """),  # noqa: S608  # the condition is ours
-        {"session": session_id, "hostname": hostname, "limit": limit, **sight.parameters()},
+        {"session": session_id, "hostname": hostname, "limit": limit, **visibility.parameters()},
     )
     return fetched(rows)
 

@@ -1,4 +1,4 @@
-"""Which sessions wait for the success of which others."""
+"""Dependencies: sessions that wait for the success of others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retinue.manager.store.database import Statement
 from retinue.manager.store.recordset import fetched
 from retinue.manager.store.session_records import RESULTS, STATES, TYPES
 
-# What a reason names at most.
+# Dependencies that a reason names at most.
 _NAMED = 3
 
 
@@ -113,7 +113,7 @@ async def resolve(
 
 
 async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, uuid.UUID, int, bool]]) -> None:
-    """Writes dependencies: (child, parent, place among the child's, whether the parent has succeeded already)."""
+    """Writes dependencies: (child, parent, position among the child's, whether the parent has succeeded already)."""
     columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
     await tx.execute(
         text("""

@@ -1,4 +1,4 @@
-"""Creating calls that may be repeated: the first one takes effect, the others get its answer."""
+"""Idempotent calls: the first one takes effect, repetitions get its answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def once(  # noqa: PLR0917  # in the order they are thought of
     answer_type: type[Answer],
     effect: Callable[[], Awaitable[Answer]],
 ) -> Answer:
-    """The answer of `effect`, which takes place at most once for a principal, a method and a request_id. Ends the transaction.
+    """Returns the answer of `effect`, which runs at most once for a principal, a method and a request_id. Ends the transaction.
 
     The answer is kept in the transaction of the effect: both are there or neither. A repetition that comes while the first is
     under way waits for its end. Raises RequestIdReused, and ValueError when `request_id` is no UUID.
@@ -60,7 +60,7 @@ async def once(  # noqa: PLR0917  # in the order they are thought of
 
 
 def _hash(request: Repeatable) -> bytes:
-    """Of everything but the request_id's spelling: a UUID may be written in several ways."""
+    """Returns the hash of all but the request_id: a UUID may be written in several ways."""
     assert isinstance(request, Message)  # noqa: S101  # the protocol cannot say so
     body = type(request)()
     body.CopyFrom(request)

@@ -1,4 +1,4 @@
-"""Sessions and kernels: inserting, reading, listing, and writing back what a machine has moved."""
+"""Inserts, reads, lists and updates sessions and kernels."""
 
 from __future__ import annotations
 
@@ -48,25 +48,27 @@ _SHORTEST_PREFIX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """Whose sessions a caller may see: all, or the own ones and those of the projects administered."""
+class Visibility:
+    """The sessions that a caller may read: all, or the own ones and those of the projects administered."""
 
     everything: bool
     owner: str
     administered: tuple[str, ...] = ()
 
     def condition(self, table: str) -> str:
-        """As SQL over the parameters of `parameters`."""
+        """Returns the condition as SQL over the parameters of `parameters`."""
         return (
-            "TRUE" if self.everything else f"({table}.owner = :sight_owner OR {table}.project = ANY(:sight_projects))"
+            "TRUE"
+            if self.everything
+            else f"({table}.owner = :visible_owner OR {table}.project = ANY(:visible_projects))"
         )
 
     def parameters(self) -> dict[str, Any]:
-        """The values that `condition` needs."""
-        return {} if self.everything else {"sight_owner": self.owner, "sight_projects": list(self.administered)}
+        """Returns the values that `condition` needs."""
+        return {} if self.everything else {"visible_owner": self.owner, "visible_projects": list(self.administered)}
 
-    def sees(self, owner: str, project: str) -> bool:
-        """Whether a session of `owner` in `project` is visible."""
+    def can_read(self, owner: str, project: str) -> bool:
+        """Returns whether the caller may read a session of `owner` in `project`."""
         return self.everything or owner == self.owner or project in self.administered
 
 
@@ -153,12 +155,12 @@ def create_times(rows: Iterable[Row]) -> dict[uuid.UUID, dt.datetime]:
 
 
 async def remove(tx: AsyncSession, session_ids: Collection[uuid.UUID]) -> None:
-    """Sessions and all that belongs to them go without a trace: only for those made in the same transaction."""
+    """Deletes sessions and all that belongs to them: only for those inserted in the same transaction."""
     await tx.execute(text("DELETE FROM session WHERE id = ANY(:ids)"), {"ids": list(session_ids)})
 
 
 async def names_taken(tx: AsyncSession, owner: str, names: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Those (project, name) that live sessions of an owner have."""
+    """Returns those (project, name) that live sessions of an owner have."""
     rows = await tx.execute(
         text("""
             SELECT s.project, s.name FROM session s JOIN unnest(CAST(:projects AS text[]), CAST(:names AS text[])) AS r(project, name)
@@ -170,11 +172,11 @@ async def names_taken(tx: AsyncSession, owner: str, names: Collection[tuple[str,
     return {(project, name) for project, name in rows}
 
 
-async def hold_references(
+async def lock_references(
     tx: Transaction, owner: str, projects: Collection[str], groups: Collection[str]
 ) -> tuple[set[str], set[str], bool]:
-    """Those of an owner's projects and of the groups that are there, none of the projects without the owner; what is there cannot be
-    deleted before the commit. And whether there are quotas, of anybody.
+    """Locks projects and groups until the commit, so that they cannot be deleted; returns those that exist, none of the projects without the
+    owner, and whether there are any quotas.
     """
     hold = Statement(
         """
@@ -190,9 +192,9 @@ async def hold_references(
     return set(found["projects"]), set(found["groups"]), found["quotas"]
 
 
-async def find(tx: AsyncSession, reference: str, sight: Sight, caller: str) -> uuid.UUID | None:
-    """The session meant by an id, a unique prefix of one (8 characters or more), or the name of a session of the caller: of the live one, else
-    of the newest that is over.
+async def find(tx: AsyncSession, reference: str, visibility: Visibility, caller: str) -> uuid.UUID | None:
+    """Returns the session that an id, a unique prefix of one (8 characters or more), or the name of a session of the caller refers to: the live
+    one, else the newest that ended.
     """
     if "\0" in reference:
         return None
@@ -200,7 +202,7 @@ async def find(tx: AsyncSession, reference: str, sight: Sight, caller: str) -> u
         text(f"""
             WITH found AS (
                 SELECT s.id FROM session s
-                WHERE {sight.condition("s")} AND (s.id = :id OR (:prefix <> '' AND s.id BETWEEN :low AND :high))
+                WHERE {visibility.condition("s")} AND (s.id = :id OR (:prefix <> '' AND s.id BETWEEN :low AND :high))
                 UNION
                 SELECT s.id FROM session s
                 WHERE s.owner = :caller AND s.name = :reference AND s.state NOT IN ('TERMINATED', 'CANCELLED')
@@ -212,7 +214,7 @@ async def find(tx: AsyncSession, reference: str, sight: Sight, caller: str) -> u
             WHERE s.owner = :caller AND s.name = :reference AND s.state IN ('TERMINATED', 'CANCELLED') AND NOT EXISTS (SELECT FROM found)
             ORDER BY s.sequence DESC LIMIT 1)
         """),  # noqa: S608  # the condition is ours, its values are parameters
-        {"caller": caller, "reference": reference, **_id_range(reference), **sight.parameters()},
+        {"caller": caller, "reference": reference, **_id_range(reference), **visibility.parameters()},
     )
     found = rows.scalars().all()
     return found[0] if len(found) == 1 else None
@@ -274,7 +276,7 @@ def _reading_kernels(session_ids: Collection[uuid.UUID]) -> Statement:
 
 async def list_page(
     tx: AsyncSession,
-    sight: Sight,
+    visibility: Visibility,
     *,
     terms: Sequence[tuple[str, str, str]],
     ended: bool,
@@ -286,7 +288,7 @@ async def list_page(
     """Returns one page by creation time and id, with as many rows of at most `limit` as the bytes of a page hold, and how many there were up
     to `limit`. `terms` are (field, `=` or `!=`, value); `after` is the last row of the page before; with `full`, requests are whole.
     """
-    conditions, values = [sight.condition("s")], dict[str, Any](sight.parameters())
+    conditions, values = [visibility.condition("s")], dict[str, Any](visibility.parameters())
     if not ended:
         conditions.append("s.state NOT IN ('TERMINATED', 'CANCELLED')")
     compared, parameters = _comparisons(terms)
@@ -343,7 +345,7 @@ async def matching(
 
 
 def writing(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> tuple[Statement, Statement]:
-    """Write back sessions and kernels that moved; `sessions` are rows of id, state, result, exit_code, reason, message, failed_starts, retries,
+    """Updates sessions and kernels that moved; `sessions` are rows of id, state, result, exit_code, reason, message, failed_starts, retries,
     failed_agents, moved, delay (seconds until the next try) and force, `kernels` of id, state, agent_id, exit_code, reason, image_digest,
     image_id, service_ports and pull (None: as it was, while it is PULLING).
     """
@@ -385,7 +387,7 @@ def writing(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str
 
 
 def noting_pulls(session_ids: Collection[uuid.UUID]) -> Statement:
-    """Fetching an image for these sessions got on."""
+    """Records that image pulls of these sessions progressed."""
     return Statement("UPDATE session SET pull_time = now() WHERE id = ANY(:ids)", {"ids": list(session_ids)})
 
 
@@ -423,7 +425,7 @@ async def set_conditions(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) ->
 
 
 async def queue_length(tx: AsyncSession, group: str) -> int:
-    """How many sessions wait in a group."""
+    """Returns the number of sessions that wait in a group."""
     number = await tx.execute(
         text("SELECT count(*) FROM session WHERE state = 'PENDING' AND resource_group = :group"), {"group": group}
     )

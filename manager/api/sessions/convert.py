@@ -150,7 +150,7 @@ def _shortfalls(explanation: Mapping[str, Any]) -> list[service_pb.Shortfall]:
 
 
 def preview_message(preview: Preview) -> service_pb.PlacementPreview:
-    """Where a session would go, or why it would wait."""
+    """Returns where a session would be placed, or why it would wait."""
     kernels = [service_pb.KernelPlacement(hostname=hostname, agent=agent) for hostname, agent in preview.agents.items()]
     if preview.explanation is None:
         return service_pb.PlacementPreview(kernels=kernels)

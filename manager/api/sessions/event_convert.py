@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def event_message(event: Event) -> pb.SessionEvent:
-    """An entry of the journal; of one that cannot be read, its revision, time and session."""
+    """Returns an entry of the journal; of one that cannot be read, its revision, time and session."""
     try:
         return _event_message(event)
     except Exception as error:  # noqa: BLE001  # logged; those who follow get what comes after it

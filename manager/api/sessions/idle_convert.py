@@ -31,7 +31,7 @@ _ALL_OF_IT = 100.0
 
 
 def checked_policy(message: pb.IdlePolicy, path: str, violations: Violations, *, partial: bool) -> IdlePolicy:
-    """A policy; what is wrong goes to `violations`. One that is not `partial` has all that its checkers need."""
+    """Returns a policy; what is wrong is added to `violations`. One that is not `partial` has all that its checkers need."""
     spans: dict[str, Any] = {
         name: violations.duration(f"{path}.{field}", getattr(message, field), lowest, highest).total_seconds()
         for field, name, lowest, highest in _SPANS
@@ -64,7 +64,7 @@ def checked_policy(message: pb.IdlePolicy, path: str, violations: Violations, *,
 
 
 def policy_message(policy: IdlePolicy) -> pb.IdlePolicy | None:
-    """A policy; None for one with nothing in it."""
+    """Returns a policy; None for an empty one."""
     message = pb.IdlePolicy()
     for field, name, _, _ in _SPANS:
         if (seconds := getattr(policy, name)) is not None:
@@ -79,7 +79,7 @@ def policy_message(policy: IdlePolicy) -> pb.IdlePolicy | None:
 
 
 def checked_override(message: pb.IdleOverride) -> IdlePolicy:
-    """How policies differ for a user. Raises InvalidRequest."""
+    """Returns what differs from the policies for a user. Raises InvalidRequest."""
     violations = Violations()
     if not message.user:
         violations.add("override.user", "is required")
@@ -94,7 +94,7 @@ def checked_override(message: pb.IdleOverride) -> IdlePolicy:
 
 
 def override_message(override: IdleOverride) -> pb.IdleOverride:
-    """How policies differ for a user; what is only imagined (version 0) has no etag."""
+    """Returns what differs from the policies for a user; version 0, which is not stored, has no etag."""
     policy = stored_policy(override.policy)
     return pb.IdleOverride(
         user=override.user_name,
@@ -105,7 +105,7 @@ def override_message(override: IdleOverride) -> pb.IdleOverride:
 
 
 def check_messages(checks: Iterable[Check]) -> list[pb.IdleCheck]:
-    """What checkers make of a session."""
+    """Returns the results of a session's checkers."""
     return [
         pb.IdleCheck(
             checker=pb.IdleChecker.Value(f"IDLE_CHECKER_{check.checker}"),

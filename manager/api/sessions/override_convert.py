@@ -37,7 +37,7 @@ def overrides_of(spec: pb.SessionSpec, path: str) -> Overrides:
 
 
 def spec_of(overrides: Overrides) -> pb.SessionSpec:
-    """The request that has these leaves."""
+    """Returns the request that has these leaves."""
     spec = pb.SessionSpec()
     roles: dict[str, pb.RoleSpec] = {}
     for path, value in overrides.given.items():
@@ -137,5 +137,5 @@ def _is_map(descriptor: FieldDescriptor) -> bool:
 
 
 def _has_fields(descriptor: FieldDescriptor) -> bool:
-    """Whether it is a message that is merged field by field."""
+    """Returns whether it is a message that is merged field by field."""
     return descriptor.message_type is not None and descriptor.message_type.full_name not in _WHOLE

@@ -75,7 +75,7 @@ def bounded(results: Iterable[pb.BatchCreateSessionsResult]) -> list[pb.BatchCre
 
 
 def log_span(request: kernel_service_pb2.StreamLogsRequest) -> Span:
-    """The part of outputs that a request asks for. Raises InvalidRequest."""
+    """Returns the part of outputs that a request asks for. Raises InvalidRequest."""
     violations: list[errors.Violation] = []
     if request.all and (request.hostname or request.offset or request.epoch):
         violations.append(("all", "takes neither hostname, offset nor epoch"))

@@ -26,7 +26,7 @@ from retinue.manager.api.sessions.requests import bounded, result_message, wrong
 from retinue.manager.api.sessions.spec_convert import MANY_DIGITS, to_requests
 from retinue.manager.api.sessions.template_rendering import Rendered, render
 from retinue.manager.api.sessions.watch import serve_watch
-from retinue.manager.api.visibility import find_session, full_view, sight
+from retinue.manager.api.visibility import caller_visibility, find_session, full_view
 from retinue.manager.identity.principal import Principal
 from retinue.manager.scheduler import preview
 from retinue.manager.server import errors, fields, pages
@@ -64,7 +64,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
         *,
         max_pending_sessions: int = DEFAULT_MAX_PENDING,
     ) -> None:
-        """So many sessions of a user may wait unless a quota says otherwise."""
+        """Lets at most `max_pending_sessions` of a user wait where no quota limits them."""
         self._pending = PendingLimit(max_pending_sessions)
         self._database = database
         self._tail = tail
@@ -170,7 +170,7 @@ class SessionServicer(session_service_pb2_grpc.SessionServiceServicer):
             at = await journal.head(tx)
             records, found = await sessions.list_page(
                 tx,
-                sight(),
+                caller_visibility(),
                 terms=terms,
                 ended=request.show_ended,
                 newest_first=request.order_by != "create_time",

@@ -81,7 +81,7 @@ def _nameless(message: pb.SessionSpec) -> bytes:
 
 
 def to_spec(message: pb.SessionSpec, *, default_name: str, default_project: str) -> SessionSpec:
-    """The request as plain values with what was left out filled in; nothing is checked but what the values' types need.
+    """Returns a request as plain values with defaults filled in; checks only what the types of the values need.
 
     Raises ValueError with a field path and a description.
     """

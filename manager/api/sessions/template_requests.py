@@ -1,4 +1,4 @@
-"""What a template may hold, and what an update makes of it."""
+"""Checks the content of templates, and applies updates to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPEC, _DESCRIPTION = "spec", "description"
 
 
 def check_content(template: pb.Template, violations: Violations) -> None:
-    """What is wrong with description and spec; a feature that the template's own type does not have raises FeatureUnavailable."""
+    """Checks description and spec. Raises FeatureUnavailable for a feature that the template's own type does not have."""
     violations.text("template.description", template.description, MAX_DESCRIPTION)
     spec = template.spec
     if spec.ByteSize() > MAX_SPEC_BYTES:

@@ -46,7 +46,7 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
         violations.raise_any()
         async with self._database.transaction() as tx:
             if project is not None:
-                known, _, _ = await sessions.hold_references(tx, caller.name, {project}, ())
+                known, _, _ = await sessions.lock_references(tx, caller.name, {project}, ())
                 if project not in known:
                     raise errors.ProjectDenied(project)
 
@@ -141,7 +141,7 @@ class TemplateServicer(template_service_pb2_grpc.TemplateServiceServicer):
 
 
 def _home(given: pb.Template) -> str | None:
-    """The project that a new template is to belong to; None for all. Raises MethodDenied, ProjectDenied and InvalidRequest."""
+    """Returns the project that a new template belongs to; None for all. Raises MethodDenied, ProjectDenied and InvalidRequest."""
     caller = current_principal()
     if given.for_all_projects:
         if not caller.is_admin:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from retinue.manager.api.sessions.event_convert import event_message
 from retinue.manager.api.sessions.filters import session_terms
-from retinue.manager.api.visibility import sight
+from retinue.manager.api.visibility import caller_visibility
 from retinue.manager.server import errors
 from retinue.manager.server.filters import Term
 from retinue.manager.server.pages import fitting
@@ -37,7 +37,7 @@ async def serve_watch(
         raise errors.InvalidRequest([("filter", "has no place beside session_id")])
     if request.after_revision < 0:
         raise errors.InvalidRequest([("after_revision", "must not be negative")])
-    seeing, matches = sight(), _Matches(database, terms)
+    visibility, matches = caller_visibility(), _Matches(database, terms)
     over = False
     async with database.transaction() as tx:
         newest, oldest, incarnation = await journal.head(tx)
@@ -46,7 +46,7 @@ async def serve_watch(
         seen = None
         if only is not None:
             seen = (await sessions.read(tx, [only])).get(only)
-            if seen is None or not seeing.sees(seen.owner, seen.project):
+            if seen is None or not visibility.can_read(seen.owner, seen.project):
                 raise errors.NotFound("session", request.session_id)
         # Refuses a revision that is gone or not there yet before the stream begins. After the state: of a session that ends between the
         # two, the end is still to be sent.
@@ -58,7 +58,7 @@ async def serve_watch(
         return
     async with aclosing(_portions(tail, after, only)) as portions:
         async for revision, events in portions:
-            visible = [event for event in events if seeing.sees(event.owner, event.project)]
+            visible = [event for event in events if visibility.can_read(event.owner, event.project)]
             if terms:
                 visible = await matches.of(visible)
             for response in split(revision, incarnation, [event_message(event) for event in visible]):
@@ -68,7 +68,7 @@ async def serve_watch(
 
 
 class _Matches:
-    """Which sessions a filter lets through; what it compares does not change in their lives."""
+    """Remembers which sessions match a filter; what it compares never changes."""
 
     def __init__(self, database: Database, terms: Sequence[Term]) -> None:
         self._database = database

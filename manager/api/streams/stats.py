@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
 from retinue.manager.agent_rpc.stats import StatsReader
-from retinue.manager.api.visibility import find_session, sight
+from retinue.manager.api.visibility import caller_visibility, find_session
 from retinue.manager.dispatch.desired_state import attempt_id
 from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.states import ENDED_SESSION_STATES
@@ -73,11 +73,11 @@ async def _running(database: Database, session_id: uuid.UUID | None, hostname: s
     """Kernels that run, and whether none ever will again."""
     async with database.transaction() as tx:
         if session_id is None:
-            return await attempts.read_running(tx, sight(), None, "", MAX_KERNELS), False
+            return await attempts.read_running(tx, caller_visibility(), None, "", MAX_KERNELS), False
         session = (await sessions.read(tx, [session_id])).get(session_id)
         if session is None or session.state in ENDED_SESSION_STATES:
             return [], True
-        return await attempts.read_running(tx, sight(), session_id, hostname, MAX_KERNELS), False
+        return await attempts.read_running(tx, caller_visibility(), session_id, hostname, MAX_KERNELS), False
 
 
 def _message(row: Row, stats: agent_pb.AttemptStats | None) -> pb.KernelStats:

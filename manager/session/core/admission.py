@@ -48,7 +48,7 @@ Violations = list[tuple[str, str]]
 
 
 def wrong_name(name: str) -> Violations:
-    """What is wrong with the name of a session."""
+    """Returns what is wrong with the name of a session."""
     if not _NAME.fullmatch(name):
         return [("spec.name", "must be 1-63 characters a-z, 0-9 and -, with no dash first or last")]
     if _HOSTNAME.fullmatch(name):
@@ -57,7 +57,7 @@ def wrong_name(name: str) -> Violations:
 
 
 def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
-    """The request with defaults filled in and amounts in canonical form, and what is wrong with it: (field path, description)."""
+    """Returns a request with defaults filled in and amounts in canonical form, and what is wrong with it: (field path, description)."""
     violations = wrong_name(spec.name)
     if spec.type not in (SessionType.INTERACTIVE, SessionType.BATCH):
         violations.append(("spec.type", "must be SESSION_TYPE_INTERACTIVE or SESSION_TYPE_BATCH"))
@@ -94,7 +94,7 @@ def admit(spec: SessionSpec) -> tuple[SessionSpec, Violations]:
 
 
 def completed(spec: SessionSpec) -> SessionSpec:
-    """A partial request with stand-ins for what others of its fields need, so that `admit` finds wrong only what it has."""
+    """Fills fields that others need in a partial request, so that `admit` reports only what is given."""
     kernel, retry = spec.kernel, spec.retry
     if spec.type is SessionType.BATCH and not kernel.command:
         kernel = replace(kernel, command=("true",))
@@ -113,7 +113,7 @@ def completed(spec: SessionSpec) -> SessionSpec:
 
 
 def _check_roles(spec: SessionSpec, violations: Violations) -> None:
-    """Their names and counts, and that the counts and the size do not contradict each other."""
+    """Checks names and counts of roles, and that counts and size agree."""
     if len(spec.roles) > MAX_ROLES:
         violations.append(("spec.roles", f"must be at most {MAX_ROLES}"))
         return
@@ -200,7 +200,7 @@ def _check_retry(retry: RetryPolicy, violations: Violations) -> None:
 
 
 def _check_dependencies(spec: SessionSpec, violations: Violations) -> None:
-    """As far as can be said without looking at other sessions."""
+    """Checks what does not depend on other sessions."""
     if len(spec.depends_on) > MAX_DEPENDENCIES:
         violations.append(("spec.depends_on", f"must be at most {MAX_DEPENDENCIES} sessions"))
         return
@@ -233,7 +233,7 @@ def _admit_kernel(kernel: KernelSpec, path: str, violations: Violations) -> Kern
 
 
 def _check_shared_memory(spec: SessionSpec, violations: Violations) -> None:
-    """It counts to the kernel's memory, so it has to leave some."""
+    """Checks that shared memory, which is part of the kernel's memory, leaves some of it."""
     for role, _ in spec.layout:
         kernel = spec.of_role(role)
         memory = kernel.slots.get(MEMORY)
@@ -250,7 +250,7 @@ def _check_shared_memory(spec: SessionSpec, violations: Violations) -> None:
 
 
 def wrong_command(command: Sequence[str], path: str) -> Violations:
-    """What is wrong with an argument vector; an empty one is right."""
+    """Returns what is wrong with an argument vector; an empty one is valid."""
     violations: Violations = []
     if len(command) > MAX_ARGUMENTS or sum(len(text.encode()) for text in command) > MAX_ARGUMENT_BYTES:
         violations.append((path, f"must be at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT_BYTES} bytes in all"))
@@ -275,7 +275,7 @@ def _admit_slots(slots: Mapping[str, str], path: str, violations: Violations) ->
 
 
 def wrong_environment(environment: Mapping[str, str], path: str) -> Violations:
-    """What is wrong with variables that a user wants set."""
+    """Returns what is wrong with environment variables of a request."""
     violations: Violations = []
     size = sum(len(name.encode()) + len(value.encode()) for name, value in environment.items())
     if len(environment) > MAX_ENVIRONMENT or size > MAX_ENVIRONMENT_BYTES:

@@ -13,7 +13,7 @@ Violations = list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """A program that answers at the service port of its own name, and what whoever starts it may add."""
+    """A program that listens at the service port of its own name, and what a caller who starts it may add."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class ServiceSpec:
     allowed_environment: tuple[str, ...] = ()
 
     def wrong_additions(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Violations:
-        """What the definition does not allow to be added: (field path, description)."""
+        """Returns additions that the definition does not allow: (field path, description)."""
         wrong: Violations = [
             (f"arguments[{place}]", f"is not allowed; allowed are {', '.join(self.allowed_arguments) or 'none'}")
             for place, argument in enumerate(arguments)
@@ -40,7 +40,7 @@ class ServiceSpec:
         return wrong
 
     def command_at(self, port: int, session_id: str, arguments: Sequence[str] = ()) -> list[str]:
-        """The argument vector with the number of its port, the session's id, and arguments added."""
+        """Returns the argument vector with the number of its port, the session's id, and added arguments."""
         known = {"{port}": str(port), "{session}": session_id}
         filled = []
         for argument in self.command:
@@ -51,7 +51,7 @@ class ServiceSpec:
 
 
 def stored_service(stored: Mapping[str, Any]) -> ServiceSpec:
-    """A definition as it is kept in a row."""
+    """Returns a definition from its stored form."""
     return ServiceSpec(
         stored["name"],
         tuple(stored["command"]),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 def find_cycles(parents: Mapping[int, Collection[int]]) -> list[list[int]]:
-    """One cycle for each knot of sessions that depend on each other, each session before the one it depends on.
+    """Returns one cycle for each group of sessions that depend on each other, each session before the one it depends on.
 
     Linear in sessions and dependencies, and without recursion: Kahn's order takes away what is in no cycle and behind none, and what is
     left is walked from parent to parent until a session comes twice.
@@ -43,7 +43,7 @@ def _knotted(parents: Mapping[int, Collection[int]]) -> set[int]:
 
 
 def dependents(parents: Mapping[int, Collection[int]], roots: Iterable[int]) -> dict[int, int]:
-    """All sessions that depend on `roots`, directly or not, each with a session it depends on that is a root or one of them."""
+    """Returns all sessions that depend on `roots`, directly or not, each with a session it depends on that is a root or one of them."""
     children: dict[int, list[int]] = {}
     for session, of in parents.items():
         for parent in of:
@@ -62,9 +62,9 @@ def dependents(parents: Mapping[int, Collection[int]], roots: Iterable[int]) -> 
     return found
 
 
-def path_text(cycle: Sequence[str], most: int = 8) -> str:
-    """A cycle for people: `a → b → a`; the middle of a long one is left out."""
+def path_text(cycle: Sequence[str], limit: int = 8) -> str:
+    """Returns a cycle for people: `a → b → a`; the middle of a long one is left out."""
     shown = list(cycle)
-    if len(shown) > most:
-        shown = [*shown[: most - 1], f"({len(cycle) - most} more)", shown[-1]]
+    if len(shown) > limit:
+        shown = [*shown[: limit - 1], f"({len(cycle) - limit} more)", shown[-1]]
     return " → ".join([*shown, cycle[0]])

@@ -9,7 +9,7 @@ from retinue.manager.session.core.states import SessionType
 
 
 class Feature(StrEnum):
-    """What a session may have or not, in words for people."""
+    """Something that not every type of session has, in words for people."""
 
     CODE_EXECUTION = "code execution"
     SERVICE_PORTS = "service ports"
@@ -32,5 +32,5 @@ FEATURES: Mapping[SessionType, frozenset[Feature]] = {
 
 
 def has(kind: SessionType, feature: Feature) -> bool:
-    """Whether sessions of a type have a feature."""
+    """Returns whether sessions of a type have a feature."""
     return feature in FEATURES[kind]

@@ -74,6 +74,6 @@ def _matches(registry: str, pattern: str) -> bool:
 
 
 def _is_own(host: str) -> bool:
-    """Whether a host is an address in numbers, or a name that means the node itself."""
+    """Returns whether a host is a numeric address, or a name of the node itself."""
     last = host.rpartition(".")[2]
     return bool(_NUMBER.fullmatch(last)) or last in {"localhost", "localdomain"}

@@ -37,12 +37,12 @@ class SeenImage:
 
     @property
     def shown(self) -> str:
-        """The one of the two that people know it by."""
+        """Returns the digest, or else the engine's id."""
         return self.digest or self.id
 
 
 def reference(spec: Mapping[str, Any], role: str) -> str:
-    """The image that a stored request asks for, for kernels of a role; empty when that cannot be read."""
+    """Returns the image that a stored request asks for, for kernels of a role; empty when that cannot be read."""
     for stored in (_member(_member(spec, "roles"), role), _member(spec, "kernel")):
         if image := _member(stored, "image"):
             return str(image)

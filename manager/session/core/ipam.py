@@ -35,7 +35,7 @@ class Place:
 
 
 def place(subnet: str, local_rank: int) -> Place:
-    """The address after the bridge's, by rank; the MAC follows from it, so that it is unique where the address is."""
+    """Returns the address after the bridge's, by rank; the MAC is derived from it, so that it is unique where the address is."""
     network = ipaddress.ip_network(subnet)
     address = network.network_address + 2 + local_rank
     return Place(str(address), ":".join(f"{octet:02x}" for octet in (0x0A, 0x58, *address.packed)))
@@ -53,7 +53,7 @@ class SubnetPool:
             self.hold(subnet)
 
     def take(self, kernels: int) -> str:
-        """A subnet with room for `kernels`. Raises AddressSpaceExhaustedError."""
+        """Allocates a subnet with room for `kernels`. Raises AddressSpaceExhaustedError."""
         prefix = min(_MIN_PREFIX, 32 - (kernels + _RESERVED_ADDRESSES - 1).bit_length())
         blocks = (1 << (32 - prefix)) // _BLOCK
         wanted, start = bytes(blocks), self._cursors.get(blocks, 0)
@@ -66,12 +66,12 @@ class SubnetPool:
         raise AddressSpaceExhaustedError(f"no free subnet for {kernels} kernels in {POOL}")
 
     def hold(self, subnet: str) -> None:
-        """A subnet is taken."""
+        """Marks a subnet as used."""
         start, blocks = self._blocks(subnet)
         self._used[start : start + blocks] = b"\x01" * blocks
 
     def give_back(self, subnet: str) -> None:
-        """A subnet is free again."""
+        """Marks a subnet as free."""
         start, blocks = self._blocks(subnet)
         self._used[start : start + blocks] = bytes(blocks)
         for size, cursor in self._cursors.items():
@@ -83,7 +83,7 @@ class SubnetPool:
 
 
 def choose_vni(taken: Collection[int], source: random.Random) -> int:
-    """A free VNI at random: a number that was just let go of is unlikely to come back while a node may still have it."""
+    """Returns a free VNI at random: a number that was just released is unlikely to be reused while a node may still have it."""
     if len(taken) >= MAX_VNI:
         raise AddressSpaceExhaustedError("no free VNI")
     while (vni := source.randint(1, MAX_VNI)) in taken:
@@ -99,7 +99,7 @@ def check_underlay(address: str) -> str:
 
 
 def inner_mtu(underlays: Collection[tuple[str, int]], *, vxlan: bool) -> int:
-    """The MTU inside a session over underlays of (address, MTU): the smallest, less the header of VXLAN when it is used."""
+    """Returns the MTU inside a session over underlays of (address, MTU): the smallest, less the header of VXLAN when it is used."""
     overhead = 0
     if vxlan:
         overhead = max((_OVERHEAD[6 if ":" in address else 4] for address, _ in underlays), default=_OVERHEAD[4])

@@ -50,17 +50,17 @@ class MountRoot:
     projects: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As stored."""
+        """Returns the stored form."""
         return {"path": self.path, "writable": self.writable, "projects": list(self.projects)}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> MountRoot:
-        """The inverse of `to_json`."""
+        """Reads the stored form."""
         return cls(stored["path"], stored["writable"], tuple(stored["projects"]))
 
 
 def check_mounts(mounts: Sequence[MountSpec], path: str, violations: Violations) -> None:
-    """What is wrong with the mounts of a request, whatever is granted; `path` is that of their field."""
+    """Checks the mounts of a request, whatever is granted; `path` is that of their field."""
     if len(mounts) > MAX_MOUNTS:
         violations.append((path, f"must be at most {MAX_MOUNTS} entries"))
         return
@@ -83,7 +83,7 @@ def check_mounts(mounts: Sequence[MountSpec], path: str, violations: Violations)
 
 
 def check_roots(roots: Sequence[MountRoot], path: str, violations: Violations) -> None:
-    """What is wrong with the roots of a resource group; `path` is that of their field."""
+    """Checks the roots of a resource group; `path` is that of their field."""
     if len(roots) > MAX_ROOTS:
         violations.append((path, f"must be at most {MAX_ROOTS} entries"))
         return
@@ -100,7 +100,7 @@ def check_roots(roots: Sequence[MountRoot], path: str, violations: Violations) -
 
 
 def granted(mounts: Iterable[MountSpec], roots: Iterable[MountRoot], project: str) -> list[MountSpec] | MountSpec:
-    """The mounts, each with the innermost root that grants it to the project; or the first that none does."""
+    """Returns the mounts, each with the innermost root that grants it to the project; or the first one that no root grants."""
     known, found = list(roots), []
     for mount in mounts:
         fitting = [
@@ -122,7 +122,7 @@ def _is_path(text: str) -> bool:
 
 
 def _is_plain(path: str) -> bool:
-    """Whether there is one way only to read it."""
+    """Returns whether a path can be read in only one way."""
     return path == "/" or all(part not in {"", ".", ".."} for part in path[1:].split("/"))
 
 

@@ -29,7 +29,7 @@ class Overrides:
         return Overrides({**kept, **other.given}, _outermost(self.removed | other.removed))
 
     def only(self, paths: Collection[Path]) -> Overrides:
-        """What of it is at or below `paths`."""
+        """Returns the part at or below `paths`."""
         return Overrides(
             {path: value for path, value in self.given.items() if within(path, paths)},
             frozenset(path for path in self.removed if within(path, paths)),
@@ -40,7 +40,7 @@ NOTHING = Overrides()
 
 
 def within(path: Path, roots: Collection[Path]) -> bool:
-    """Whether a path is one of `roots` or below one."""
+    """Returns whether a path is one of `roots` or below one."""
     return any(path[:length] in roots for length in range(1, len(path) + 1))
 
 

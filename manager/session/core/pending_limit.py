@@ -19,14 +19,14 @@ _MAX_USERS = 10_000
 class PendingLimit:
     """Remembers for each user how many more sessions may wait; belongs on one event loop."""
 
-    def __init__(self, most: int = DEFAULT_MAX_PENDING) -> None:
-        """At most `most` sessions of a user wait."""
-        self.most = most
+    def __init__(self, maximum: int = DEFAULT_MAX_PENDING) -> None:
+        """Allows at most `maximum` pending sessions of a user."""
+        self.maximum = maximum
         # By user, the one that was counted last at the end: how many are left, and when they were counted.
         self._left: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def spend(self, user: str, number: int, now: float) -> bool:
-        """Takes so many of what is left for a user; False, and nothing is taken, when what waits has to be counted first."""
+        """Spends `number` of what is left for a user; returns False, and spends nothing, when pending sessions have to be counted first."""
         left, at = self._left.get(user, (-1, now))
         if left < number or now - at > _COUNTED_SECONDS:
             return False
@@ -34,8 +34,8 @@ class PendingLimit:
         return True
 
     def counted(self, user: str, pending: int, now: float) -> int:
-        """Notes how many sessions of a user wait; returns how many more may."""
-        left = max(0, self.most - pending)
+        """Records how many sessions of a user wait; returns how many more may."""
+        left = max(0, self.maximum - pending)
         self._left.pop(user, None)
         self._left[user] = (left, now)
         if len(self._left) > _MAX_USERS:

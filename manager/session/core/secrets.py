@@ -9,13 +9,13 @@ SECRET_BYTES = 32
 
 
 class SessionSecrets:
-    """One secret for each placement of each session: every replica of the manager comes to the same."""
+    """Derives one secret for each placement of each session; every replica of the manager derives the same."""
 
     def __init__(self, key: bytes) -> None:
         """`key` is the installation's, for this purpose only."""
         self._key = key
 
     def of(self, session_id: object, epoch: int) -> bytes:
-        """The secret of a session's kernels in their attempts of that number; a session that is placed again has another."""
+        """Returns the secret of a session's kernels in their attempts of an epoch; a session that is placed again has another."""
         info = f"{session_id}.{epoch}".encode()
         return HKDF(hashes.SHA256(), SECRET_BYTES, salt=None, info=info).derive(self._key)

@@ -89,7 +89,7 @@ class Reachable:
     preopen: tuple[PortRange, ...] = ()
 
     def find(self, wanted: str) -> int | None:
-        """The number of the port that a name or a number means; None when it is not declared."""
+        """Returns the number of the port that a name or a number refers to; None when it is not declared."""
         for port in self.named:
             if port.name == wanted:
                 return port.ports[0]
@@ -102,11 +102,11 @@ class Reachable:
         return number if named or any(number in ports for ports in self.preopen) else None
 
     def protocol(self, number: int) -> str:
-        """What is spoken at a port that was found; empty for one of a range, of which nobody says."""
+        """Returns the protocol of a port that was found; empty for one of a range, for which none is declared."""
         return next((port.protocol for port in self.named if number in port.ports), "")
 
     def words(self) -> Iterator[str]:
-        """What there is, for people."""
+        """Returns the ports for people."""
         for port in self.named:
             yield f"{port.name} ({', '.join(map(str, port.ports))})"
         for ports in self.preopen:
@@ -114,7 +114,7 @@ class Reachable:
 
 
 def reachable(spec: Mapping[str, Any], of_image: Sequence[Mapping[str, Any]]) -> Reachable:
-    """What a stored request and the labels of `main1`'s image declare."""
+    """Returns what a stored request and the labels of `main1`'s image declare."""
     asked = [stored_port(port) for port in spec.get("service_ports", ())]
     names = {port.name for port in asked}
     found = [stored_port(port) for port in of_image if port["name"] not in names and port["ports"]]
@@ -124,5 +124,5 @@ def reachable(spec: Mapping[str, Any], of_image: Sequence[Mapping[str, Any]]) ->
 
 
 def stored_port(stored: Mapping[str, Any]) -> ServicePortSpec:
-    """A port as it is kept in a row."""
+    """Returns a port from its stored form."""
     return ServicePortSpec(stored["name"], stored["protocol"], tuple(stored["ports"]))

@@ -70,13 +70,13 @@ class MountSpec:
 
     @property
     def below_root(self) -> str:
-        """The way from `root` to `source`; empty for the root itself."""
+        """Returns the path from `root` to `source`; empty for the root itself."""
         return self.source[len(self.root) :].lstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSpec:
-    """Who is told of which events. The secret is kept apart from the rest, and is not part of what is stored here."""
+    """A receiver of events. The secret is stored apart from the rest of the request."""
 
     url: str
     events: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class TemplateOrigin:
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """A session request with nothing left open: what a session remembers of what it was asked."""
+    """A session request with defaults filled in, as it is stored with the session."""
 
     name: str
     project: str
@@ -134,7 +134,7 @@ class SessionSpec:
     services: tuple[ServiceSpec, ...] = ()
 
     def of_role(self, role: str) -> KernelSpec:
-        """What a kernel of `role` runs. A command given for all is the main kernel's; subs idle unless told otherwise."""
+        """Returns what a kernel of `role` runs. A command for all roles is the main kernel's; others idle unless their role has one."""
         base = self.kernel
         if role != MAIN:
             base = replace(base, command=())
@@ -147,7 +147,7 @@ class SessionSpec:
         return tuple((role, count) for role, count in counts if count > 0)
 
     def features(self) -> frozenset[Feature]:
-        """What it asks for that not every type of session has."""
+        """Returns the features it asks for that not every type of session has."""
         asked = {
             Feature.BOOTSTRAP: bool(self.bootstrap_script),
             Feature.START_TIME: self.earliest_start_time is not None,
@@ -159,7 +159,7 @@ class SessionSpec:
         return frozenset(feature for feature, wanted in asked.items() if wanted)
 
     def to_json(self) -> dict[str, Any]:
-        """As stored."""
+        """Returns the stored form."""
         # By hand: `asdict` copies everything deeply, and takes longer than all checks of a request.
         return {
             **{name: getattr(self, name) for name in _PLAIN},
@@ -177,7 +177,7 @@ class SessionSpec:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> SessionSpec:
-        """The inverse of `to_json`. Raises UnreadableSpecError, whatever is stored."""
+        """Reads the stored form. Raises UnreadableSpecError, whatever is stored."""
         try:
             spec = cls._from_json(stored)
             _check_types(spec)
@@ -269,7 +269,7 @@ def _kernel_spec(stored: Mapping[str, Any]) -> KernelSpec:
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """One kernel to be: its place in the session and what it runs."""
+    """A kernel to be created: its position in the session."""
 
     id: uuid.UUID
     role: str
@@ -279,7 +279,7 @@ class KernelPlan:
 
 
 def role_counts(roles: Sequence[tuple[str, int | None]]) -> tuple[tuple[str, int], ...]:
-    """How many kernels roles have, `main` first, from roles with their counts or None; empty when only `cluster_size` says it."""
+    """Returns the numbers of kernels by role, `main` first, from roles with their counts or None; empty when only `cluster_size` gives it."""
     if all(role in ROLES and count is None for role, count in roles):
         return ()
     counts = {MAIN: 1} | {role: 1 if count is None else count for role, count in roles}
@@ -297,12 +297,12 @@ def kernel_plans(session_id: uuid.UUID, layout: Sequence[tuple[str, int]]) -> li
 
 
 def kernel_id(session_id: uuid.UUID, local_rank: int, hostname: str) -> uuid.UUID:
-    """The main kernel's id is the session's, the others' follow from it."""
+    """Returns the id of a kernel: the main kernel's is the session's, the others' are derived from it."""
     return uuid.uuid5(session_id, hostname) if local_rank else session_id
 
 
 def cluster_environment(session_id: uuid.UUID, spec: SessionSpec, plan: KernelPlan) -> dict[str, str]:
-    """The eight cluster variables and two ids that every kernel finds in its environment."""
+    """Returns the eight cluster variables and two ids that every kernel has in its environment."""
     hosts = [f"{role}{index}" for role, count in spec.layout for index in range(1, count + 1)]
     return {
         "BACKENDAI_CLUSTER_HOST": plan.hostname,

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class SpecView(Enum):
-    """How much is shown of a request."""
+    """Amount of a request that a reader gets."""
 
     # Without variables and scripts.
     BASIC = "BASIC"

@@ -2,7 +2,7 @@
 
 It is fed what happened (`observe`, `terminate`, `roll_back`, `strand`), moves kernels and session along the tables of
 `retinue.manager.session.core.states`, and collects the moves and the changed goals of attempts. It knows no clock, no database and no agent: the
-caller loads the values, applies what is collected in one commit, and tells the agents.
+caller loads the values, applies what is collected in one commit, and notifies the agents.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class SessionMachine:
         self._settle()
 
     def terminate(self, reason: str, message: str = "") -> None:
-        """Ends the session on request; one that is over or ending stays as it is."""
+        """Ends the session on request; one that has ended or is ending stays as it is."""
         session = self.session
         if session.state in ENDED_SESSION_STATES or session.state is SessionState.TERMINATING:
             return
@@ -154,7 +154,7 @@ class SessionMachine:
             self._stop(reason, message)
 
     def give_up_waiting(self) -> None:
-        """Cancels a session that has waited for a place as long as its group lets sessions wait; one that has a place by now goes on."""
+        """Cancels a session that has waited as long as its group allows; one that is placed by now stays."""
         if self.session.state is SessionState.PENDING:
             self._cancel(SessionReason.PENDING_TIMEOUT, "it waited for a place as long as its resource group allows")
 
@@ -236,17 +236,17 @@ class SessionMachine:
         self.observe(AttemptStatus((kernel_id, epoch), Observed.EXITED, None, reason, f"its agent was {what}"))
 
     def _find_image(self, kernel: Kernel, image: SeenImage) -> None:
-        """Takes a reference for the image that an agent first found it to be; another one later on is not let go."""
+        """Binds a reference to the image that an agent first found it to be; a kernel with another one is not released."""
         if not kernel.found_image:
             for other in self.session.kernels:
                 if other.image == kernel.image and not other.found_image:
                     other.found_image = image
         elif not kernel.found_image.is_same(image):
-            there = f"{image.shown} on agent {kernel.agent_id}, and {kernel.found_image.shown} elsewhere in the session"
+            there = f"{image.shown} on agent {kernel.agent_id}, and {kernel.found_image.shown} on other agents of the session"
             self.roll_back(MOVED, f"image {kernel.image} is {there}")
 
     def _may_retry(self) -> bool:
-        """Whether a try that was lost may be followed by another."""
+        """Returns whether a lost try may be followed by another."""
         session = self.session
         return session.retry is not None and session.retries + 1 < session.retry.max_attempts
 
@@ -281,7 +281,7 @@ class SessionMachine:
             return
         kernel.exit_code = status.exit_code
         if kernel.state in STARTING_KERNEL_STATES:
-            # It was let go and is over already, or it ends with a session that is being stopped.
+            # It was released and has ended already, or it ends with a session that is being stopped.
             self._move_kernel(
                 kernel, KernelState.RUNNING if status.exit_code is not None else KernelState.TERMINATING, ""
             )
@@ -324,7 +324,7 @@ class SessionMachine:
         over = [k for k in session.kernels if k.attempt_ended and k.state in _OVER_KERNEL_STATES]
         failed = [k for k in over if k.exit_code != 0]
         first = main if main in failed else next(iter(failed), None)
-        # Once main is over with success, it does not matter how the others end.
+        # Once main has succeeded, it does not matter how the others end.
         if first is not None and (first is main or main not in over) and self._may_retry():
             lost = any(kernel.exit_code is None for kernel in failed)
             if lost or (session.retry is not None and session.retry.on_failure):

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class SessionState(StrEnum):
-    """Where a session is in its life."""
+    """State of a session."""
 
     PENDING = "PENDING"
     SCHEDULED = "SCHEDULED"
@@ -22,7 +22,7 @@ class SessionState(StrEnum):
 
 
 class KernelState(StrEnum):
-    """Where a kernel is in its life."""
+    """State of a kernel."""
 
     PENDING = "PENDING"
     SCHEDULED = "SCHEDULED"
@@ -52,7 +52,7 @@ class Result(StrEnum):
 
 
 class Goal(StrEnum):
-    """What the manager wants of an attempt."""
+    """Desired state of an attempt."""
 
     HELD = "HELD"
     RUNNING = "RUNNING"
@@ -60,7 +60,7 @@ class Goal(StrEnum):
 
 
 class Observed(StrEnum):
-    """How far an agent says an attempt has come; the empty value is before its first word."""
+    """State of an attempt as its agent reports it; empty before the first report."""
 
     UNKNOWN = ""
     ACCEPTED = "ACCEPTED"
@@ -93,7 +93,7 @@ KERNEL_MOVES: Mapping[KernelState, frozenset[KernelState]] = {
     _K.PULLING: frozenset({_K.CREATING, _K.RUNNING, _K.PENDING, _K.TERMINATING, _K.CANCELLED}),
     _K.CREATING: frozenset({_K.RUNNING, _K.PENDING, _K.TERMINATING, _K.CANCELLED}),
     _K.RUNNING: frozenset({_K.TERMINATING, _K.TERMINATED, _K.PENDING}),
-    # One that is over before its session is waits here while the session may be run again.
+    # One that ends before its session does waits here while the session may be run again.
     _K.TERMINATING: frozenset({_K.TERMINATED, _K.PENDING}),
     _K.TERMINATED: frozenset(),
     _K.CANCELLED: frozenset(),
@@ -118,7 +118,7 @@ LIVE_SESSION_STATES = frozenset(state for state, moves in SESSION_MOVES.items() 
 ENDED_SESSION_STATES = frozenset(SESSION_MOVES) - LIVE_SESSION_STATES
 LIVE_KERNEL_STATES = frozenset(state for state, moves in KERNEL_MOVES.items() if moves)
 ENDED_KERNEL_STATES = frozenset(KERNEL_MOVES) - LIVE_KERNEL_STATES
-# States in which a session is placed and not let go yet.
+# States in which a session is placed and not released yet.
 STARTING_SESSION_STATES = frozenset({_S.SCHEDULED, _S.PREPARING})
 STARTING_KERNEL_STATES = frozenset({_K.SCHEDULED, _K.PULLING, _K.CREATING})
 ENDED_OBSERVATIONS = frozenset({Observed.EXITED, Observed.FAILED})

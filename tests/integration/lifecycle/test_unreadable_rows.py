@@ -21,7 +21,7 @@ from retinue.manager.session.terminate import terminate
 from retinue.manager.session.transaction import UnreadableSessionError
 from retinue.manager.store import agents, sessions
 from retinue.manager.store.database import Database
-from retinue.manager.store.sessions import Sight
+from retinue.manager.store.sessions import Visibility
 from retinue.manager.v1 import fleet_service_pb2 as fleet_pb
 from retinue.manager.v1 import session_pb2 as pb
 from tests.integration.lifecycle.conftest import TERM
@@ -88,7 +88,13 @@ async def test_a_session_of_another_version_costs_itself_only(database: Database
         assert (shown.id, shown.owner, shown.state) == (str(before), "ann", pb.SESSION_STATE_RUNNING)
         async with database.transaction() as tx:
             page, _ = await sessions.list_page(
-                tx, Sight(everything=True, owner=""), terms=(), ended=True, newest_first=False, after=None, limit=10
+                tx,
+                Visibility(everything=True, owner=""),
+                terms=(),
+                ended=True,
+                newest_first=False,
+                after=None,
+                limit=10,
             )
         listed = {session_message(row, (), view=SpecView.BASIC).id for row in page}
         assert str(before) in listed

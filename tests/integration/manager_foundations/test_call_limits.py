@@ -27,13 +27,13 @@ async def test_a_hostile_user_is_alone_with_heavy_lists(service: Service, monkey
     root = bearer(await service.user("root", role="ADMIN"))
     listing, gate, list_page = 0, asyncio.Event(), sessions.list_page
 
-    async def slow(tx: Any, sight: sessions.Sight, **query: Any) -> Any:
+    async def slow(tx: Any, visibility: sessions.Visibility, **query: Any) -> Any:
         """Lists of mallory's hold their connections until the gate opens."""
         nonlocal listing
-        if sight.owner == "mallory":
+        if visibility.owner == "mallory":
             listing += 1
             await gate.wait()
-        return await list_page(tx, sight, **query)
+        return await list_page(tx, visibility, **query)
 
     monkeypatch.setattr(sessions, "list_page", slow)
     allowed = DEFAULT_LIMITS[CallerClass.USER, Weight.HEAVY].at_a_time

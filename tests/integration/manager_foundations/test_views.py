@@ -115,10 +115,12 @@ async def test_values_of_variables_are_for_their_owner(callers: Callers) -> None
 
 async def test_the_database_leaves_out_what_the_journal_does(callers: Callers) -> None:
     await callers.create(secretive())
-    sight = sessions.Sight(everything=True, owner="")
+    visibility = sessions.Visibility(everything=True, owner="")
     async with callers.service.database.transaction() as tx:
         ((whole,), _), ((short,), _) = [
-            await sessions.list_page(tx, sight, terms=[], ended=True, newest_first=True, after=None, limit=5, full=full)
+            await sessions.list_page(
+                tx, visibility, terms=[], ended=True, newest_first=True, after=None, limit=5, full=full
+            )
             for full in (True, False)
         ]
     assert short.spec == basic(whole.spec)

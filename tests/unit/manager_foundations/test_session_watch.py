@@ -62,7 +62,7 @@ async def test_the_end_is_sent_whenever_it_comes(looks: int, monkeypatch: pytest
     monkeypatch.setattr(journal, "head", world.head)
     monkeypatch.setattr(journal, "read", world.read_journal)
     monkeypatch.setattr(sessions, "read", world.read_session)
-    monkeypatch.setattr(watch, "sight", lambda: SimpleNamespace(sees=lambda owner, project: True))
+    monkeypatch.setattr(watch, "caller_visibility", lambda: SimpleNamespace(can_read=lambda owner, project: True))
     monkeypatch.setattr(watch, "event_message", lambda event: session_pb2.SessionEvent(revision=event.revision))
     request = pb.WatchSessionsRequest(session_id=str(SESSION), until_ended=True, after_revision=1)
     responses = [response async for response in serve_watch(world, world, request)]
