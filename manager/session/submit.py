@@ -131,7 +131,7 @@ async def _create_few(tx: Transaction, drafts: Sequence[Draft]) -> Created:
 
 
 def _inserting(drafts: Sequence[Draft]) -> Statement:
-    return sessions.inserting(
+    return sessions.insert_statement(
         [draft.session for draft in drafts],
         [kernel for draft in drafts for kernel in draft.kernels],
         reason=QUEUED,

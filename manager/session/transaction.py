@@ -24,6 +24,7 @@ from retinue.manager.session.core.states import Goal, KernelState, Observed, Ses
 from retinue.manager.store import attempts, journal, sessions, shares
 from retinue.manager.store.database import Statement, Transaction
 from retinue.manager.store.session_records import KernelRecord, SessionRecord
+from retinue.manager.store.sessions import KernelUpdate, SessionUpdate
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +133,8 @@ async def save(
 
     `others` are executed with that, before the journal; returns what they find. With `commit`, ends the transaction.
     """
-    session_rows, kernel_rows, attempt_rows, entries = [], [], [], list[journal.Entry]()
+    moved_sessions, changed_kernels = list[SessionUpdate](), list[KernelUpdate]()
+    attempt_rows, entries = [], list[journal.Entry]()
     pulling: list[uuid.UUID] = []
     # Groups and owners of what is released.
     releasing: set[tuple[str, str]] = set()
@@ -142,38 +144,37 @@ async def save(
         # One that was put back for another session's sake need not wait: its start did not fail.
         failed = session.failed_starts > record.failed_starts and session.state is SessionState.PENDING
         if machine.moves or session_id in work.forced:
-            session_rows.append(
-                {
-                    "id": session_id,
-                    "state": session.state,
-                    "result": session.result,
-                    "exit_code": session.exit_code,
-                    "reason": session.reason,
-                    "message": session.message,
-                    "failed_starts": session.failed_starts,
-                    "retries": session.retries,
-                    "failed_agents": session.failed_agents,
-                    "delay": _BACKOFF_SECONDS[min(session.failed_starts, len(_BACKOFF_SECONDS)) - 1]
-                    if failed
-                    else session.pause,
-                    "force": session_id in work.forced,
-                }
+            backoff = _BACKOFF_SECONDS[min(session.failed_starts, len(_BACKOFF_SECONDS)) - 1]
+            moved_sessions.append(
+                SessionUpdate(
+                    id=session_id,
+                    state=session.state,
+                    result=session.result,
+                    exit_code=session.exit_code,
+                    reason=session.reason,
+                    message=session.message,
+                    failed_starts=session.failed_starts,
+                    retries=session.retries,
+                    failed_agents=session.failed_agents,
+                    delay=backoff if failed else session.pause,
+                    force=session_id in work.forced,
+                )
             )
         for kernel in session.kernels:
             layers = work.pulls.get((kernel.id, kernel.epoch), ()) if kernel.state is KernelState.PULLING else ()
             if kernel.id in moved_kernels or layers or kernel.found_image is not work.images_before[kernel.id]:
-                kernel_rows.append(
-                    {
-                        "id": kernel.id,
-                        "state": kernel.state,
-                        "agent_id": kernel.agent_id,
-                        "exit_code": kernel.exit_code,
-                        "reason": kernel.reason,
-                        "image_digest": kernel.found_image.digest,
-                        "image_id": kernel.found_image.id,
-                        "service_ports": kernel.found_image.service_ports,
-                        "pull": _progress(layers) if layers else None,
-                    }
+                changed_kernels.append(
+                    KernelUpdate(
+                        id=kernel.id,
+                        state=kernel.state,
+                        agent_id=kernel.agent_id,
+                        exit_code=kernel.exit_code,
+                        reason=kernel.reason,
+                        image_digest=kernel.found_image.digest,
+                        image_id=kernel.found_image.id,
+                        service_ports=kernel.found_image.service_ports,
+                        pull=_progress(layers) if layers else None,
+                    )
                 )
             now = (kernel.goal, kernel.observed, kernel.attempt_ended)
             if now != work.attempts_before[kernel.id, kernel.epoch]:
@@ -198,8 +199,8 @@ async def save(
             entries.extend(pulls)
             pulling.append(session_id)
     statements = [
-        *(sessions.writing(session_rows, kernel_rows) if session_rows or kernel_rows else ()),
-        *((sessions.noting_pulls(pulling),) if pulling else ()),
+        *(sessions.update_statements(moved_sessions, changed_kernels) if moved_sessions or changed_kernels else ()),
+        *((sessions.pull_statement(pulling),) if pulling else ()),
         *((attempts.writing(attempt_rows),) if attempt_rows else ()),
     ]
     if releasing:

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.session.core.states import KernelState, Result, SessionState
 from retinue.manager.store import session_records
 from retinue.manager.store.database import Statement, Transaction
 from retinue.manager.store.recordset import Row, fetched, recordset
@@ -119,7 +120,9 @@ class NewKernel:
     slots: Mapping[str, int]
 
 
-def inserting(sessions: Iterable[NewSession], kernels: Iterable[NewKernel], *, reason: str, message: str) -> Statement:
+def insert_statement(
+    sessions: Iterable[NewSession], kernels: Iterable[NewKernel], *, reason: str, message: str
+) -> Statement:
     """Inserts sessions with their kernels, in order of arrival, waiting for `reason`; returns `id` and `create_time` of each one made. One whose
     name a live session of the owner has, or an earlier one of these, is left out with its kernels.
     """
@@ -150,7 +153,7 @@ def inserting(sessions: Iterable[NewSession], kernels: Iterable[NewKernel], *, r
 
 
 def create_times(rows: Iterable[Row]) -> dict[uuid.UUID, dt.datetime]:
-    """Returns when each session was created, from what `inserting` returns."""
+    """Returns when each session was created, from what `insert_statement` returns."""
     return {row["id"]: row["create_time"] for row in rows}
 
 
@@ -344,11 +347,42 @@ async def matching(
     return set(found.scalars())
 
 
-def writing(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]]) -> tuple[Statement, Statement]:
-    """Updates sessions and kernels that moved; `sessions` are rows of id, state, result, exit_code, reason, message, failed_starts, retries,
-    failed_agents, moved, delay (seconds until the next try) and force, `kernels` of id, state, agent_id, exit_code, reason, image_digest,
-    image_id, service_ports and pull (None: as it was, while it is PULLING).
-    """
+@dataclass(frozen=True, slots=True)
+class SessionUpdate:
+    """A session after it moved. `delay` is in seconds until the next try, None to leave that alone; `force` shortens its grace."""
+
+    id: uuid.UUID
+    state: SessionState
+    result: Result
+    exit_code: int | None
+    reason: str
+    message: str
+    failed_starts: int
+    retries: int
+    failed_agents: Sequence[str]
+    delay: float | None
+    force: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUpdate:
+    """A kernel after it moved. `pull` is None to leave the progress of a pull as it is while the kernel is PULLING."""
+
+    id: uuid.UUID
+    state: KernelState
+    agent_id: str | None
+    exit_code: int | None
+    reason: str
+    image_digest: str
+    image_id: str
+    service_ports: Sequence[Mapping[str, Any]]
+    pull: Mapping[str, int] | None
+
+
+def update_statements(
+    sessions: Iterable[SessionUpdate], kernels: Iterable[KernelUpdate]
+) -> tuple[Statement, Statement]:
+    """Returns the statements that update sessions and kernels which moved."""
     of_sessions = Statement(
         f"""
             UPDATE session SET state = r.state, result = r.result, exit_code = r.exit_code, reason = r.reason, message = r.message,
@@ -386,31 +420,9 @@ def writing(sessions: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str
     return of_sessions, of_kernels
 
 
-def noting_pulls(session_ids: Collection[uuid.UUID]) -> Statement:
+def pull_statement(session_ids: Collection[uuid.UUID]) -> Statement:
     """Records that image pulls of these sessions progressed."""
     return Statement("UPDATE session SET pull_time = now() WHERE id = ANY(:ids)", {"ids": list(session_ids)})
-
-
-async def note(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Writes why sessions wait (id, reason, message, explanation, tried); returns those whose reason changed. Only PENDING ones are touched."""
-    changed = await tx.execute(
-        text("""
-            WITH told AS (
-                SELECT r.*, s.reason AS before, s.owner, s.project
-                FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id uuid, reason text, message text, explanation jsonb, tried int)
-                JOIN session s ON s.id = r.id AND s.state = 'PENDING'
-                ORDER BY s.id FOR UPDATE OF s
-            ), written AS (
-                UPDATE session SET reason = told.reason, message = told.message, explanation = told.explanation,
-                    tries = session.tries + told.tried, evaluate_time = now(),
-                    version = session.version + CASE WHEN told.reason <> told.before THEN 1 ELSE 0 END
-                FROM told WHERE session.id = told.id
-            )
-            SELECT id, owner, project, reason, message FROM told WHERE reason <> before
-        """),
-        {"rows": recordset(rows)},
-    )
-    return fetched(changed)
 
 
 async def set_conditions(tx: AsyncSession, rows: Iterable[Mapping[str, Any]]) -> None:
