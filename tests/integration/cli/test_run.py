@@ -108,7 +108,7 @@ async def test_the_first_interrupt_ends_the_session(retinue: Program, client: Cl
     process = await retinue.start("run", "--name", "interrupted", "--grace", "5s", "--", "sleep", "600")
     await line_with(process.stderr, "interrupted: RUNNING")
     process.send_signal(signal.SIGINT)
-    await line_with(process.stderr, "ending session interrupted")
+    await line_with(process.stderr, "terminating session interrupted")
     async with asyncio.timeout(SECONDS):
         _, err = await process.communicate()
     found = [session async for session in client.sessions.list(filter='name = "interrupted"', show_ended=True)]
