@@ -1,4 +1,4 @@
-"""Who enters a kernel: kept in the session's journal, in the commit that lets the caller in, whatever comes of it then."""
+"""Records access to kernels in the session's journal, in the commit that admits the caller."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import uuid
 from dataclasses import dataclass
 from enum import StrEnum
 
-from retinue.manager.store import entrances
+from retinue.manager.store import kernel_access
 from retinue.manager.store.database import Transaction
 
 AGAIN_SECONDS = 600.0
 """Connections and copies come by the hundred: of those by one token to one place, one in so many seconds is kept."""
 
 
-class Way(StrEnum):
-    """A way into a kernel."""
+class AccessMethod(StrEnum):
+    """How a kernel is accessed."""
 
     ATTACH = "ATTACH"
     CODE = "CODE"
@@ -27,17 +27,17 @@ class Way(StrEnum):
 
 
 # Each of these is a user at work, or takes something away from others.
-_ALWAYS = frozenset({Way.ATTACH, Way.CODE, Way.HTTP, Way.SERVICE_STOP})
+_ALWAYS = frozenset({AccessMethod.ATTACH, AccessMethod.CODE, AccessMethod.HTTP, AccessMethod.SERVICE_STOP})
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
-    """Who enters, where and how; `port` only by a port, `service` only where one is started or stopped.
+class KernelAccess:
+    """One access: who, where and how; `port` only by a port, `service` only where one is started or stopped.
 
-    What is run or sent is not told: it may hold secrets.
+    What is run or sent is not recorded: it may hold secrets.
     """
 
-    way: Way
+    method: AccessMethod
     hostname: str
     user: str
     token_id: uuid.UUID | None
@@ -45,14 +45,14 @@ class Entrance:
     service: str = ""
 
 
-async def record(tx: Transaction, session_id: uuid.UUID, entrance: Entrance) -> None:
-    """Keeps an entrance into a kernel of a session that is there; last in the transaction."""
+async def record(tx: Transaction, session_id: uuid.UUID, access: KernelAccess) -> None:
+    """Records an access to a kernel of an existing session; last in the transaction."""
     payload = {
-        "way": str(entrance.way),
-        "hostname": entrance.hostname,
-        "user": entrance.user,
-        "token_id": "" if entrance.token_id is None else str(entrance.token_id),
-        "port": entrance.port,
-        "service": entrance.service,
+        "way": str(access.method),
+        "hostname": access.hostname,
+        "user": access.user,
+        "token_id": "" if access.token_id is None else str(access.token_id),
+        "port": access.port,
+        "service": access.service,
     }
-    await entrances.record(tx, session_id, payload, None if entrance.way in _ALWAYS else AGAIN_SECONDS)
+    await kernel_access.record(tx, session_id, payload, None if access.method in _ALWAYS else AGAIN_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from retinue.manager.access import access_log
-from retinue.manager.access.access_log import Entrance, Way
+from retinue.manager.access.access_log import AccessMethod, KernelAccess
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core.spec_views import SpecView
@@ -33,9 +33,9 @@ async def find_session(tx: Transaction, reference: str, *, owner_only: bool = Fa
     return found
 
 
-async def note_entrance(
-    tx: Transaction, session_id: uuid.UUID, way: Way, hostname: str, *, port: int = 0, service: str = ""
+async def record_access(
+    tx: Transaction, session_id: uuid.UUID, method: AccessMethod, hostname: str, *, port: int = 0, service: str = ""
 ) -> None:
     """Keeps in the session's journal that the caller enters a kernel; last in the transaction that found the kernel."""
     caller = current_principal()
-    await access_log.record(tx, session_id, Entrance(way, hostname, caller.name, caller.token_id, port, service))
+    await access_log.record(tx, session_id, KernelAccess(method, hostname, caller.name, caller.token_id, port, service))

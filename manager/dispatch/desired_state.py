@@ -141,13 +141,13 @@ def _networks(agent_id: str, rows: Sequence[Mapping[str, Any]], unreadable: set[
 def _network(agent_id: str, session_id: str, rows: Sequence[Mapping[str, Any]]) -> DesiredNetwork:
     members = []
     for row in rows:
-        spot = place(row["subnet"], row["local_rank"])
+        address = place(row["subnet"], row["local_rank"])
         members.append(
             NetworkMember(
                 kernel_id=str(row["kernel_id"]),
                 hostname=row["hostname"],
-                address=spot.address,
-                mac=spot.mac,
+                address=address.address,
+                mac=address.mac,
                 underlay_address=check_underlay(row["underlay_address"]) if row["vni"] else row["underlay_address"],
                 local=row["agent_id"] == agent_id,
             )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from retinue.manager.access import access_log
-from retinue.manager.access.access_log import Entrance, Way
+from retinue.manager.access.access_log import AccessMethod, KernelAccess
 from retinue.manager.access.kernel_locator import MAIN_HOSTNAME
 from retinue.manager.gateway import sockets
 from retinue.manager.gateway.access_cache import AccessCache
@@ -110,8 +110,8 @@ class ForwardAuthHandler:
                 seconds=ACCESS_SECONDS,
             )
             if used is not None:
-                entrance = Entrance(Way.HTTP, MAIN_HOSTNAME, used.user, used.token_id, target.port)
-                await access_log.record(tx, target.session_id, entrance)
+                access = KernelAccess(AccessMethod.HTTP, MAIN_HOSTNAME, used.user, used.token_id, target.port)
+                await access_log.record(tx, target.session_id, access)
         if used is None:
             return _shown(pages.BAD_TICKET)
         self._committed()

@@ -40,7 +40,7 @@ from retinue.manager.scheduling.columns import Integers, Running
 from retinue.manager.scheduling.scheduling_pass import Decisions, run_pass
 from retinue.manager.scheduling.strategies import FAIR_SHARE, OFF, PolicyError, Settings, validate_policy
 from retinue.manager.session.core.ipam import AddressSpaceExhaustedError, choose_vni, inner_mtu
-from retinue.manager.session.core.ipam import place as spot
+from retinue.manager.session.core.ipam import place as kernel_address
 from retinue.manager.session.core.quota_subjects import subjects_of
 from retinue.manager.store import changes, placements
 from retinue.manager.store.database import Database, StoreConflict, StoreUnavailable, Transaction
@@ -339,7 +339,9 @@ class GroupLoop:
             ranks=ranks,
             agents=[agents[row] for row in holdings.agents.tolist()],
             addresses=[
-                spot(plan.networks[ids[session]].subnet, rank).address if ids[session] in plan.networks else ""
+                kernel_address(plan.networks[ids[session]].subnet, rank).address
+                if ids[session] in plan.networks
+                else ""
                 for session, rank in zip(sessions, ranks, strict=True)
             ],
         )

@@ -10,10 +10,10 @@ from google.protobuf.duration_pb2 import Duration
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
-from retinue.manager.access.access_log import Way
+from retinue.manager.access.access_log import AccessMethod
 from retinue.manager.access.kernel_locator import MainKernel
 from retinue.manager.agent_rpc.relay import Forwarder
-from retinue.manager.api.visibility import find_session, note_entrance
+from retinue.manager.api.visibility import find_session, record_access
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core.admission import wrong_command, wrong_environment
@@ -43,7 +43,7 @@ async def start_app(database: Database, forwarder: Forwarder, request: pb.StartA
     kernel, service, location = await _find(database, request.session, request.app)
     if violations := service.wrong_additions(request.arguments, request.environment):
         raise errors.InvalidRequest(violations)
-    session_id, at = await _noted(database, kernel, service, Way.SERVICE)
+    session_id, at = await _noted(database, kernel, service, AccessMethod.SERVICE)
     _log.info("%s starts app %s of session %s", current_principal().name, service.name, session_id)
     asked = agent_pb.StartAppRequest(
         location=location,
@@ -60,7 +60,7 @@ async def stop_app(database: Database, forwarder: Forwarder, request: pb.StopApp
     """Ends it, if it runs."""
     grace = _seconds(request.grace if request.HasField("grace") else None, "grace", DEFAULT_GRACE_SECONDS)
     kernel, service, location = await _find(database, request.session, request.app)
-    session_id, at = await _noted(database, kernel, service, Way.SERVICE_STOP)
+    session_id, at = await _noted(database, kernel, service, AccessMethod.SERVICE_STOP)
     _log.info("%s stops app %s of session %s", current_principal().name, service.name, session_id)
     asked = agent_pb.StopAppRequest(location=location, grace=grace)
     answer = await forwarder.call(kernel.place, lambda stub: stub.StopApp, asked)
@@ -77,11 +77,13 @@ async def get_app(database: Database, forwarder: Forwarder, request: pb.GetAppRe
     return answer.status
 
 
-async def _noted(database: Database, kernel: MainKernel, service: ServiceSpec, way: Way) -> tuple[str, journal.Head]:
+async def _noted(
+    database: Database, kernel: MainKernel, service: ServiceSpec, method: AccessMethod
+) -> tuple[str, journal.Head]:
     """Keeps in the journal what is done to a service; returns the session's id, and where the journal ends then."""
     session_id = kernel.place.attempt_id.partition(".")[0]
     async with database.transaction() as tx:
-        await note_entrance(tx, uuid.UUID(session_id), way, f"{MAIN}1", service=service.name)
+        await record_access(tx, uuid.UUID(session_id), method, f"{MAIN}1", service=service.name)
         return session_id, await journal.head(tx)
 
 

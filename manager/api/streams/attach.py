@@ -8,9 +8,9 @@ from contextlib import aclosing
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
-from retinue.manager.access.access_log import Way
+from retinue.manager.access.access_log import AccessMethod
 from retinue.manager.agent_rpc.relay import Forwarder
-from retinue.manager.api.visibility import find_session, note_entrance
+from retinue.manager.api.visibility import find_session, record_access
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core.admission import wrong_command, wrong_environment
@@ -36,7 +36,7 @@ async def serve_attach(
     async with database.transaction() as tx:
         session_id = await find_session(tx, start.session, owner_only=True)
         place = await kernel_locator.running_place(tx, session_id, hostname)
-        await note_entrance(tx, session_id, Way.ATTACH, hostname)
+        await record_access(tx, session_id, AccessMethod.ATTACH, hostname)
     # What it runs is not told: commands hold secrets.
     _log.info("%s attaches to kernel %s of session %s", current_principal().name, hostname, session_id)
     steps = _steps(place.attempt_id, start, requests)

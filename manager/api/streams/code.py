@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, ExitStack, aclosing
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
-from retinue.manager.access.access_log import Way
+from retinue.manager.access.access_log import AccessMethod
 from retinue.manager.agent_rpc.relay import Forwarder
-from retinue.manager.api.visibility import find_session, note_entrance
+from retinue.manager.api.visibility import find_session, record_access
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core import features
@@ -47,7 +47,7 @@ async def serve_code(
                 {"feature": feature.name},
             )
         place = await kernel_locator.running_place(tx, session_id, KERNEL)
-        await note_entrance(tx, session_id, Way.CODE, KERNEL)
+        await record_access(tx, session_id, AccessMethod.CODE, KERNEL)
     # What it runs is not told: code holds secrets.
     _log.info("%s runs code in session %s", current_principal().name, session_id)
     steps = _steps(agent_pb.CodeOpen(attempt_id=place.attempt_id, language=language), requests)

@@ -8,10 +8,10 @@ from contextlib import aclosing
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
-from retinue.manager.access.access_log import Way
+from retinue.manager.access.access_log import AccessMethod
 from retinue.manager.agent_rpc.dialer import Purpose
 from retinue.manager.agent_rpc.relay import AttemptLocation, Forwarder
-from retinue.manager.api.visibility import find_session, note_entrance
+from retinue.manager.api.visibility import find_session, record_access
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.store.database import Database
@@ -33,7 +33,7 @@ async def serve_upload(
 ) -> AsyncGenerator[pb.UploadFilesResponse, None]:
     """Serves one stream."""
     start = (await first_request(anext(requests), "start")).start
-    place = await _place(database, start.session, start.hostname, Way.UPLOAD)
+    place = await _place(database, start.session, start.hostname, AccessMethod.UPLOAD)
     _log.info("%s uploads files to attempt %s", current_principal().name, place.attempt_id)
     steps = _steps(place.attempt_id, requests)
     async with aclosing(forwarder.exchange(place, lambda stub: stub.UploadFiles, steps, Purpose.FILES)) as responses:
@@ -50,7 +50,7 @@ async def serve_download(
     """Serves one stream."""
     if violations := wrong_ranges(request):
         raise errors.InvalidRequest(violations)
-    place = await _place(database, request.session, request.hostname, Way.DOWNLOAD)
+    place = await _place(database, request.session, request.hostname, AccessMethod.DOWNLOAD)
     _log.info("%s downloads files of attempt %s", current_principal().name, place.attempt_id)
     asked = agent_pb.DownloadFilesRequest(attempt_id=place.attempt_id, files=request.files)
     async with aclosing(forwarder.stream(place, lambda stub: stub.DownloadFiles, asked, Purpose.FILES)) as responses:
@@ -79,13 +79,15 @@ async def serve_list(
             yield pb.ListFilesResponse(entries=response.entries)
 
 
-async def _place(database: Database, session: str, hostname: str, way: Way | None = None) -> AttemptLocation:
+async def _place(
+    database: Database, session: str, hostname: str, method: AccessMethod | None = None
+) -> AttemptLocation:
     hostname = hostname or "main1"
     async with database.transaction() as tx:
         session_id = await find_session(tx, session, owner_only=True)
         place = await kernel_locator.running_place(tx, session_id, hostname)
-        if way is not None:
-            await note_entrance(tx, session_id, way, hostname)
+        if method is not None:
+            await record_access(tx, session_id, method, hostname)
         return place
 
 

@@ -13,11 +13,11 @@ from contextlib import aclosing
 
 from retinue.agent.v1 import agent_service_pb2 as agent_pb
 from retinue.manager.access import kernel_locator
-from retinue.manager.access.access_log import Way
+from retinue.manager.access.access_log import AccessMethod
 from retinue.manager.agent_rpc.dialer import Purpose
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.streams.data_sizes import LargeTunnels
-from retinue.manager.api.visibility import find_session, note_entrance
+from retinue.manager.api.visibility import find_session, record_access
 from retinue.manager.server import errors
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.messages import read
@@ -57,7 +57,7 @@ async def serve_open_port(
             declared = ", ".join(kernel.reachable.words())
             hint = f"there is {declared}" if declared else "the session declares none"
             raise errors.NotFound("port", start.port, hint)
-        await note_entrance(tx, session_id, Way.PORT, KERNEL, port=port)
+        await record_access(tx, session_id, AccessMethod.PORT, KERNEL, port=port)
     _log.debug("%s connects to port %d of session %s", current_principal().name, port, session_id)
     with tunnels.large.assign(current_principal().name) as sizes:
         opening = agent_pb.OpenPortStart(

@@ -1,4 +1,4 @@
-"""Docker engines of their own for tests, and an image made on the spot: nothing comes from outside the machine."""
+"""Docker engines of their own for tests, and an image made at test time: nothing comes from outside the machine."""
 
 from __future__ import annotations
 

@@ -293,14 +293,14 @@ def registries(cluster: DockerCluster, tmp_path_factory: pytest.TempPathFactory)
     """One registry, by the same name on the loopback of each node."""
     directory = tmp_path_factory.mktemp("registry")
     nodes = [agent.node for agent in cluster.agents]
-    doors = [
+    proxies = [
         Registry(directory / node.namespace, namespace=node.namespace, port=5000, images=directory / "images")
         for node in nodes
         if node is not None
     ]
-    yield doors[0]
-    for door in doors:
-        door.stop()
+    yield proxies[0]
+    for proxy in proxies:
+        proxy.stop()
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -30,9 +30,9 @@ def test_every_kernel_has_its_own_address(size: int) -> None:
     subnet = SubnetPool(()).take(size)
     places = [place(subnet, rank) for rank in range(size)]
     hosts = set(ipaddress.ip_network(subnet).hosts())
-    assert {ipaddress.ip_address(spot.address) for spot in places} <= hosts
-    assert len({spot.address for spot in places}) == len({spot.mac for spot in places}) == size
-    assert all(int(spot.mac[:2], 16) & 3 == 2 for spot in places), "locally administered, not multicast"
+    assert {ipaddress.ip_address(address.address) for address in places} <= hosts
+    assert len({address.address for address in places}) == len({address.mac for address in places}) == size
+    assert all(int(address.mac[:2], 16) & 3 == 2 for address in places), "locally administered, not multicast"
 
 
 def test_an_exhausted_pool_says_so() -> None:

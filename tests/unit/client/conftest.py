@@ -1,4 +1,4 @@
-"""A gRPC server over TLS in this process, with a certificate made on the spot, and a client of it."""
+"""A gRPC server over TLS in this process, with a certificate made at test time, and a client of it."""
 
 from __future__ import annotations
 

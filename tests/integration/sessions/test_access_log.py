@@ -25,7 +25,7 @@ while True:
 """
 
 
-async def entrances(client: Client, session: Session) -> list[tuple[str, str, str, int]]:
+async def accesses(client: Client, session: Session) -> list[tuple[str, str, str, int]]:
     """What the journal says, in order: way, user, kernel, port; the user's token, and a time, are in each."""
     await session.refresh()
     found = []
@@ -92,7 +92,7 @@ async def test_who_enters_is_in_the_journal(client: Client, cluster: Cluster, tm
                 for _ in range(2):
                     await session.stop_app("web")
                 administrator = (await client.users.caller()).name
-                assert await entrances(client, session) == [
+                assert await accesses(client, session) == [
                     ("ATTACH", "entering", "sub1", 0),
                     ("ATTACH", "entering", "main1", 0),
                     ("ATTACH", "entering", "main1", 0),

@@ -16,7 +16,7 @@ KIND = "ENTERED"
 
 
 async def record(tx: Transaction, session_id: uuid.UUID, payload: Mapping[str, Any], within: float | None) -> bool:
-    """Appends an entrance to the journal, unless the same one was appended in the last `within` seconds; returns whether it was.
+    """Appends an access to the journal, unless the same one was appended in the last `within` seconds; returns whether it was.
 
     With None every one is appended. The session is there.
     """
