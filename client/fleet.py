@@ -9,8 +9,9 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from retinue.client.calls import call
 from retinue.client.pages import paged
+from retinue.client.scheduling_policy import agent_strategy, session_strategy
 from retinue.manager.v1 import fleet_service_pb2 as pb
-from retinue.manager.v1 import fleet_service_pb2_grpc, idle_pb2
+from retinue.manager.v1 import fleet_service_pb2_grpc, idle_pb2, scheduling_policy_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
 
 
 class GroupPolicy(TypedDict, total=False):
-    """How a group schedules; see ResourceGroup in the contract. `egress` is `allow` or `deny`."""
+    """How a group schedules; see ResourceGroup in the contract. `egress` is `allow` or `deny`.
 
-    session_strategy: str
-    agent_strategy: str
-    options: Mapping[str, str]
+    A strategy without options may be given by its name.
+    """
+
+    session_strategy: scheduling_policy_pb2.SessionStrategy | str
+    agent_strategy: scheduling_policy_pb2.AgentStrategy | str
+    external_server: scheduling_policy_pb2.ExternalServer | None
+    reservation: scheduling_policy_pb2.ReservationPolicy
+    preemption: scheduling_policy_pb2.PreemptionPolicy
+    pending_timeout: timedelta
     owner_weights: Mapping[str, int]
     start_timeout: timedelta
     mount_roots: Sequence[pb.MountRoot]
@@ -129,7 +136,7 @@ class ResourceGroups:
         """Changes what is given, to an empty value too."""
         group = _group(name, policy)
         group.etag = etag
-        request = pb.UpdateResourceGroupRequest(resource_group=group, update_mask=FieldMask(paths=sorted(policy)))
+        request = pb.UpdateResourceGroupRequest(resource_group=group, update_mask=FieldMask(paths=_paths(policy)))
         return (await call(self._stub.UpdateResourceGroup, request)).resource_group
 
     async def delete(self, name: str, *, etag: str = "") -> None:
@@ -147,12 +154,30 @@ class ResourceGroups:
         return await call(self._stub.VerifyLedger, pb.VerifyLedgerRequest(resource_group=resource_group))
 
 
+def _paths(policy: GroupPolicy) -> Sequence[str]:
+    """Returns the fields of a group that are given."""
+    scheduling = scheduling_policy_pb2.SchedulingPolicy.DESCRIPTOR.fields_by_name
+    return sorted(f"scheduling_policy.{name}" if name in scheduling else name for name in policy)
+
+
+def _scheduling(policy: GroupPolicy) -> scheduling_policy_pb2.SchedulingPolicy:
+    sessions, agents = policy.get("session_strategy"), policy.get("agent_strategy")
+    message = scheduling_policy_pb2.SchedulingPolicy(
+        session_strategy=session_strategy(sessions) if isinstance(sessions, str) else sessions,
+        agent_strategy=agent_strategy(agents) if isinstance(agents, str) else agents,
+        external_server=policy.get("external_server"),
+        reservation=policy.get("reservation"),
+        preemption=policy.get("preemption"),
+    )
+    if (pending_timeout := policy.get("pending_timeout")) is not None:
+        message.pending_timeout.FromTimedelta(pending_timeout)
+    return message
+
+
 def _group(name: str, policy: GroupPolicy) -> pb.ResourceGroup:
     group = pb.ResourceGroup(
         name=name,
-        session_strategy=policy.get("session_strategy", ""),
-        agent_strategy=policy.get("agent_strategy", ""),
-        options=policy.get("options", {}),
+        scheduling_policy=_scheduling(policy),
         owner_weights=policy.get("owner_weights", {}),
         mount_roots=policy.get("mount_roots", ()),
         image_registries=policy.get("image_registries", ()),

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.client.command import idle, options
+from retinue.client.command import idle, options, scheduling_policy
 from retinue.client.command.connection import Connection, asynchronous, pass_connection
 from retinue.client.command.output import Column, output_option, print_list, print_one
 from retinue.client.command.text import amounts, or_dash, safe, since, span
 from retinue.client.errors import UsageError
 from retinue.client.fleet import GroupPolicy
+from retinue.client.scheduling_policy import strategy_name
 from retinue.manager.v1 import fleet_service_pb2 as pb
+from retinue.manager.v1.scheduling_policy_pb2 import SchedulingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,19 +31,6 @@ def groups_command() -> None:
 def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
-            click.option(
-                "--sessions",
-                metavar="NAME",
-                help="Which session comes next: fifo, lifo, drf, fair-share, external, or one that is installed.",
-            ),
-            click.option(
-                "--agents",
-                metavar="NAME",
-                help="Where it goes: concentrated, dispersed, round-robin, external, or one that is installed.",
-            ),
-            click.option(
-                "--option", multiple=True, callback=options.pairs, metavar="NAME=VALUE", help="For strategies."
-            ),
             click.option("--weight", multiple=True, callback=options.pairs, metavar="OWNER=N", help="In drf."),
             click.option(
                 "--egress", type=click.Choice(["allow", "deny"]), help="Whether kernels reach the outside world."
@@ -70,17 +59,11 @@ def _policy_options(command: Callable[..., Any]) -> Callable[..., Any]:
         )
     ):
         command = option(command)
-    return command
+    return scheduling_policy.policy_options(command)
 
 
 def _policy(given: dict[str, Any]) -> GroupPolicy:
     policy = GroupPolicy()
-    if given["sessions"] is not None:
-        policy["session_strategy"] = given["sessions"]
-    if given["agents"] is not None:
-        policy["agent_strategy"] = given["agents"]
-    if given["option"]:
-        policy["options"] = given["option"]
     if given["weight"]:
         try:
             policy["owner_weights"] = {owner: int(weight) for owner, weight in given["weight"].items()}
@@ -99,12 +82,32 @@ def _policy(given: dict[str, Any]) -> GroupPolicy:
     return policy
 
 
+def _scheduling(current: SchedulingPolicy, given: dict[str, Any]) -> GroupPolicy:
+    """Returns the parts of a scheduling policy that change, as they are afterwards."""
+    policy, affected = GroupPolicy(), scheduling_policy.apply(current, given)
+    if "session_strategy" in affected:
+        policy["session_strategy"] = current.session_strategy
+    if "agent_strategy" in affected:
+        policy["agent_strategy"] = current.agent_strategy
+    if "external_server" in affected and current.HasField("external_server"):
+        policy["external_server"] = current.external_server
+    elif "external_server" in affected:
+        policy["external_server"] = None
+    if "reservation" in affected:
+        policy["reservation"] = current.reservation
+    if "preemption" in affected:
+        policy["preemption"] = current.preemption
+    if "pending_timeout" in affected:
+        policy["pending_timeout"] = current.pending_timeout.ToTimedelta()
+    return policy
+
+
 def _columns(now: float) -> Sequence[Column[pb.ResourceGroup]]:
     return (
         Column("NAME", lambda group: safe(group.name)),
-        Column("SESSIONS", lambda group: or_dash(group.session_strategy)),
-        Column("AGENTS", lambda group: or_dash(group.agent_strategy)),
-        Column("OPTIONS", lambda group: amounts(group.options), wide=True),
+        Column("SESSIONS", lambda group: or_dash(strategy_name(group.scheduling_policy.session_strategy))),
+        Column("AGENTS", lambda group: or_dash(strategy_name(group.scheduling_policy.agent_strategy))),
+        Column("OPTIONS", lambda group: scheduling_policy.options_text(group.scheduling_policy), wide=True),
         Column("WEIGHTS", _weights, wide=True),
         Column("EGRESS", _egress, wide=True),
         Column("MOUNT ROOTS", lambda group: or_dash(" ".join(map(_mount_root, group.mount_roots))), wide=True),
@@ -164,8 +167,9 @@ async def get_group(connection: Connection, name: str, output: str) -> None:
 @asynchronous
 async def create_group(connection: Connection, /, name: str, output: str, **given: Any) -> None:
     """Makes a group."""
+    policy = _policy(given) | _scheduling(SchedulingPolicy(), given)
     async with connection.client() as client:
-        _print(output, await client.resource_groups.create(name, **_policy(given)))
+        _print(output, await client.resource_groups.create(name, **policy))
 
 
 @groups_command.command("update")
@@ -178,9 +182,14 @@ async def create_group(connection: Connection, /, name: str, output: str, **give
 async def update_group(connection: Connection, /, name: str, output: str, etag: str, **given: Any) -> None:
     """Changes what is given of a group's policy."""
     policy = _policy(given)
-    if not policy:
+    if not policy and not scheduling_policy.given_in(given):
         raise click.UsageError("nothing to change was given")
     async with connection.client() as client:
+        if scheduling_policy.given_in(given):
+            # What is given changes a part of what is there: nobody else may change it meanwhile.
+            current = await client.resource_groups.get(name)
+            policy |= _scheduling(current.scheduling_policy, given)
+            etag = etag or current.etag
         _print(output, await client.resource_groups.update(name, etag=etag, **policy))
 
 

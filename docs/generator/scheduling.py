@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from google.protobuf.descriptor import OneofDescriptor
+
 from docs.generator.markdown import label, mermaid, table
 from retinue.manager.scheduling import reasons
 from retinue.manager.scheduling.columns import Tier, Verdict
-from retinue.manager.scheduling.strategies import AGENT_STRATEGIES, COMMON_OPTIONS, SESSION_STRATEGIES
+from retinue.manager.scheduling.strategies import AGENT_STRATEGIES, SESSION_STRATEGIES
+from retinue.manager.v1.scheduling_policy_pb2 import AgentStrategy, SchedulingPolicy, SessionStrategy
 
 
 def page() -> str:
@@ -15,24 +18,25 @@ def page() -> str:
         for found in (
             [one.name for one in Verdict],
             [one.value for one in Tier],
-            sorted(COMMON_OPTIONS),
+            [name for name in SchedulingPolicy.DESCRIPTOR.fields_by_name if not name.endswith("_strategy")],
             sorted(value for name, value in vars(reasons).items() if name.isupper() and value == name),
         )
     )
     return f"""# The two-level scheduler
 
 Each resource group has a strategy that says which session is next, and one that says which agents it gets. Both are names; an
-administrator's own are Python entry points, or servers of `retinue.strategy.v1` ([how to](../how-to/scheduling-strategies.md)).
+administrator's own (`custom`, `external`) are Python entry points, or servers of `retinue.strategy.v1`
+([how to](../how-to/scheduling-strategies.md)).
 
 {diagram()}
 ## Which session
 
-{_strategies(SESSION_STRATEGIES)}
+{_strategies(SessionStrategy.DESCRIPTOR.oneofs_by_name["strategy"])}
 ## Which agents
 
-{_strategies(AGENT_STRATEGIES)}
-Whatever the strategies, a group may also set {options}. An option that neither
-strategy reads is refused.
+{_strategies(AgentStrategy.DESCRIPTOR.oneofs_by_name["strategy"])}
+Whatever the strategies, a group may also set {options}
+([fields of the policy](api/scheduling_policy.md)). An option that no strategy reads is refused.
 
 ## What comes out
 
@@ -65,9 +69,10 @@ def diagram() -> str:
     return mermaid("\n".join(lines))
 
 
-def _strategies(strategies: dict[str, frozenset[str]]) -> str:
+def _strategies(kinds: OneofDescriptor) -> str:
     rows = [
-        (f"`{name}`", ", ".join(f"`{one}`" for one in sorted(options)) or "none")
-        for name, options in strategies.items()
+        (f"`{field.name.replace('_', '-')}`", ", ".join(f"`{one.name}`" for one in field.message_type.fields) or "none")
+        for field in kinds.fields
+        if field.message_type is not None
     ]
-    return table(["strategy", "options of its own"], rows)
+    return table(["strategy", "fields of its own"], rows)

@@ -96,7 +96,11 @@ Value = TypeVar("Value")
 
 
 class PolicyError(ValueError):
-    """A policy that cannot be used; the text says what is wrong with it."""
+    """A policy that cannot be used; the text says what is wrong with it, `option` which option, if it is one."""
+
+    def __init__(self, message: str, option: str = "") -> None:
+        super().__init__(message)
+        self.option = option
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +156,12 @@ def validate_policy(policy: Policy) -> Settings:
         if option not in allowed:
             readable = ", ".join(sorted(allowed)) or "none"
             raise PolicyError(
-                f"option {option[:64]!r} is not read by {policy.session_strategy} and {policy.agent_strategy}; options are: {readable}"
+                f"option {option[:64]!r} is not read by {policy.session_strategy} and {policy.agent_strategy}; options are: {readable}",
+                option,
             )
     address = policy.options.get(ADDRESS, "")
     if EXTERNAL in (policy.session_strategy, policy.agent_strategy) and not is_address(address):
-        raise PolicyError(f"option {ADDRESS}: an external strategy needs host:port or unix:/path")
+        raise PolicyError(f"option {ADDRESS}: an external strategy needs host:port or unix:/path", ADDRESS)
     return Settings(
         custom_session=_made(session_class, policy),
         custom_agent=_made(agent_class, policy),
@@ -222,6 +227,16 @@ def _known(
     return frozenset(found.options) | frozenset(common), found
 
 
+def own_options(entry_points: str, name: str) -> frozenset[str] | None:
+    """Returns the options that an installed strategy reads; None when there is none of that name, or it cannot be loaded."""
+    if name not in installed(entry_points):
+        return None
+    try:
+        return frozenset(load(entry_points, name).options)
+    except ValueError:
+        return None
+
+
 def _made(strategy: Any, policy: Policy) -> Any:
     if strategy is None:
         return None
@@ -261,7 +276,7 @@ def _read(policy: Policy, option: str, read: Callable[[str], Value], default: Va
     try:
         return read(policy.options[option])
     except ValueError as error:
-        raise PolicyError(f"option {option}: {error}") from error
+        raise PolicyError(f"option {option}: {error}", option) from error
 
 
 def _one_of(*words: str) -> Callable[[str], str]:

@@ -32,6 +32,11 @@ class Violations:
         """Adds a field that is wrong."""
         self._found.append((path, description))
 
+    @property
+    def count(self) -> int:
+        """The number of violations so far."""
+        return len(self._found)
+
     def raise_any(self) -> None:
         """Raises InvalidRequest when anything is wrong."""
         if self._found:

@@ -9,8 +9,10 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
+from retinue.manager.api.admin import scheduling_policy
 from retinue.manager.api.sessions.idle_convert import policy_message
 from retinue.manager.idle.core.policy import stored_policy
+from retinue.manager.scheduling.columns import Policy
 from retinue.manager.server.etags import etag
 from retinue.manager.server.times import timestamp
 from retinue.manager.session.core.ipam import check_underlay
@@ -93,9 +95,9 @@ def group_message(group: ResourceGroup) -> pb.ResourceGroup:
     """A resource group; one that is only imagined (version 0) has no etag."""
     return pb.ResourceGroup(
         name=group.name,
-        session_strategy=group.session_strategy,
-        agent_strategy=group.agent_strategy,
-        options=group.options,
+        scheduling_policy=scheduling_policy.to_message(
+            Policy(group.session_strategy, group.agent_strategy, group.options)
+        ),
         owner_weights=group.owner_weights,
         start_timeout=Duration(seconds=group.start_timeout_seconds),
         etag=etag(group.version) if group.version else "",

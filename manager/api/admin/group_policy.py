@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
+from retinue.manager.api.admin import scheduling_policy
 from retinue.manager.api.sessions.idle_convert import checked_policy
 from retinue.manager.scheduling.columns import Policy
-from retinue.manager.scheduling.strategies import PolicyError, agent_strategies, session_strategies, validate_policy
 from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.image_registries import check_patterns
 from retinue.manager.session.core.mounts import MountRoot, check_roots
 from retinue.manager.store.tables import ResourceGroup
 from retinue.manager.v1 import fleet_service_pb2 as pb
+from retinue.manager.v1.scheduling_policy_pb2 import SchedulingPolicy
 
-DEFAULT_SESSION_STRATEGY, DEFAULT_AGENT_STRATEGY = "drf", "concentrated"
 DEFAULT_START_TIMEOUT = dt.timedelta(minutes=10)
 SHORTEST_START_TIMEOUT, LONGEST_START_TIMEOUT = dt.timedelta(seconds=1), dt.timedelta(days=1)
-MAX_OPTIONS, MAX_WEIGHTS, MAX_WEIGHT = 32, 10_000, 1_000_000
+MAX_WEIGHTS, MAX_WEIGHT = 10_000, 1_000_000
+_SCHEDULING = "scheduling_policy"
 MUTABLE = (
-    "session_strategy",
-    "agent_strategy",
-    "options",
+    _SCHEDULING,
+    *(f"{_SCHEDULING}.{field}" for field in scheduling_policy.FIELDS),
     "owner_weights",
     "start_timeout",
     "egress",
@@ -37,19 +36,15 @@ _EGRESS_PREFIX = "EGRESS_POLICY_"
 
 def new_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, Any]:
     """The policy of a group to be made, by column; what is wrong goes to `violations`."""
-    policy = {
-        "session_strategy": message.session_strategy or DEFAULT_SESSION_STRATEGY,
-        "agent_strategy": message.agent_strategy or DEFAULT_AGENT_STRATEGY,
-        "options": dict(message.options),
-        "owner_weights": dict(message.owner_weights),
+    return {
+        **_scheduling(message.scheduling_policy, violations),
+        "owner_weights": _owner_weights(message, violations),
         "start_timeout_seconds": _start_timeout(message, violations),
         "egress": _egress(message, violations),
         "mount_roots": _mount_roots(message, violations),
         "image_registries": _image_registries(message, violations),
         "idle_policy": _idle_policy(message, violations),
     }
-    _check(policy, violations)
-    return policy
 
 
 def changed_policy(
@@ -57,18 +52,15 @@ def changed_policy(
 ) -> dict[str, Any]:
     """The columns of a group that change; a field in the mask that is empty goes back to its default.
 
-    Without a mask, the fields that are set change. The policy is checked as a whole, as it would be afterwards.
+    Without a mask, the fields that are set change. The scheduling policy is checked as a whole, as it would be afterwards.
     """
     paths = violations.mask("update_mask", mask, MUTABLE)
     if not mask.paths:
-        paths = [field.name for field, _ in message.ListFields() if field.name in MUTABLE]
+        paths = [field.name for field, _ in message.ListFields() if field.name in MUTABLE and field.name != _SCHEDULING]
+        paths += [f"{_SCHEDULING}.{field.name}" for field, _ in message.scheduling_policy.ListFields()]
     policy: dict[str, Any] = {}
     for path in paths:
         match path:
-            case "session_strategy":
-                policy[path] = message.session_strategy or DEFAULT_SESSION_STRATEGY
-            case "agent_strategy":
-                policy[path] = message.agent_strategy or DEFAULT_AGENT_STRATEGY
             case "start_timeout":
                 policy["start_timeout_seconds"] = _start_timeout(message, violations)
             case "egress":
@@ -82,15 +74,34 @@ def changed_policy(
                 policy[path] = _image_registries(message, violations)
             case "idle_policy":
                 policy[path] = _idle_policy(message, violations)
-            case "options":
-                policy[path] = dict(message.options)
             case "owner_weights":
-                policy[path] = dict(message.owner_weights)
-    current = {
-        name: getattr(group, name) for name in ("session_strategy", "agent_strategy", "options", "owner_weights")
-    }
-    _check({**current, **policy}, violations)
+                policy[path] = _owner_weights(message, violations)
+    fields = [path.removeprefix(f"{_SCHEDULING}.") for path in paths if path.startswith(f"{_SCHEDULING}.")]
+    if _SCHEDULING in paths:
+        fields = list(scheduling_policy.FIELDS)
+    if fields:
+        current = scheduling_policy.to_message(Policy(group.session_strategy, group.agent_strategy, group.options))
+        wanted = scheduling_policy.merge(current, message.scheduling_policy, fields)
+        policy.update(_scheduling(wanted, violations))
     return policy
+
+
+def _scheduling(message: SchedulingPolicy, violations: Violations) -> dict[str, Any]:
+    """Returns the columns of a scheduling policy."""
+    policy = scheduling_policy.to_policy(message, violations)
+    return {
+        "session_strategy": policy.session_strategy,
+        "agent_strategy": policy.agent_strategy,
+        "options": dict(policy.options),
+    }
+
+
+def _owner_weights(message: pb.ResourceGroup, violations: Violations) -> dict[str, int]:
+    violations.mapping("resource_group.owner_weights", message.owner_weights, MAX_WEIGHTS)
+    for owner, weight in sorted(message.owner_weights.items()):
+        if not 1 <= weight <= MAX_WEIGHT:
+            violations.add(f"resource_group.owner_weights[{owner[:64]!r}]", f"must be from 1 to {MAX_WEIGHT}")
+    return dict(message.owner_weights)
 
 
 def _start_timeout(message: pb.ResourceGroup, violations: Violations) -> int:
@@ -132,20 +143,3 @@ def _image_registries(message: pb.ResourceGroup, violations: Violations) -> list
 def _idle_policy(message: pb.ResourceGroup, violations: Violations) -> dict[str, Any]:
     path = "resource_group.idle_policy"
     return checked_policy(message.idle_policy, path, violations, partial=False).to_json()
-
-
-def _check(policy: Mapping[str, Any], violations: Violations) -> None:
-    session_strategy = violations.one_of(
-        "resource_group.session_strategy", policy["session_strategy"], session_strategies()
-    )
-    agent_strategy = violations.one_of("resource_group.agent_strategy", policy["agent_strategy"], agent_strategies())
-    violations.mapping("resource_group.options", policy["options"], MAX_OPTIONS)
-    violations.mapping("resource_group.owner_weights", policy["owner_weights"], MAX_WEIGHTS)
-    for owner, weight in sorted(policy["owner_weights"].items()):
-        if not 1 <= weight <= MAX_WEIGHT:
-            violations.add(f"resource_group.owner_weights[{owner[:64]!r}]", f"must be from 1 to {MAX_WEIGHT}")
-    if session_strategy in session_strategies() and agent_strategy in agent_strategies():
-        try:
-            validate_policy(Policy(session_strategy, agent_strategy, policy["options"]))
-        except PolicyError as error:
-            violations.add("resource_group.options", str(error))

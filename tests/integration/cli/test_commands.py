@@ -170,13 +170,20 @@ async def test_agents(retinue: Program, cluster: Cluster) -> None:
 async def test_groups_and_shares(retinue: Program, client: Client) -> None:
     made = await retinue(
         *("groups", "create", "cli-group", "--sessions", "fifo", "--agents", "dispersed", "--weight", "ada=3"),
-        *("--start-timeout", "2m", "-o", "json"),
+        *("--max-tries-before-skip", "3", "--start-timeout", "2m", "-o", "json"),
     )
     try:
         shown = json.loads(made.out)
-        assert (shown["sessionStrategy"], shown["ownerWeights"], shown["startTimeout"]) == ("fifo", {"ada": 3}, "120s")
+        assert shown["schedulingPolicy"]["sessionStrategy"] == {"fifo": {"maxTriesBeforeSkip": 3}}
+        assert (shown["ownerWeights"], shown["startTimeout"]) == ({"ada": 3}, "120s")
         changed = json.loads((await retinue("groups", "update", "cli-group", "--sessions", "lifo", "-o", "json")).out)
-        assert (changed["sessionStrategy"], changed["agentStrategy"]) == ("lifo", "dispersed")
+        assert changed["schedulingPolicy"] == {"sessionStrategy": {"lifo": {}}, "agentStrategy": {"dispersed": {}}}
+        changed = json.loads(
+            (await retinue("groups", "update", "cli-group", "--preemption", "requeue", "-o", "json")).out
+        )["schedulingPolicy"]
+        assert changed["preemption"] == {"mode": "PREEMPTION_MODE_REQUEUE"}
+        assert changed["agentStrategy"] == {"dispersed": {}}
+        assert (await retinue("groups", "update", "cli-group", "--half-life", "3d")).code == 2
         assert (await retinue("groups", "update", "cli-group", "--sessions", "lifo", "--etag", "old")).code == 1
         assert (await retinue("groups", "update", "cli-group")).code == 2
         assert "cli-group" in (await retinue("groups", "ls", "-o", "name")).out.split()

@@ -13,14 +13,17 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
+from retinue.client.scheduling_policy import agent_strategy, session_strategy
 from retinue.manager.v1 import account_service_pb2 as ac
 from retinue.manager.v1 import account_service_pb2_grpc, fleet_service_pb2_grpc
 from retinue.manager.v1 import fleet_service_pb2 as fl
+from retinue.manager.v1 import scheduling_policy_pb2 as sp
 from tests.integration.databases import Postgres, fresh_database
 from tests.integration.manager_foundations.rig import Service, bearer, failure, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+POLICY = "resource_group.scheduling_policy"
 NAMES = ["", "x" * 64, "../x", "-rf", "a\0b", "a\nb", "\u202eabc", "\U0001f600", "A", "'; DROP TABLE project; --"]
 GROUP = fl.ResourceGroup
 # A value that a newer contract may have.
@@ -101,13 +104,29 @@ CASES: list[tuple[str, Any, list[str]]] = [
     ("ListAgents", fl.ListAgentsRequest(filter='id = "x" OR TRUE'), ["filter"]),
     ("ListAgents", fl.ListAgentsRequest(filter="x" * 10_000), ["filter"]),
     *(("CreateResourceGroup", group(name=name), ["resource_group.name"]) for name in NAMES),
-    ("CreateResourceGroup", group(session_strategy="best"), ["resource_group.session_strategy"]),
-    ("CreateResourceGroup", group(agent_strategy="best"), ["resource_group.agent_strategy"]),
-    ("CreateResourceGroup", group(options={"undeclared": "1"}), ["resource_group.options"]),
     (
         "CreateResourceGroup",
-        group(session_strategy="fifo", options={"max-tries-before-skip": "-1"}),
-        ["resource_group.options"],
+        group(scheduling_policy=sp.SchedulingPolicy(session_strategy=session_strategy("best"))),
+        [f"{POLICY}.session_strategy"],
+    ),
+    (
+        "CreateResourceGroup",
+        group(scheduling_policy=sp.SchedulingPolicy(agent_strategy=agent_strategy("best"))),
+        [f"{POLICY}.agent_strategy"],
+    ),
+    (
+        "CreateResourceGroup",
+        group(scheduling_policy=sp.SchedulingPolicy(external_server=sp.ExternalServer(address="127.0.0.1:1"))),
+        [f"{POLICY}.external_server"],
+    ),
+    (
+        "CreateResourceGroup",
+        group(
+            scheduling_policy=sp.SchedulingPolicy(
+                session_strategy=sp.SessionStrategy(fifo=sp.FifoStrategy(max_tries_before_skip=-1))
+            )
+        ),
+        [f"{POLICY}.session_strategy.fifo.max_tries_before_skip"],
     ),
     ("CreateResourceGroup", group(owner_weights={"ada": 0}), ["resource_group.owner_weights['ada']"]),
     ("CreateResourceGroup", group(owner_weights={"ada": 1_000_001}), ["resource_group.owner_weights['ada']"]),
@@ -121,8 +140,22 @@ CASES: list[tuple[str, Any, list[str]]] = [
     ),
     ("UpdateResourceGroup", changed("name"), ["update_mask"]),
     ("UpdateResourceGroup", changed("owner_weights.ada"), ["update_mask"]),
-    ("UpdateResourceGroup", changed("session_strategy", session_strategy="x"), ["resource_group.session_strategy"]),
-    ("UpdateResourceGroup", changed("options", options={"x": "y"}), ["resource_group.options"]),
+    (
+        "UpdateResourceGroup",
+        changed(
+            "scheduling_policy.session_strategy",
+            scheduling_policy=sp.SchedulingPolicy(session_strategy=session_strategy("x")),
+        ),
+        [f"{POLICY}.session_strategy"],
+    ),
+    (
+        "UpdateResourceGroup",
+        changed(
+            "scheduling_policy.pending_timeout",
+            scheduling_policy=sp.SchedulingPolicy(pending_timeout=Duration(seconds=-1)),
+        ),
+        [f"{POLICY}.pending_timeout"],
+    ),
     ("CreateJoinToken", fl.CreateJoinTokenRequest(agent_id="-x"), ["agent_id"]),
     ("CreateJoinToken", fl.CreateJoinTokenRequest(uses=-1), ["uses"]),
     ("CreateJoinToken", fl.CreateJoinTokenRequest(uses=10_001), ["uses"]),

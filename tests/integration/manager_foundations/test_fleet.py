@@ -17,10 +17,12 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
+from retinue.client.scheduling_policy import agent_strategy, session_strategy, strategy_name
 from retinue.manager.store import orphans, shares
 from retinue.manager.store.orphans import Found
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.manager.v1 import fleet_service_pb2_grpc
+from retinue.manager.v1 import scheduling_policy_pb2 as sp
 from tests.integration.manager_foundations.rig import Service, bearer, failure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -65,9 +67,10 @@ async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
     stub, admin = fleet.stub, fleet.admin
     wanted = pb.ResourceGroup(
         name="gpu",
-        session_strategy="fifo",
-        agent_strategy="dispersed",
-        options={"max-tries-before-skip": "3"},
+        scheduling_policy=sp.SchedulingPolicy(
+            session_strategy=sp.SessionStrategy(fifo=sp.FifoStrategy(max_tries_before_skip=3)),
+            agent_strategy=agent_strategy("dispersed"),
+        ),
         owner_weights={"ada": 2},
         start_timeout=Duration(seconds=30),
         egress=pb.EGRESS_POLICY_DENY,
@@ -79,7 +82,7 @@ async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
     made = (
         await stub.CreateResourceGroup(pb.CreateResourceGroupRequest(resource_group=wanted), metadata=admin)
     ).resource_group
-    for field in ("name", "session_strategy", "agent_strategy", "options", "owner_weights", "start_timeout", "egress"):
+    for field in ("name", "scheduling_policy", "owner_weights", "start_timeout", "egress"):
         assert getattr(made, field) == getattr(wanted, field) == getattr(shown.resource_group, field)
     taken = await failure(
         stub.CreateResourceGroup(pb.CreateResourceGroupRequest(resource_group=wanted), metadata=admin)
@@ -103,6 +106,15 @@ async def test_a_group_from_its_making_to_its_end(fleet: Fleet) -> None:
     assert (gone.code, gone.metadata) == (Code.NOT_FOUND, {"kind": "resource_group", "id": "gpu"})
 
 
+DISPERSED = sp.SchedulingPolicy(agent_strategy=agent_strategy("dispersed"))
+
+
+def strategies(group: pb.ResourceGroup) -> tuple[str, str]:
+    """Returns the names of the agent strategy and the session strategy."""
+    policy = group.scheduling_policy
+    return strategy_name(policy.agent_strategy), strategy_name(policy.session_strategy)
+
+
 async def update(fleet: Fleet, group: pb.ResourceGroup, *paths: str, validate_only: bool = False) -> pb.ResourceGroup:
     request = pb.UpdateResourceGroupRequest(
         resource_group=group, update_mask=FieldMask(paths=paths), validate_only=validate_only
@@ -115,21 +127,21 @@ async def test_updates(fleet: Fleet) -> None:
         await fleet.stub.GetResourceGroup(pb.GetResourceGroupRequest(name="default"), metadata=fleet.user)
     ).resource_group
     # Without a mask, what is set.
-    changed = await update(fleet, pb.ResourceGroup(name="default", agent_strategy="dispersed"))
-    assert (changed.agent_strategy, changed.session_strategy) == ("dispersed", "drf")
+    changed = await update(fleet, pb.ResourceGroup(name="default", scheduling_policy=DISPERSED))
+    assert strategies(changed) == ("dispersed", "drf")
     assert changed.etag != before.etag
     # With a mask, what is named; what is empty goes back to its default.
     changed = await update(
         fleet,
-        pb.ResourceGroup(name="default", session_strategy="fifo", owner_weights={"ada": 3}),
-        "session_strategy",
-        "agent_strategy",
+        pb.ResourceGroup(
+            name="default",
+            scheduling_policy=sp.SchedulingPolicy(session_strategy=session_strategy("fifo")),
+            owner_weights={"ada": 3},
+        ),
+        "scheduling_policy.session_strategy",
+        "scheduling_policy.agent_strategy",
     )
-    assert (changed.agent_strategy, changed.session_strategy, dict(changed.owner_weights)) == (
-        "concentrated",
-        "fifo",
-        {},
-    )
+    assert (*strategies(changed), dict(changed.owner_weights)) == ("concentrated", "fifo", {})
     shown = await update(
         fleet, pb.ResourceGroup(name="default", owner_weights={"ada": 3}), "owner_weights", validate_only=True
     )
@@ -138,9 +150,11 @@ async def test_updates(fleet: Fleet) -> None:
         await fleet.stub.GetResourceGroup(pb.GetResourceGroupRequest(name="default"), metadata=fleet.user)
     ).resource_group
     assert after == changed
-    stale = await failure(update(fleet, pb.ResourceGroup(name="default", agent_strategy="dispersed", etag=before.etag)))
+    stale = await failure(
+        update(fleet, pb.ResourceGroup(name="default", scheduling_policy=DISPERSED, etag=before.etag))
+    )
     assert (stale.code, stale.metadata) == (Code.ABORTED, {"etag": after.etag})
-    missing = await failure(update(fleet, pb.ResourceGroup(name="nowhere", agent_strategy="dispersed")))
+    missing = await failure(update(fleet, pb.ResourceGroup(name="nowhere", scheduling_policy=DISPERSED)))
     assert missing.code is Code.NOT_FOUND
 
 

@@ -6,6 +6,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from retinue.manager.api.admin.fleet_views import agent_for_user, group_for_user, shares_for_user
 from retinue.manager.v1 import fleet_service_pb2 as pb
+from retinue.manager.v1.scheduling_policy_pb2 import FifoStrategy, SchedulingPolicy, SessionStrategy
 
 
 def test_an_agent_is_its_state_and_its_size() -> None:
@@ -47,12 +48,13 @@ def test_a_group_has_the_roots_and_the_weight_of_the_caller() -> None:
         pb.MountRoot(path="/ours", projects=["deep", "red"]),
         pb.MountRoot(path="/theirs", projects=["red"]),
     ]
-    group = pb.ResourceGroup(name="g", owner_weights={"ada": 2, "bob": 7}, mount_roots=roots, options={"x": "y"})
+    policy = SchedulingPolicy(session_strategy=SessionStrategy(fifo=FifoStrategy(max_tries_before_skip=3)))
+    group = pb.ResourceGroup(name="g", owner_weights={"ada": 2, "bob": 7}, mount_roots=roots, scheduling_policy=policy)
     assert group_for_user(group, "ada", ("deep",)) == pb.ResourceGroup(
         name="g",
         owner_weights={"ada": 2},
         mount_roots=[pb.MountRoot(path="/all", writable=True), pb.MountRoot(path="/ours", projects=["deep"])],
-        options={"x": "y"},
+        scheduling_policy=policy,
     )
     assert not group_for_user(group, "eve", ()).owner_weights
 

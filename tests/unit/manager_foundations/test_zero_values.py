@@ -21,12 +21,14 @@ from retinue.manager.api.admin.quota_convert import checked_limits
 from retinue.manager.api.sessions.idle_convert import checked_override
 from retinue.manager.api.sessions.spec_convert import to_spec
 from retinue.manager.api.sessions.template_requests import check_content, updated
+from retinue.manager.scheduling import strategies
 from retinue.manager.server.errors import InvalidRequest
 from retinue.manager.server.fields import Violations
 from retinue.manager.store.tables import ResourceGroup
 from retinue.manager.v1 import session_pb2
 
 REFUSED = "REFUSED"
+OWN = "own"
 SESSION = {
     "type": REFUSED,
     "cluster_mode": "CLUSTER_MODE_SINGLE_NODE",
@@ -37,6 +39,14 @@ SESSION = {
 }
 # A template may leave any field of a session open: what it is made of is checked with the session.
 TEMPLATE = {path: rule if rule == REFUSED and path != "type" else None for path, rule in SESSION.items()}
+SCHEDULING = {
+    "session_strategy.external.fallback": "SESSION_FALLBACK_DRF",
+    "session_strategy.custom.fallback": "SESSION_FALLBACK_DRF",
+    "agent_strategy.external.fallback": "AGENT_FALLBACK_CONCENTRATED",
+    "agent_strategy.custom.fallback": "AGENT_FALLBACK_CONCENTRATED",
+    "preemption.mode": "PREEMPTION_MODE_OFF",
+    "preemption.order": "PREEMPTION_ORDER_NEWEST",
+}
 RULES: dict[str, dict[str, str | None]] = {
     "CreateSession": {f"spec.{path}": rule for path, rule in SESSION.items()},
     "BatchCreateSessions": {f"specs.{path}": rule for path, rule in SESSION.items()},
@@ -48,10 +58,12 @@ RULES: dict[str, dict[str, str | None]] = {
     # No value: that of the group.
     "SetIdleOverride": {"override.policy.utilization.operator": None, "override.exempt": REFUSED},
     "CreateResourceGroup": {
+        **{f"resource_group.scheduling_policy.{path}": rule for path, rule in SCHEDULING.items()},
         "resource_group.egress": "EGRESS_POLICY_ALLOW",
         "resource_group.idle_policy.utilization.operator": "UTILIZATION_OPERATOR_ALL",
     },
     "UpdateResourceGroup": {
+        **{f"resource_group.scheduling_policy.{path}": rule for path, rule in SCHEDULING.items()},
         "resource_group.egress": REFUSED,
         "resource_group.idle_policy.utilization.operator": "UTILIZATION_OPERATOR_ALL",
     },
@@ -70,6 +82,22 @@ SOUND: dict[str, dict[str, Any]] = {
     "CreateResourceGroup": {"resource_group": {"name": "g"}},
     "UpdateResourceGroup": {"resource_group": {"name": "g"}},
 }
+
+
+class OwnStrategy:
+    """A strategy of others without options."""
+
+    options = ()
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Takes none."""
+
+
+@pytest.fixture(autouse=True)
+def installed_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has one strategy of others installed."""
+    monkeypatch.setattr(strategies, "installed", lambda _group: {OWN: None})
+    monkeypatch.setattr(strategies, "load", lambda _group, _name: OwnStrategy)
 
 
 def methods() -> Iterator[MethodDescriptor]:
@@ -104,7 +132,7 @@ def _changed_group(request: Any) -> dict[str, Any]:
     kept = ResourceGroup(
         name="g", session_strategy="drf", agent_strategy="concentrated", options={}, owner_weights={}, egress="DENY"
     )
-    request.update_mask.CopyFrom(FieldMask(paths=["egress", "idle_policy"]))
+    request.update_mask.CopyFrom(FieldMask(paths=["egress", "idle_policy", "scheduling_policy"]))
     policy = changed_policy(kept, request.resource_group, request.update_mask, violations)
     violations.raise_any()
     return policy
@@ -178,6 +206,10 @@ def request_with(method: str, path: str, value: str | int) -> Any:
         ParseDict({"window": "60s", "thresholds": {"cpu": 1}}, holder)
     if path.endswith("webhooks.events"):
         holder.url = "http://example.test/"
+    if ".custom." in path:
+        holder.name = OWN
+    if ".external." in path:
+        request.resource_group.scheduling_policy.external_server.address = "127.0.0.1:1"
     if path.endswith("memberships.role"):
         holder.project = "p"
     number = _enum_of(kind, path).values_by_name[value].number if isinstance(value, str) else value
