@@ -41,7 +41,7 @@ class ExternalStrategies:
             await channel.close()
 
     async def ask(self, group: str, settings: Settings, snapshot: Snapshot) -> Advice | None:
-        """What the strategies of a group say to a pass; None when none of them is external."""
+        """Asks the external strategies of a group about a pass; None when none of them is external."""
         levels = (settings.session_strategy == EXTERNAL, settings.agent_strategy == EXTERNAL)
         if not any(levels):
             return None
@@ -84,7 +84,7 @@ def _words(error: grpc.aio.AioRpcError) -> str:
 
 
 def _waiting(snapshot: Snapshot) -> list[pb.WaitingSession]:
-    """Those that may be tried. Pure computation of up to a second."""
+    """Returns those that may be tried. Pure computation of up to a second."""
     queue, offsets = snapshot.queue, snapshot.queue.offsets.tolist()
     requests, priorities, tries = queue.requests.tolist(), queue.priorities.tolist(), queue.tries.tolist()
     waited = [0] * len(tries) if queue.waited is None else queue.waited.tolist()

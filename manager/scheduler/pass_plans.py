@@ -47,7 +47,7 @@ class Outcome:
 
 
 def holdings_of(snapshot: Snapshot, decisions: Decisions, sessions: Integers, width: int) -> Holdings:
-    """What sessions in rows of the queue take, in terms of the cache."""
+    """Returns what sessions in rows of the queue take, in terms of the cache."""
     every = snapshot.queue.offsets
     sizes = every[sessions + 1] - every[sessions]
     offsets = np.zeros(len(sessions) + 1, np.int64)

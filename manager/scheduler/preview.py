@@ -79,7 +79,7 @@ class _Reading:
 
 
 async def previews(tx: AsyncSession, drafts: Sequence[Draft]) -> dict[uuid.UUID, Preview]:
-    """What the next pass of each group would make of sessions that are not there yet, by their ids."""
+    """Returns what the next pass of each group would make of sessions that are not there yet, by their ids."""
     by_group: dict[str, list[Draft]] = {}
     for draft in drafts:
         by_group.setdefault(draft.session.resource_group, []).append(draft)
@@ -116,7 +116,7 @@ async def outlook(tx: AsyncSession, session: SessionRecord) -> Outlook | None:
 
 
 async def queue_position(tx: AsyncSession, name: str, session_id: uuid.UUID) -> int:
-    """The place of a waiting session in the order in which its group's strategy would have all that waits, from 1; 0 where it has none.
+    """Returns the place of a waiting session in the order in which its group's strategy would have all that waits, from 1; 0 where it has none.
 
     That is where a strategy of others decides, and where more wait than are put into order for one question.
     """
@@ -173,7 +173,7 @@ def _look(reading: _Reading, waiting: PendingSession, others: Sequence[str]) -> 
 async def _read(
     tx: AsyncSession, name: str, extra: Sequence[PendingSession], *, only: uuid.UUID | None = None
 ) -> _Reading | None:
-    """A group as a pass would read it now: with all that waits and `extra` sessions behind it or, with `only`, with that one session."""
+    """Returns a group as a pass would read it now: with all that waits and `extra` sessions behind it or, with `only`, with that one session."""
     found = await changes.read_groups(tx, [name])
     if not found:
         return None

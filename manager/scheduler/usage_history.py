@@ -33,7 +33,7 @@ class UsageReader:
         self._read = -math.inf
 
     async def read(self, owners: Iterable[str], settings: Settings, now: float) -> PastUsage:
-        """The usage of `owners`, at most KEPT_SECONDS old at `now`, in seconds of any clock. Raises StoreUnavailable."""
+        """Returns the usage of `owners`, at most KEPT_SECONDS old at `now`, in seconds of any clock. Raises StoreUnavailable."""
         wanted, asked = frozenset(owners), (settings.half_life_days, settings.look_back_days)
         if now - self._read >= KEPT_SECONDS or asked != self._settings or not wanted <= self._owners:
             async with self._database.transaction() as tx:

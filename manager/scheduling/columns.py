@@ -61,7 +61,7 @@ class Lack:
 
     @property
     def short(self) -> int:
-        """What is lacking."""
+        """Returns what is lacking."""
         return self.requested - self.free
 
 

@@ -63,7 +63,7 @@ class SessionStrategy(Protocol):
     options: ClassVar[Collection[str]]
 
     def order(self, waiting: WaitingSessions) -> Sequence[int]:
-        """Every row once, the first one first. Priority comes first whatever the order."""
+        """Returns every row once, the first one first. Priority comes first whatever the order."""
 
 
 class AgentStrategy(Protocol):
@@ -72,7 +72,7 @@ class AgentStrategy(Protocol):
     options: ClassVar[Collection[str]]
 
     def score(self, request: Integers, agents: FittingAgents) -> Sequence[float] | Ratios:
-        """A number for each agent; the highest is chosen, the first of equals. `request` is S amounts."""
+        """Returns a number for each agent; the highest is chosen, the first of equals. `request` is S amounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,14 @@ class StrategyFailures:
     messages: list[str] = field(default_factory=list)
 
     def failed(self, what: str, why: str, fallback: str) -> None:
-        """A strategy failed, and `fallback` takes its place."""
+        """Notes that a strategy failed and `fallback` takes its place."""
         text = f"{what} failed ({why[:MAX_FAILURE]}), {fallback} decided instead"
         if text not in self.messages:
             self.messages.append(text)
 
 
 def checked_order(order: Sequence[Any], number: int) -> list[int]:
-    """An order of so many rows, as integers. Raises ValueError unless each is there once."""
+    """Returns an order of so many rows as integers. Raises ValueError unless each is there once."""
     rows = [int(row) for row in order]
     if len(rows) != number or set(rows) != set(range(number)):
         raise ValueError(f"answered {len(rows)} rows for {number} sessions, or not each of them once")
@@ -116,7 +116,7 @@ def checked_scores(scores: Sequence[float] | Ratios, number: int) -> Ratios:
 
 @cache
 def installed(group: str) -> Mapping[str, EntryPoint]:
-    """The strategies that are installed, by name; of two with one name, the first."""
+    """Returns the strategies that are installed, by name; of two with one name, the first."""
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         found.setdefault(point.name, point)
@@ -124,7 +124,7 @@ def installed(group: str) -> Mapping[str, EntryPoint]:
 
 
 def load(group: str, name: str) -> Any:
-    """The class of an installed strategy. Raises ValueError when it cannot be loaded."""
+    """Returns the class of an installed strategy. Raises ValueError when it cannot be loaded."""
     try:
         made = installed(group)[name].load()
         frozenset(made.options)

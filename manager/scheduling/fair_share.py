@@ -16,7 +16,7 @@ _RESOLUTION = 1 << 20
 
 
 def decayed_usage(buckets: Iterable[tuple[float, float]], half_life: float) -> float:
-    """The sum of (age, usage) pairs, each halved once per `half_life`; ages in the unit of `half_life`."""
+    """Returns the sum of (age, usage) pairs, each halved once per `half_life`; ages in the unit of `half_life`."""
     return sum(usage * math.exp2(-age / half_life) for age, usage in buckets)
 
 

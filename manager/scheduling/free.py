@@ -61,21 +61,21 @@ class Free:
         return len(self.rows)
 
     def takers(self, needs: Needs) -> Mask:
-        """The agents that meet needs and take new kernels."""
+        """Returns the agents that meet needs and take new kernels."""
         mask = self._masks.get(needs)
         if mask is None:
             mask = self._masks[needs] = self.schedulable & self.meeting(needs)
         return mask
 
     def meeting(self, needs: Needs) -> Mask:
-        """The agents that meet needs, whether they take new kernels or not."""
+        """Returns the agents that meet needs, whether they take new kernels or not."""
         mask: Mask = self._offers & needs.features == needs.features
         if needs.architecture != ANY_ARCHITECTURE:
             mask = mask & (self._architectures == needs.architecture).astype(np.bool_)
         return mask
 
     def amounts(self) -> Integers:
-        """Free amounts, lanes x agents. Valid until the next change."""
+        """Returns the free amounts, lanes x agents. Valid until the next change."""
         if self._stale:
             stale = list(self._stale)
             self._amounts[:, stale] = self.lanes.unpack_rows([self.packed[agent] for agent in stale]).T
@@ -88,7 +88,7 @@ class Free:
         self.packed = [new if old == _UNKNOWN else old for old, new in zip(self.packed, packed, strict=True)]
 
     def packed_of(self, agent: int) -> int:
-        """What is free on an agent, packed."""
+        """Returns what is free on an agent, packed."""
         packed = self.packed[agent]
         return self.lanes.pack(self.amounts()[:, agent].tolist()) if packed == _UNKNOWN else packed
 
@@ -119,7 +119,7 @@ class Free:
         self._watched = (slots << 1) - (slots >> LANE_BITS - 1)
 
     def _emptied(self, before: int, after: int) -> int:
-        """The watched lanes (their guards) that are used up now and were not before."""
+        """Returns the watched lanes (their guards) that are used up now and were not before."""
         ones = self.lanes.ones
         emptied = (before + ones) & ~(after + ones) & self._guarded
         if emptied:
@@ -141,7 +141,7 @@ class Free:
         self.moved[agent] = self.moves
 
     def fitting(self, shape: Shape, mask: Mask) -> Integers:
-        """The agents of `mask` that fit a shape, in order of their ids."""
+        """Returns the agents of `mask` that fit a shape, in order of their ids."""
         amounts = self.amounts()
         fits = mask
         for lane, amount in shape.amounts:
@@ -149,12 +149,12 @@ class Free:
         return np.flatnonzero(fits)
 
     def room(self, shape: Shape, mask: Mask) -> int:
-        """How many of a shape the agents of `mask` hold together now."""
+        """Returns how many of a shape the agents of `mask` hold together now."""
         return count_room(self.amounts(), shape, mask)
 
 
 def count_room(amounts: Integers, shape: Shape, mask: Mask) -> int:
-    """How many of a shape the agents of `mask` hold together, with `amounts` (lanes x agents) for them."""
+    """Returns how many of a shape the agents of `mask` hold together, with `amounts` (lanes x agents) for them."""
     agents = np.flatnonzero(mask)
     counts = np.full(len(agents), _MANY, np.int64)
     for lane, amount in shape.amounts:

@@ -30,7 +30,7 @@ class Needs(NamedTuple):
     features: int = 0
 
     def weaker(self, other: Needs) -> bool:
-        """Whether every agent that meets `other` meets these."""
+        """Returns whether every agent that meets `other` meets these."""
         return self.architecture in (ANY_ARCHITECTURE, other.architecture) and not self.features & ~other.features
 
 
@@ -90,7 +90,7 @@ class Shapes:
         self._known: dict[tuple[int, Needs], Shape] = {}
 
     def of(self, amounts: Sequence[int], needs: Needs) -> Shape:
-        """The shape of `amounts`, by lane."""
+        """Returns the shape of `amounts`, by lane."""
         packed = self._lanes.pack(amounts)
         shape = self._known.get((packed, needs))
         if shape is None:
@@ -100,14 +100,14 @@ class Shapes:
         return shape
 
     def all(self) -> Iterable[Shape]:
-        """Every shape made so far."""
+        """Returns every shape made so far."""
         return self._known.values()
 
 
 def find_kinds(
     queue: Queue, rows: Integers, columns: Sequence[int], lanes: Lanes, shapes: Shapes
 ) -> tuple[list[Kind], Integers]:
-    """The kinds of the sessions in `rows`, and the kind of each; lanes hold the slots in `columns`, then a count of kernels if there
+    """Returns the kinds of the sessions in `rows`, and the kind of each; lanes hold the slots in `columns`, then a count of kernels if there
     is one more lane. Sessions with wishes get a kind of their own: they are placed by themselves.
     """
     sizes = queue.offsets[rows + 1] - queue.offsets[rows]
@@ -159,7 +159,7 @@ def find_kinds(
 
 
 def distinct_rows(matrix: Integers) -> tuple[Integers, Integers]:
-    """Of n x m integers: the index of one row of each value, and for each row which of those it equals."""
+    """Returns, of n x m integers, the index of one row of each value, and for each row which of those it equals."""
     if not len(matrix):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     mixed = np.zeros(len(matrix), np.uint64)
@@ -172,7 +172,7 @@ def distinct_rows(matrix: Integers) -> tuple[Integers, Integers]:
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA'14): a bijection that spreads every bit."""
+    """Applies the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA'14): a bijection that spreads every bit."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

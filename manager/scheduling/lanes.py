@@ -35,18 +35,18 @@ class Lanes:
         self.ones = self.guards - repeat
 
     def guards_of(self, chosen: Sequence[bool]) -> int:
-        """The guards of some lanes: by lane, whether it is one of them."""
+        """Returns the guards of some lanes: by lane, whether it is one of them."""
         return sum(1 << LANE_BITS * (self.count - lane) - 1 for lane, yes in enumerate(chosen) if yes)
 
     def pack(self, amounts: Iterable[int]) -> int:
-        """One integer of the amounts, cut off at LIMIT."""
+        """Returns one integer of the amounts, cut off at LIMIT."""
         packed = 0
         for amount in amounts:
             packed = packed << LANE_BITS | min(amount, LIMIT)
         return packed
 
     def pack_rows(self, rows: Integers) -> list[int]:
-        """One integer for each row of n x count amounts below LIMIT."""
+        """Returns one integer for each row of n x count amounts below LIMIT."""
         width = self.count * LANE_BYTES
         if not width:
             return [0] * len(rows)
@@ -54,19 +54,19 @@ class Lanes:
         return [int.from_bytes(data[start : start + width], "big") for start in range(0, width * len(rows), width)]
 
     def unpack_rows(self, packed: Sequence[int]) -> Integers:
-        """The n x count amounts of n integers."""
+        """Returns the n x count amounts of n integers."""
         width = self.count * LANE_BYTES
         data = b"".join([value.to_bytes(width, "big") for value in packed])
         return np.frombuffer(data, dtype=">i8").reshape(len(packed), self.count).astype(np.int64)
 
     def unpack(self, packed: int) -> list[int]:
-        """The amounts of one integer."""
+        """Returns the amounts of one integer."""
         return [packed >> (LANE_BITS * lane) & (LIMIT * 2 - 1) for lane in reversed(range(self.count))]
 
     def fits(self, request: int, free: int) -> bool:
-        """Whether no lane of `request` is above that of `free`."""
+        """Returns whether no lane of `request` is above that of `free`."""
         return ((free | self.guards) - request) & self.guards == self.guards
 
     def zeros(self, packed: int) -> int:
-        """The guards of those lanes that are 0."""
+        """Returns the guards of those lanes that are 0."""
         return self.guards & ~(packed + self.ones)

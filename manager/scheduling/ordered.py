@@ -52,7 +52,7 @@ class OrderedPicker:
         self._mixed = free.mixed
 
     def best(self, shape: Shape) -> int:
-        """The agent for a shape, or UNPLACED."""
+        """Returns the agent for a shape, or UNPLACED."""
         mixed = self._free.mixed
         if self._mixed != mixed:
             # The classes are others now.
@@ -68,7 +68,7 @@ class OrderedPicker:
         return found.best(shape)
 
     def checkpoint(self, shapes: Iterable[Shape]) -> Checkpoint:
-        """What to give to `rollback` when picks of `shapes` are undone."""
+        """Returns what to give to `rollback` when picks of `shapes` are undone."""
         return self._mixed, [(shape, shape.cursor, shape.seen) for shape in shapes]
 
     def rollback(self, checkpoint: Checkpoint) -> None:
@@ -176,7 +176,7 @@ class _Class:
         self._built = True
 
     def _enter(self, agent: int, amounts: int) -> int:
-        """What an agent that is not in the list has to have as its value there; _ABSENT if it does not fit the smallest shape."""
+        """Returns what an agent that is not in the list has to have as its value there; _ABSENT if it does not fit the smallest shape."""
         self._made_from[agent] = amounts
         if ((amounts | self._guards) - self._floor) & self._guards != self._guards:
             self._entries[agent] = _ABSENT
@@ -218,6 +218,6 @@ class _Class:
 
 
 def _smallest(shapes: Sequence[Shape], free: Free) -> int:
-    """The packed smallest amount of each lane."""
+    """Returns the packed smallest amount of each lane."""
     wanted = [dict(shape.amounts) for shape in shapes]
     return free.lanes.pack(min(amounts.get(lane, 0) for amounts in wanted) for lane in range(free.lanes.count))

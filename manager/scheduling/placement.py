@@ -38,7 +38,7 @@ class Picker(Protocol):
     """Finds the agent for one shape after the other as the strategy wants it, learning within the pass."""
 
     def best(self, shape: Shape) -> int:
-        """The agent for a shape, or UNPLACED."""
+        """Returns the agent for a shape, or UNPLACED."""
 
     def checkpoint(self, shapes: Sequence[Shape]) -> Any:
         """Begins picks of `shapes` that may be undone."""
@@ -97,7 +97,7 @@ class Placer:
 
     @property
     def position(self) -> int:
-        """Where a rotation goes on."""
+        """Returns where a rotation goes on."""
         return self._rotation.position if self._rotation else 0
 
     def place(self, kind: Kind) -> Placement:
@@ -188,7 +188,7 @@ class Placer:
         return nearest
 
     def probe(self, kind: Kind) -> tuple[int, Shape | None, Integers]:
-        """How far the spreading of a kind gets now: the number of kernels placed, the shape of the next one (None when all are), and
+        """Returns how far the spreading of a kind gets now: the number of kernels placed, the shape of the next one (None when all are), and
         what would be free then, lanes x agents. Changes nothing.
         """
         checkpoint = self._picker.checkpoint([shape for shape, _ in kind.groups])

@@ -118,7 +118,7 @@ def _spare(situation: Situation, row: int, victims: list[int], agents: Integers)
 
 
 def _sizes(situation: Situation) -> Ratios:
-    """By running session, the largest part that it holds of what the agents have of any slot."""
+    """Returns by running session the largest part that it holds of what the agents have of any slot."""
     running, capacity = situation.running, situation.agents.capacity.sum(axis=0, dtype=np.float64)
     held = np.zeros((len(running.ids), len(capacity)), np.float64)
     np.add.at(held, np.repeat(np.arange(len(running.ids)), np.diff(running.offsets)), running.amounts)

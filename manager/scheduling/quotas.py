@@ -35,7 +35,7 @@ class QuotaBudget:
         self._known: dict[tuple[int, tuple[int, ...]], Explanation] = {}
 
     def admits(self, session: int, kind: Kind) -> bool:
-        """Whether every quota of a session has room for it."""
+        """Returns whether every quota of a session has room for it."""
         return not any(self._over(quota, kind) for quota in self._quotas.of_sessions[session])
 
     def charge(self, session: int, kind: Kind) -> None:
@@ -49,7 +49,7 @@ class QuotaBudget:
                 self._sessions_left[quota] = number - 1
 
     def explain(self, session: int, kind: Kind) -> Explanation:
-        """Every quota that a session is over, with amounts as they are now."""
+        """Returns every quota that a session is over, with amounts as they are now."""
         quotas = self._quotas.of_sessions[session]
         known = self._known.get((id(kind), quotas))
         if known is None:

@@ -38,12 +38,12 @@ MAX_NAMED = 4
 
 
 def behind(head: str) -> Explanation:
-    """The reason of sessions that a strict order keeps behind session `head`."""
+    """Returns the reason of sessions that a strict order keeps behind session `head`."""
     return Explanation(Tier.POLICY, BEHIND_HEAD, f"waits in strict order behind session {head}, which finds no room")
 
 
 def behind_reservation(head: str, agents: Sequence[str], after: float) -> Explanation:
-    """The reason of sessions that there is room for, but not beside what is reserved for session `head`."""
+    """Returns the reason of sessions that there is room for, but not beside what is reserved for session `head`."""
     message = (
         f"would delay session {head}, which has a reservation on {_named(agents)} in {after:.0f} s; "
         "a time limit that ends before then would let it start"
@@ -52,12 +52,12 @@ def behind_reservation(head: str, agents: Sequence[str], after: float) -> Explan
 
 
 def has_reservation(why: Explanation, agents: Sequence[str], after: float) -> Explanation:
-    """The reason of the session that a reservation is for, with it."""
+    """Returns the reason of the session that a reservation is for, with it."""
     return replace(why, message=f"{why.message}; has a reservation on {_named(agents)} in {after:.0f} s at the latest")
 
 
 def preempting(agents: Sequence[str]) -> Explanation:
-    """The reason of a session that others make way for."""
+    """Returns the reason of a session that others make way for."""
     return Explanation(
         Tier.CAPACITY, PREEMPTING, f"sessions of lower priority make way for it on {_named(sorted(set(agents)))}"
     )
@@ -85,7 +85,7 @@ class Explainer:
         self._known: dict[int, Explanation] = {}
 
     def explain(self, kind: Kind, wishes: AgentWishes | None) -> Explanation:
-        """Why sessions of a kind wait; those with wishes have a kind of their own."""
+        """Returns why sessions of a kind wait; those with wishes have a kind of their own."""
         known = self._known.get(id(kind))
         if known is None:
             known = self._known[id(kind)] = self._explain(kind, wishes)
@@ -121,7 +121,7 @@ class Explainer:
         return Explanation(Tier.CONFIGURATION, FEATURE_MISSING, f"no agent{of} has {' and '.join(features)}")
 
     def _never(self, kind: Kind, existing: Mask, *, chosen: bool) -> Explanation | None:
-        """Why these agents would not do if nothing else were on them; `chosen` says whether they are a strict choice among others."""
+        """Returns why these agents would not do if nothing else were on them; `chosen` says whether they are a strict choice among others."""
         if kind.single_node:
             shortfalls = self._shortfalls(
                 [kind.whole], [0 if len(kind.kernels) == 1 else None], self._capacity, existing

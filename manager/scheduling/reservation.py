@@ -34,7 +34,7 @@ class Reservation:
 
 
 def aged_head(queue: Queue, rows: Integers, settings: Settings) -> int | None:
-    """The first of the rows, by priority and arrival, that has waited or was tried enough to get a reservation."""
+    """Returns the first of the rows, by priority and arrival, that has waited or was tried enough to get a reservation."""
     aged = np.zeros(len(rows), np.bool_)
     if settings.reserve_after_tries:
         aged |= queue.tries[rows] >= settings.reserve_after_tries
@@ -45,7 +45,7 @@ def aged_head(queue: Queue, rows: Integers, settings: Settings) -> int | None:
 
 
 def reserve(situation: Situation, session: int) -> Reservation | None:
-    """The earliest room for a session that time limits of running sessions allow."""
+    """Returns the earliest room for a session that time limits of running sessions allow."""
     ends = situation.running.ends
     finite = np.flatnonzero(np.isfinite(ends))
     times = np.unique(ends[finite])
@@ -106,7 +106,7 @@ class Backfill:
         return placement
 
     def view_of(self, row: int) -> View:
-        """What a session sees."""
+        """Returns the view that a session is placed by."""
         return self.closed if row in self.closed.kinds else self.open
 
     def _cap(self, agent: int) -> None:
@@ -118,7 +118,7 @@ class Backfill:
         self.closed.free.lower(agent, self.closed.free.packed_of(agent), after)
 
     def _left_over(self, situation: Situation, reservation: Reservation) -> dict[int, list[int]]:
-        """By agent of the reservation, by lane: what is free when it begins, without what it takes."""
+        """Returns by agent of the reservation, and by lane, what is free when it begins, without what it takes."""
         ended = np.flatnonzero(situation.running.ends <= reservation.after).tolist()
         agents = situation.without(ended)
         left = np.maximum(agents.capacity - agents.used, 0)

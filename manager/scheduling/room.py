@@ -1,6 +1,6 @@
 """How much of what others hold must come free before one session fits: the question behind reservations and preemption.
 
-Others let go step by step, in an order that is given. The first step after which the session finds its place under the group's agent
+Others release what they hold step by step, in an order that is given. The first step after which the session finds its place under the group's agent
 strategy is searched by halves with a condition that every place needs and that, once true, stays true (each kernel's shape has enough
 room, counted on all agents together, or all of them on one); from there on, each step is tried in full.
 """
@@ -45,7 +45,7 @@ class Situation:
     scoring: Scoring | None = None
 
     def without(self, sessions: Sequence[int]) -> Agents:
-        """The agents when running sessions, by row, have let go."""
+        """Returns the agents when running sessions, by row, have released what they hold."""
         if not len(sessions):
             return self.agents
         used, kernels = self.agents.used.copy(), self.agents.kernels.copy()
@@ -56,7 +56,7 @@ class Situation:
         return replace(self.agents, used=used, kernels=kernels)
 
     def place(self, row: int, sessions: Sequence[int], *, only: Integers | None = None) -> Integers | None:
-        """The agents of a waiting session when `sessions` have let go, on no others than the agents `only`."""
+        """Returns the agents of a waiting session when `sessions` have released what they hold, on no others than the agents `only`."""
         agents = self.without(sessions)
         if only is not None:
             mask = np.zeros(len(agents.ids), np.bool_)
@@ -67,7 +67,7 @@ class Situation:
         return None if placement == UNPLACED else view.agents_of(row, placement)
 
     def first(self, row: int, steps: Sequence[Sequence[int]]) -> Room | None:
-        """After how many of the steps, each of running sessions that let go, a waiting session fits, and where."""
+        """After how many of the steps, each of running sessions that end, a waiting session fits, and where."""
         if not self._could(row, [session for step in steps for session in step]):
             return None
         low, high = 0, len(steps)

@@ -39,7 +39,7 @@ class RotatingPicker:
         self._attempt: _Attempt | None = None
 
     def best(self, shape: Shape) -> int:
-        """The agent for a shape, or UNPLACED; the rotation goes on after it."""
+        """Returns the agent for a shape, or UNPLACED; the rotation goes on after it."""
         circle = self._circles.get(shape.needs)
         if circle is None:
             self._free.pack_all()
@@ -76,7 +76,7 @@ class RotatingPicker:
         self._attempt = None
 
     def _next(self, shape: Shape, circle: list[int], place: int) -> int:
-        """The first place from `place` on that fits; the length of the circle when none does, or that the walk was given up."""
+        """Returns the first place from `place` on that fits; the length of the circle when none does, or that the walk was given up."""
         passed, fits, packed, request = shape.passed, self._free.lanes.fits, self._free.packed, shape.packed
         steps = STEPS_BEFORE_SCAN
         while place < len(circle):

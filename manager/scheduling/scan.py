@@ -15,7 +15,7 @@ from retinue.manager.scheduling.kinds import Shape
 
 
 def scan_ordered(free: Free, shape: Shape, mask: Mask, *, most: bool, compared: int) -> int:
-    """The agent of `mask` with the least, or with `most` the most, remaining that fits `shape`; UNPLACED when none does. The first
+    """Returns the agent of `mask` with the least, or with `most` the most, remaining that fits `shape`; UNPLACED when none does. The first
     `compared` lanes are compared.
     """
     agents = free.fitting(shape, mask)
@@ -37,7 +37,7 @@ def scan_ordered(free: Free, shape: Shape, mask: Mask, *, most: bool, compared: 
 
 
 def scan_rotation(free: Free, shape: Shape, mask: Mask, position: int) -> int:
-    """The first agent of `mask` from `position` on, around the circle, that fits `shape`; UNPLACED when none does."""
+    """Returns the first agent of `mask` from `position` on, around the circle, that fits `shape`; UNPLACED when none does."""
     agents: Integers = free.fitting(shape, mask)
     if not len(agents):
         return UNPLACED

@@ -74,7 +74,7 @@ class Decisions:
     _quotas_left: QuotaBudget | None = field(repr=False)
 
     def explain(self, session: int) -> Explanation | None:
-        """Why the session in a row of the queue waits; None when it was placed. Sessions of one kind share one object."""
+        """Returns why the session in a row of the queue waits; None when it was placed. Sessions of one kind share one object."""
         verdict = self.verdicts[session]
         if verdict == Verdict.PLACED:
             return None
@@ -92,7 +92,7 @@ class Decisions:
         return self._behind if verdict == Verdict.BEHIND else self._of_kind(session, verdict)
 
     def alike(self) -> Integers:
-        """By session, integers that are equal for sessions of one explanation, as far as that does not hang on quotas or on itself alone."""
+        """Returns by session integers that are equal for sessions of one explanation, as far as that does not hang on quotas or on itself alone."""
         sessions = len(self.verdicts)
         kinds, closed, alone = (np.full(sessions, -1, np.int64) for _ in range(3))
         kinds[self._view.rows] = self._view.kind_of
@@ -122,7 +122,7 @@ class Decisions:
         return why
 
     def _reserved(self, reservation: Reservation, session: int, why: Explanation) -> Explanation:
-        """What a reservation adds to a reason: the session has it, or has to leave room for it."""
+        """Returns what a reservation adds to a reason: the session has it, or has to leave room for it."""
         queue = self._view.queue
         agents = sorted({self._view.agents.ids[row] for row in reservation.agents.tolist()})
         if session == reservation.session:
@@ -271,7 +271,7 @@ class _Pass:
         )
 
     def _given(self, rows: Integers, owners: Owners) -> list[int] | None:
-        """The rows in the order that a strategy of others gives; None when the settings' strategy decides, or now has to."""
+        """Returns the rows in the order that a strategy of others gives; None when the settings' strategy decides, or now has to."""
         settings = self.settings
         if settings.custom_session is None and settings.session_strategy != EXTERNAL:
             return None
@@ -301,7 +301,7 @@ class _Pass:
         return [ids[session] for session in sorted(ids, key=place.__getitem__)]
 
     def _around(self, aged: int, rows: Integers, running: Running) -> tuple[int | None, list[int]]:
-        """Sessions of higher priority as ever, then the aged one, then the others around its reservation if it needs one."""
+        """Tries sessions of higher priority as ever, then the aged one, then the others around its reservation if it needs one."""
         above = self.queue.priorities[rows] > self.queue.priorities[aged]
         head, waiting = select(self._line(rows[above]), self.settings)
         rest = rows[~above & (rows != aged)]
@@ -317,7 +317,7 @@ class _Pass:
         return select(self._line(rest, backfill=self.backfill is not None), self.settings)
 
     def _situation(self, running: Running) -> Situation:
-        """What is in use now, with what was placed so far."""
+        """Returns what is in use now, with what was placed so far."""
         agents = self.agents
         if self.placed:
             used, kernels = agents.used.copy(), agents.kernels.copy()
@@ -388,7 +388,7 @@ def _with_nominated(agents: Agents, queue: Queue) -> Agents:
 def _without_agents(
     queue: Queue, rows: Integers, found: list[Kind], kind_of: Integers, free: Free
 ) -> NDArray[np.bool_]:
-    """Which of the rows have no agent that could take them, whatever is free."""
+    """Returns which of the rows have no agent that could take them, whatever is free."""
     lacking = np.array([_lacks(kind, free, free.schedulable) for kind in found], np.bool_)
     without_agents = lacking[kind_of] if len(found) else np.zeros(len(rows), np.bool_)
     for session, wishes in queue.wishes.items():
@@ -401,7 +401,7 @@ def _without_agents(
 
 
 def _lacks(kind: Kind, free: Free, among: Mask) -> bool:
-    """Whether some kernel of a kind has no agent among these that could take it."""
+    """Returns whether some kernel of a kind has no agent among these that could take it."""
     shapes = [kind.whole] if kind.single_node else [shape for shape, _ in kind.groups]
     return not all((free.takers(shape.needs) & among).any() for shape in shapes)
 
@@ -409,7 +409,7 @@ def _lacks(kind: Kind, free: Free, among: Mask) -> bool:
 def _account(
     queue: Queue, owners: Owners, free: Free, sessions: Integers, placements: list[Placement]
 ) -> tuple[Integers, Integers]:
-    """The agent's row of each kernel, and what owners hold with the placements."""
+    """Returns the agent's row of each kernel, and what owners hold with the placements."""
     kernel_agents = np.full(len(queue.requests), UNPLACED, np.int64)
     held = owners.held.copy()
     if len(sessions):

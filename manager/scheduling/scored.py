@@ -39,11 +39,11 @@ class ScoredPicker:
         self._capacity = agents.capacity[free.rows][:, list(columns)]
 
     def best(self, shape: Shape) -> int:
-        """The agent for a shape, or UNPLACED."""
+        """Returns the agent for a shape, or UNPLACED."""
         return self.pick(shape, self._free.takers(shape.needs))
 
     def pick(self, shape: Shape, mask: Mask) -> int:
-        """The agent of `mask` for a shape, or UNPLACED."""
+        """Returns the agent of `mask` for a shape, or UNPLACED."""
         agents = self._free.fitting(shape, mask)
         if not len(agents):
             return UNPLACED

@@ -20,7 +20,7 @@ from retinue.manager.scheduling.columns import Integers
 
 
 def total_capacity(capacity: Integers) -> list[int]:
-    """What the agents (N x S) have together, by slot, in integers that do not overflow."""
+    """Returns what the agents (N x S) have together, by slot, in integers that do not overflow."""
     high = (capacity >> 32).sum(axis=0, dtype=np.int64)
     low = (capacity & 0xFFFFFFFF).sum(axis=0, dtype=np.int64)
     return [(int(upper) << 32) + int(lower) for upper, lower in zip(high, low, strict=True)]
@@ -41,5 +41,5 @@ class ShareKeys:
         return max((amount * factor for amount, factor in zip(held, self.factors, strict=True)), default=0)
 
     def key(self, unweighted: int, weight: int) -> int:
-        """The integer to compare by."""
+        """Returns the integer to compare by."""
         return (unweighted << self.shift) // weight

@@ -135,12 +135,12 @@ class Settings:
 
     @property
     def reserves(self) -> bool:
-        """Whether an aged session may get a reservation."""
+        """Returns whether an aged session may get a reservation."""
         return bool(self.reserve_after_tries or self.reserve_after_seconds)
 
 
 def validate_policy(policy: Policy) -> Settings:
-    """The policy with its options read. Raises PolicyError on unknown strategies, unknown or unread options, and bad values."""
+    """Returns the policy with its options read. Raises PolicyError on unknown strategies, unknown or unread options, and bad values."""
     session_options, session_class = _known(
         "session strategy", policy.session_strategy, SESSION_STRATEGIES, SESSION_ENTRY_POINTS, {SESSION_FALLBACK}
     )
@@ -202,19 +202,19 @@ def slot_order(slots: Sequence[str], priority: Sequence[str]) -> list[int]:
 
 
 def session_strategies() -> frozenset[str]:
-    """The names of all session strategies that there are here."""
+    """Returns the names of all session strategies that there are here."""
     return frozenset(SESSION_STRATEGIES) | frozenset(installed(SESSION_ENTRY_POINTS))
 
 
 def agent_strategies() -> frozenset[str]:
-    """The names of all agent strategies that there are here."""
+    """Returns the names of all agent strategies that there are here."""
     return frozenset(AGENT_STRATEGIES) | frozenset(installed(AGENT_ENTRY_POINTS))
 
 
 def _known(
     what: str, name: str, registry: Mapping[str, frozenset[str]], entry_points: str, common: Collection[str]
 ) -> tuple[frozenset[str], Any]:
-    """The options of a strategy and, when it is not one of ours, its class."""
+    """Returns the options of a strategy and, when it is not one of ours, its class."""
     if name in registry:
         return registry[name], None
     if name not in installed(entry_points):
@@ -248,7 +248,7 @@ def _made(strategy: Any, policy: Policy) -> Any:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is `host:port` or `unix:/path`."""
+    """Returns whether a text is `host:port` or `unix:/path`."""
     if text.startswith("unix:/"):
         return True
     host, _, port = text.rpartition(":")

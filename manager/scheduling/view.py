@@ -62,7 +62,7 @@ class View:
 
     @property
     def rotation(self) -> str:
-        """The agent that a rotation chose last; empty when it has chosen none and stands at the beginning."""
+        """Returns the agent that a rotation chose last; empty when it has chosen none and stands at the beginning."""
         return self.ids[self.placer.position - 1] if self.placer.position else ""
 
     def place(self, row: int) -> Placement:
@@ -73,7 +73,7 @@ class View:
         return self.placer.place(kind) if wishes is None else self.placer.place_wished(kind, wishes)
 
     def agents_of(self, row: int, placement: Placement) -> Integers:
-        """The rows of the agents of a placed session's kernels, by rank."""
+        """Returns the rows of the agents of a placed session's kernels, by rank."""
         if isinstance(placement, int):
             placement = [placement] * len(self.kinds[row].kernels)
         return self.free.rows[np.array(placement, np.int64)]
@@ -107,12 +107,12 @@ class Choices:
 
 
 def requests_of(queue: Queue, row: int) -> Integers:
-    """What the kernels of a session ask for, by rank."""
+    """Returns what the kernels of a session ask for, by rank."""
     return queue.requests[queue.offsets[row] : queue.offsets[row + 1]]
 
 
 def waiting_sessions(view: View, rows: Integers, owners: Owners) -> WaitingSessions:
-    """Sessions in rows of the queue, as a session strategy of others sees them."""
+    """Returns sessions in rows of the queue, as a session strategy of others sees them."""
     queue = view.queue
     sizes = queue.offsets[rows + 1] - queue.offsets[rows]
     requests = np.array([requests_of(queue, row).sum(axis=0) for row in rows.tolist()], np.int64)

@@ -28,7 +28,7 @@ class WhatIf:
 
 
 def what_if(situation: Situation, row: int) -> WhatIf:
-    """For a waiting session in a row of the queue."""
+    """Returns what stands between a waiting session and its start, by its row in the queue."""
     view = View(situation.agents, situation.queue, np.array([row], np.int64), situation.settings, situation.rotation)
     kind = view.kinds[row]
     wanted = np.ones(len(view.free), np.bool_)
@@ -105,7 +105,7 @@ def _hints(view: View, kind: Kind, wanted: Mask) -> list[str]:
 
 
 def _largest(true: Callable[[int], bool], most: int) -> int:
-    """The largest number up to `most` that something is true of, given that it is true of all smaller ones too; 0 for none."""
+    """Returns the largest number up to `most` that something is true of, given that it is true of all smaller ones too; 0 for none."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -114,7 +114,7 @@ def _largest(true: Callable[[int], bool], most: int) -> int:
 
 
 def _round(slot: str, amount: int) -> int:
-    """An amount that people would write, not above this one."""
+    """Returns an amount that people would write, not above this one."""
     if slot == MEMORY:
         return amount - amount % _MEBIBYTE if amount >= _MEBIBYTE else amount
     return amount - amount % THOUSANDTHS if slot.endswith(DEVICE_SUFFIX) else amount

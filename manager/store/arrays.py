@@ -18,7 +18,7 @@ class FlatListDumper(ListDumper):
     """Dumps lists of UUIDs, of integers and of strings at once, all others as the driver does."""
 
     def dump(self, obj: list[Any]) -> Buffer | None:
-        """The list as PostgreSQL reads arrays."""
+        """Returns the list as PostgreSQL reads arrays."""
         types = set(map(type, obj))
         if types == {uuid.UUID}:
             return f"{{{','.join([item.hex for item in obj])}}}".encode()

@@ -1,8 +1,8 @@
 """Reads what the leader's scheduler caches, and drains the marks by which the cache follows the rows.
 
 A term begins by reading everything that is live once. From then on triggers mark, in the commit of each change, which sessions, agents,
-groups and quotas have changed, and by how much what is held of agents and by owners has; whoever makes the change, on whichever replica,
-need not know of it. Taking the marks deletes them in the same transaction, so each is taken in exactly once, and only after its commit.
+groups and quotas have changed, and by how much what is held of agents and by owners has; the author of the change, on any replica,
+need not know of it. Draining the marks deletes them in the same transaction, so each is applied exactly once, and only after its commit.
 Sums are marked as differences (nothing is summed again), everything else by its key alone (the row is read again as it is by then).
 
 Only what a scheduling pass itself writes is not marked (`UNMARKED`): the leader knows it already.

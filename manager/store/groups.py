@@ -15,18 +15,18 @@ from retinue.manager.store.tables import Agent, DrfShare, ResourceGroup
 
 
 async def get(tx: AsyncSession, name: str, *, lock: bool = False) -> ResourceGroup | None:
-    """A group by name; with `lock`, held until the commit."""
+    """Returns a group by name; with `lock`, held until the commit."""
     return await tx.get(ResourceGroup, name, with_for_update=lock or None)
 
 
 async def list_page(tx: AsyncSession, *, after: str, limit: int) -> Sequence[ResourceGroup]:
-    """Groups in the order of their names."""
+    """Returns groups in the order of their names."""
     query = select(ResourceGroup).where(col(ResourceGroup.name) > after).order_by(col(ResourceGroup.name)).limit(limit)
     return (await tx.exec(query)).all()
 
 
 async def create(tx: AsyncSession, name: str, policy: Mapping[str, Any]) -> ResourceGroup | None:
-    """A new group; None when the name is taken.
+    """Returns a new group; None when the name is taken.
 
     `policy` holds session_strategy, agent_strategy, options, owner_weights, start_timeout_seconds, egress, mount_roots, image_registries
     and idle_policy.
@@ -47,7 +47,7 @@ async def change(tx: AsyncSession, name: str, policy: Mapping[str, Any]) -> Reso
 
 
 async def read_mount_roots(tx: AsyncSession, names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """What sessions in these groups may mount, as stored."""
+    """Returns what sessions in these groups may mount, as stored."""
     query = select(ResourceGroup.name, ResourceGroup.mount_roots).where(col(ResourceGroup.name).in_(names))
     return {name: list(roots) for name, roots in (await tx.exec(query)).all()}
 
@@ -59,7 +59,7 @@ async def read_image_registries(tx: AsyncSession, names: Collection[str]) -> dic
 
 
 async def in_use(tx: AsyncSession, name: str) -> bool:
-    """Whether a group has agents or sessions that are not over."""
+    """Returns whether a group has agents or sessions that have not ended."""
     if (await tx.exec(select(Agent.id).where(Agent.resource_group == name).limit(1))).first() is not None:
         return True
     found = await tx.execute(

@@ -114,7 +114,7 @@ def share_mismatches(
 def group_mismatches(
     recorded: Mapping[str, Mapping[str, int]], derived: Mapping[str, Mapping[str, int]]
 ) -> list[Mismatch]:
-    """Groups whose capacity as kept is not what their agents come to."""
+    """Returns groups whose capacity as kept is not what their agents come to."""
     return [
         Mismatch(CAPACITY, group, kept.get(slot), existing.get(slot), slot=slot)
         for group, kept in sorted(recorded.items())
@@ -190,7 +190,7 @@ def _claim_mismatch(row: Mapping[str, Any]) -> Mismatch:
 
 
 async def _capacity_mismatches(tx: AsyncSession, group: str) -> list[Mismatch]:
-    """Agents whose live claims are more than they have, or that are not there at all."""
+    """Returns agents whose live claims are more than they have, or that are not there at all."""
     rows = await tx.execute(
         text("""
             SELECT c.agent_id, c.slot, c.held, (a.capacity->>c.slot)::bigint AS existing, coalesce(a.resource_group, c.resource_group) AS name

@@ -150,7 +150,7 @@ def _locking_agents(agents: Sequence[str]) -> Statement:
 
 
 def _missing(agents: Sequence[str], slots: Sequence[str], amounts: Sequence[int]) -> Statement:
-    """What there is not enough of on agents that are locked. Apart from their locking: a statement that waited for a lock would not see
+    """Returns what there is not enough of on agents that are locked. Apart from their locking: a statement that waited for a lock would not see
     the claims for which it had to wait.
     """
     return Statement(
@@ -248,7 +248,7 @@ def _keeping_rotation(group: str, rotation: str) -> Statement:
 
 
 def _recording(placed: Sessions) -> Statement:
-    """The journal: each session after its kernels, numbered by their ranks. How many there are is known, since the sessions are locked."""
+    """Appends to the journal: each session after its kernels, numbered by their ranks. How many there are is known, since the sessions are locked."""
     entries = [0, *accumulate(size + 1 for size in placed.sizes)]
     return Statement(
         """

@@ -30,7 +30,7 @@ class Use:
 
 
 async def get(tx: AsyncSession, kind: str, name: str, *, lock: bool = False) -> Quota | None:
-    """A quota; with `lock`, held until the commit."""
+    """Returns a quota; with `lock`, held until the commit."""
     return await tx.get(Quota, (kind, name), with_for_update=lock or None)
 
 
@@ -71,20 +71,20 @@ async def list_page(
 
 
 async def read(tx: AsyncSession, subjects: Collection[Subject]) -> list[Quota]:
-    """The quotas of subjects, by kind and name."""
+    """Returns the quotas of subjects, by kind and name."""
     query = select(Quota).where(tuple_(col(Quota.kind), col(Quota.name)).in_(list(subjects)))
     return list(await tx.exec(query.order_by(col(Quota.kind), col(Quota.name))))
 
 
 async def lock(tx: AsyncSession, subjects: Collection[Subject]) -> list[Quota]:
-    """As `read`, but held until the commit, in one order for all: whoever else takes of them waits."""
+    """Reads as `read` and locks until the commit, in one order for all: every other caller that locks them waits."""
     query = select(Quota).where(tuple_(col(Quota.kind), col(Quota.name)).in_(list(subjects)))
     query = query.order_by(col(Quota.kind), col(Quota.name)).with_for_update()
     return list(await tx.exec(query.execution_options(populate_existing=True)))
 
 
 async def count_pending(tx: AsyncSession, subjects: Collection[Subject]) -> dict[Subject, int]:
-    """How many sessions of each subject wait."""
+    """Returns how many sessions of each subject wait."""
     counts = dict.fromkeys(subjects, 0)
     for kind, names in _by_kind(subjects).items():
         column = _COLUMNS[kind]
@@ -99,7 +99,7 @@ async def count_pending(tx: AsyncSession, subjects: Collection[Subject]) -> dict
 
 
 async def read_use(tx: AsyncSession, subjects: Collection[Subject]) -> dict[Subject, Use]:
-    """What placed sessions of each subject hold, and how many there are; `pending_sessions` stays 0."""
+    """Returns what placed sessions of each subject hold, and how many there are; `pending_sessions` stays 0."""
     use = {subject: Use() for subject in subjects}
     for kind, names in _by_kind(subjects).items():
         column = _COLUMNS[kind]

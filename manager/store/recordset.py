@@ -19,12 +19,12 @@ def recordset(rows: Iterable[object]) -> str:
 
 
 def fetched(result: Result[Any]) -> list[Row]:
-    """All rows of a result, by column name."""
+    """Returns all rows of a result, by column name."""
     return [dict(row._mapping) for row in result]  # noqa: SLF001  # public in spite of its name: documented as the row's mapping
 
 
 def _plain(value: object) -> object:
-    """What only the tuples and numbers themselves are written as, and not those of other types."""
+    """Returns what only the tuples and numbers themselves are written as, and not those of other types."""
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, float):

@@ -32,7 +32,7 @@ class _Group:
 
 
 def dominant(held: Mapping[str, int], capacity: Mapping[str, int]) -> tuple[str, int, int]:
-    """The slot with the largest ratio of held to existing, and that ratio as (numerator, denominator); slots that do not exist are
+    """Returns the slot with the largest ratio of held to existing, and that ratio as (numerator, denominator); slots that do not exist are
     left out, equal ratios go to the first name. `("", 0, 0)` when nothing counts.
     """
     best = ("", 0, 0)
@@ -44,7 +44,7 @@ def dominant(held: Mapping[str, int], capacity: Mapping[str, int]) -> tuple[str,
 
 
 async def read_capacity(tx: AsyncSession, groups: Collection[str]) -> dict[str, dict[str, int]]:
-    """What exists in each group, from its agents: the sums over those that were heard of and are not lost. For whoever verifies."""
+    """Returns what exists in each group, from its agents: the sums over those that were heard of and are not lost. For verification."""
     rows = await tx.execute(
         text("""
             SELECT a.resource_group, slot.key, sum(slot.value::bigint)::bigint

@@ -23,7 +23,7 @@ class AccountTable:
         self.of_subject: dict[Subject, list[int]] = {}
 
     def row(self, account: Account) -> int:
-        """The row of an account, a new one when there is none."""
+        """Returns the row of an account, a new one when there is none."""
         number = self.row_of.get(account)
         if number is None:
             number = self.row_of[account] = len(self.names)

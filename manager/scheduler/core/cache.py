@@ -59,7 +59,7 @@ class Holdings:
     offsets: Integers
 
     def part(self, sessions: Integers) -> Holdings:
-        """The same of some of the sessions."""
+        """Returns the holdings of some of the sessions."""
         sizes = self.offsets[sessions + 1] - self.offsets[sessions]
         offsets = np.zeros(len(sessions) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
@@ -89,7 +89,7 @@ class Cache:
         return cls(slots, AgentTable(slots, offered), AccountTable(slots), PendingTable(slots, needed))
 
     def put_waiting(self, rows: Iterable[PendingSession]) -> set[str]:
-        """Sessions that wait, as read; returns their groups."""
+        """Puts sessions that wait, as read; returns their groups."""
         groups = set()
         for row in rows:
             groups.add(row.resource_group)
@@ -109,7 +109,7 @@ class Cache:
             self.unreadable.pop(name, None)
 
     def put_agent(self, row: AgentRecord) -> set[str]:
-        """An agent as read; returns the groups that this concerns."""
+        """Puts an agent as read; returns the groups affected."""
         name = f"agent {row.id}"
         try:
             groups = self.agents.put(row)
@@ -120,7 +120,7 @@ class Cache:
         return groups
 
     def put_quota(self, subject: Subject, limit: Limit | None) -> set[str]:
-        """A quota as read, or that there is none; returns the groups that it may concern."""
+        """Puts a quota as read, or removes it for None; returns the groups that may be affected."""
         before = self.quotas.pop(subject, None)
         name = "quota {} {}".format(*subject)
         self.unreadable.pop(name, None)
@@ -133,7 +133,7 @@ class Cache:
         return {self.accounts.names[row][0] for row in self.accounts.of_subject.get(subject, ())}
 
     def add_claim(self, agent: str, account: Account, slot: str, amount: int) -> None:
-        """What is held has grown by an amount, or shrunk."""
+        """Adds an amount, which may be negative, to what is held."""
         row = self.agents.row_of.get(agent)
         if row is None:
             raise CacheError(f"claim on an unknown agent {agent}")
@@ -143,12 +143,12 @@ class Cache:
         self.accounts.held[holder, column] += amount
 
     def add_placed(self, account: Account, number: int) -> None:
-        """So many more sessions of an account are placed."""
+        """Adds a number, which may be negative, to the placed sessions of an account."""
         row = self.accounts.row(account)
         self.accounts.sessions[row] += number
 
     def add_kernels(self, agent: str, number: int) -> str:
-        """So many more kernels are live on an agent; returns its group."""
+        """Adds a number, which may be negative, to the live kernels of an agent; returns its group."""
         row = self.agents.row_of.get(agent)
         if row is None:
             raise CacheError(f"attempt on an unknown agent {agent}")
@@ -171,7 +171,7 @@ class Cache:
         np.add.at(self.accounts.sessions, holdings.accounts, sign)
 
     def over_quota(self, holdings: Holdings, quotas: Mapping[Subject, Limit], *, counted: bool) -> Collection[int]:
-        """Those of the sessions, one after the other, for which the quotas have no room; `counted` says that they are counted already."""
+        """Returns those of the sessions, one after the other, for which the quotas have no room; `counted` says that they are counted already."""
         if not quotas:
             return ()
         names = self.accounts.names

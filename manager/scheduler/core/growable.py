@@ -19,7 +19,7 @@ class Slots:
         self._columns: dict[str, int] = {}
 
     def column(self, slot: str) -> int:
-        """The column of a slot, a new one when it was not met before."""
+        """Returns the column of a slot, a new one when it was not met before."""
         column = self._columns.get(slot)
         if column is None:
             column = self._columns[slot] = len(self.names)
@@ -28,7 +28,7 @@ class Slots:
 
 
 def grown(values: NDArray[Any], rows: int) -> NDArray[Any]:
-    """The same values with room for `rows` rows, zero beyond."""
+    """Returns the same values with room for `rows` rows, zero beyond."""
     if rows <= len(values):
         return values
     wider = np.zeros((max(rows, 2 * len(values), _FIRST_ROWS), *values.shape[1:]), values.dtype)
@@ -37,17 +37,17 @@ def grown(values: NDArray[Any], rows: int) -> NDArray[Any]:
 
 
 def empty(dtype: DTypeLike) -> NDArray[Any]:
-    """A column without rows."""
+    """Returns a column without rows."""
     return np.zeros(0, dtype)
 
 
 def empty_amounts() -> NDArray[np.int64]:
-    """A matrix of amounts without rows."""
+    """Returns a matrix of amounts without rows."""
     return np.zeros((0, _FIRST_SLOTS), np.int64)
 
 
 def widened(amounts: NDArray[np.int64], slots: int) -> NDArray[np.int64]:
-    """The same amounts with room for `slots` columns, zero beyond."""
+    """Returns the same amounts with room for `slots` columns, zero beyond."""
     if slots <= amounts.shape[1]:
         return amounts
     wider = np.zeros((len(amounts), max(slots, 2 * amounts.shape[1])), np.int64)

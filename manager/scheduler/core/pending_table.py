@@ -85,7 +85,7 @@ class PendingTable:
     )  # fmt: skip
 
     def put(self, row: PendingSession, account: int) -> None:
-        """A session as read, instead of what was known of it. Raises ValueError for one that no pass could read."""
+        """Puts a session as read in place of what was known of it. Raises ValueError for one that no pass could read."""
         self.remove(row.id)
         _check_agents(row)
         number, shape = self.count, self._shape(row.kernels or "[]")
@@ -150,14 +150,14 @@ class PendingTable:
         self.requests = widened(self.requests, len(self._slots.names))
 
     def group_number(self, group: str) -> int:
-        """The number of a group."""
+        """Returns the number of a group."""
         if group not in self._group_of:
             self._group_of[group] = len(self.groups)
             self.groups.append(group)
         return self._group_of[group]
 
     def hostname_set(self, hostnames: tuple[str, ...]) -> int:
-        """The number of hostnames by rank: most sessions have the same few."""
+        """Returns the number of hostnames by rank: most sessions have the same few."""
         if hostnames not in self._hostname_of:
             self._hostname_of[hostnames] = len(self.hostname_sets)
             self.hostname_sets.append(hostnames)
@@ -166,7 +166,7 @@ class PendingTable:
     def reason_number(
         self, code: str, message: str, hostnames: int, explanation: Callable[[], str] = lambda: "{}"
     ) -> int:
-        """The number of a note: what is said by it follows from its words and from who the kernels are."""
+        """Returns the number of a reason: its explanation follows from its message and from who the kernels are."""
         key = (code, message, hostnames)
         if key not in self._reason_of:
             self._reason_of[key] = len(self.reasons)
@@ -174,7 +174,7 @@ class PendingTable:
         return self._reason_of[key]
 
     def rows_of(self, group: str) -> Integers:
-        """The rows of a group's sessions in order of arrival."""
+        """Returns the rows of a group's sessions in order of arrival."""
         number = self._group_of.get(group)
         if number is None:
             return np.zeros(0, np.int64)
@@ -182,7 +182,7 @@ class PendingTable:
         return rows[np.argsort(self.sequence[rows], kind="stable")]
 
     def kernels_of(self, rows: Integers) -> tuple[Integers, Integers]:
-        """The rows of `requests` of all kernels of the sessions in `rows`, one session after the other, and where each session's begin."""
+        """Returns the rows of `requests` of all kernels of the sessions in `rows`, one session after the other, and where each session's begin."""
         sizes = self.size[rows].astype(np.int64)
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])

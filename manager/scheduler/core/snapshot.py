@@ -80,7 +80,7 @@ def snapshot_of(
     *,
     replicas: Mapping[Endpoint, Mapping[str, int]] = MappingProxyType({}),
 ) -> Snapshot:
-    """The columns of one group at `now` (seconds since 1970). Owners with equal shares are served in the order in which their first
+    """Returns the columns of one group at `now` (seconds since 1970). Owners with equal shares are served in the order in which their first
     session arrived; given past usage, those who used least for their weight come first: owners who hold nothing now differ by nothing else.
     `replicas` are the live kernels of endpoints by agent.
     """
@@ -183,7 +183,7 @@ def snapshot_of(
 
 
 def build_running(sessions: Sequence[RunningSession], agents: Agents) -> Running:
-    """The columns of placed sessions; what they hold of agents that are lost does not come free."""
+    """Returns the columns of placed sessions; what they hold of agents that are lost does not come free."""
     agent_row = {agent: position for position, agent in enumerate(agents.ids)}
     column = {slot: position for position, slot in enumerate(agents.slots)}
     held = [[holding for holding in row.holdings if holding.agent in agent_row] for row in sessions]
@@ -208,12 +208,12 @@ def build_running(sessions: Sequence[RunningSession], agents: Agents) -> Running
 
 
 def offered(backends: Iterable[str]) -> int:
-    """The FEATURES of an agent with these backends, as bits."""
+    """Returns the FEATURES of an agent with these backends, as bits."""
     return reduce(or_, (_OFFERED.get(name, 0) for name in backends), 0)
 
 
 def needed(image: bool) -> int:  # the one fact there is
-    """The FEATURES that a kernel needs, as bits."""
+    """Returns the FEATURES that a kernel needs, as bits."""
     return _IMAGES if image else _NATIVE
 
 
@@ -223,7 +223,7 @@ def endpoint_of(row: PendingSession) -> Endpoint | None:
 
 
 def endpoints_of(cache: Cache, group: str) -> set[Endpoint]:
-    """The endpoints whose replicas decide where sessions go that wait in a group."""
+    """Returns the endpoints whose replicas decide where sessions go that wait in a group."""
     return {
         endpoint
         for row in cache.queue.constrained.values()
@@ -232,7 +232,7 @@ def endpoints_of(cache: Cache, group: str) -> set[Endpoint]:
 
 
 def held_back(row: PendingSession, now: float, position: Mapping[str, int]) -> Explanation | None:
-    """Why a waiting session is not to be tried at `now`; `position` is that of agents by id. Only rows that `is_constrained` picks
+    """Returns why a waiting session is not to be tried at `now`; `position` is that of agents by id. Only rows that `is_constrained` picks
     are asked about.
     """
     if (policy := _held_by_policy(row, now)) is not None:
@@ -283,7 +283,7 @@ def _held_by_policy(row: PendingSession, now: float) -> Explanation | None:
 def wishes_of(
     row: PendingSession, position: Mapping[str, int], endpoints: Mapping[Endpoint, int]
 ) -> AgentWishes | None:
-    """Which agents a waiting session likes or does not like; endpoints are numbered. Asked as `held_back`."""
+    """Returns which agents a waiting session likes or does not like; endpoints are numbered. Asked as `held_back`."""
     if not (row.failed_agents or row.agents or row.replica_placement):
         return None
     endpoint = endpoint_of(row)
@@ -385,7 +385,7 @@ def _owners(
     columns: Integers,
     past_usage: Mapping[str, float] | None,
 ) -> tuple[Owners, Integers]:
-    """The owners, and by account its owner's row: first those who wait, by arrival, then those who only hold; this order decides ties."""
+    """Returns the owners, and by account its owner's row: first those who wait, by arrival, then those who only hold; this order decides ties."""
     table = cache.accounts
     weights: Mapping[str, int] = cache.groups[group].owner_weights
     members = table.of_group.get(group, [])
@@ -414,7 +414,7 @@ def _owners(
 
 
 def _constrained(cache: Cache, rows: Integers) -> dict[int, PendingSession]:
-    """What few sessions have, by session."""
+    """Returns the constrained sessions, by row of the queue."""
     constrained = cache.queue.constrained
     if not constrained:
         return {}
@@ -424,7 +424,7 @@ def _constrained(cache: Cache, rows: Integers) -> dict[int, PendingSession]:
 
 
 def _normalised(past: PastUsage, capacity: Mapping[str, float]) -> dict[str, float]:
-    """By owner, usage as part of what the group gives in the look-back time."""
+    """Returns by owner the usage as part of what the group gives in the look-back time."""
     slot_weights = dict.fromkeys(capacity, 1.0) if past.slot_weights is None else past.slot_weights
     return {
         owner: normalised_usage(usage, capacity, past.look_back_days, slot_weights)
