@@ -146,7 +146,8 @@ class Jupyter:
         self._closed = True
         # First of all: libzmq holds a lock while it sends an event, and without a receiver it would hold it for ever.
         for name in ("control", *_CUT_OFF):
-            self._sockets[name].disable_monitor()
+            if not self._sockets[name].closed:
+                self._sockets[name].disable_monitor()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

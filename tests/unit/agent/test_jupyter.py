@@ -118,3 +118,18 @@ async def test_an_answer_that_is_too_large_is_an_error(conversation: Jupyter) ->
     assert told(events)[2] == "CODE_STATUS_ERROR"
     assert "larger than" in events[-1].finished.error_value
     assert told(await ran(conversation, "next")) == ("next", "", "CODE_STATUS_OK")
+
+
+async def test_events_stop_before_their_receivers_close(conversation: Jupyter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else libzmq waits for a receiver while it holds the lock that stopping the events takes, and the agent with it."""
+    closed: list[bool] = []
+    disable_monitor = zmq.asyncio.Socket.disable_monitor
+
+    def checked(socket: zmq.asyncio.Socket) -> None:
+        if (receiver := socket._monitor_socket) is not None:  # noqa: SLF001 - it has no other name
+            closed.append(receiver.closed)
+        disable_monitor(socket)
+
+    monkeypatch.setattr(zmq.asyncio.Socket, "disable_monitor", checked)
+    await conversation.close()
+    assert closed == [False, False, False]
