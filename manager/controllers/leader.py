@@ -230,9 +230,7 @@ class Leader:
                 rows = await nodes.read_targets(tx)
         except StoreUnavailable as error:
             raise ListenerBrokenError(f"agents could not be read: {error}") from error
-        return {
-            row["id"]: Target(row["address"], row["state"], row["underlay_address"], row["revoked"]) for row in rows
-        }
+        return {row.id: Target(row.address, row.state, row.underlay_address, row.revoked) for row in rows}
 
     async def _desired(self, agent_id: str, session_ids: Collection[uuid.UUID] | None) -> DesiredState:
         try:

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
 
 from retinue.manager.agent_rpc.output import OutputGoneError, OutputPastEndError, Span, stream_output
 from retinue.manager.agent_rpc.relay import AgentUnavailableError, AttemptLocation, Forwarder
 from retinue.manager.dispatch.desired_state import Affected, attempt_id
 from retinue.manager.store import leadership, outputs
 from retinue.manager.store.database import Database, StoreUnavailable
+from retinue.manager.store.outputs import PendingOutput
 
 _log = logging.getLogger(__name__)
 
@@ -55,9 +55,9 @@ class OutputCollector:
                 self._wanted.clear()
                 async with self._database.transaction() as tx:
                     pending = await outputs.read_pending(tx, 4 * _AT_ONCE, self._busy)
-                of_agents: dict[str, list[Any]] = {}
+                of_agents: dict[str, list[PendingOutput]] = {}
                 for row in pending:
-                    of_agents.setdefault(row["agent_id"], []).append(row)
+                    of_agents.setdefault(row.agent_id, []).append(row)
                 self._busy.update(of_agents)
                 for agent_id, rows in of_agents.items():
                     collecting = self._collect_from(agent_id, rows[:_AT_ONCE_OF_AGENT])
@@ -65,7 +65,7 @@ class OutputCollector:
                 # The end of each of these wakes it too.
                 await self._wanted.wait()
 
-    async def _collect_from(self, agent_id: str, rows: Sequence[Any]) -> None:
+    async def _collect_from(self, agent_id: str, rows: Sequence[PendingOutput]) -> None:
         gate = self._gate_of_failed if agent_id in self._pauses else self._gate
         async with asyncio.TaskGroup() as group:
             fetches = [group.create_task(self._try_to_collect(row, gate)) for row in rows]
@@ -77,22 +77,22 @@ class OutputCollector:
         self._busy.discard(agent_id)
         self._wanted.set()
 
-    async def _try_to_collect(self, row: Any, gate: asyncio.Semaphore) -> bool:
+    async def _try_to_collect(self, row: PendingOutput, gate: asyncio.Semaphore) -> bool:
         try:
             async with gate:
                 return await self._collect(row)
         except leadership.NotLeader:
             raise
         except Exception:  # noqa: BLE001  # logged whole; the output of others is collected
-            _log.exception("output of kernel %s cannot be collected", row["kernel_id"])
+            _log.exception("output of kernel %s cannot be collected", row.kernel_id)
             return False
 
-    async def _collect(self, row: Any) -> bool:
-        start = max(0, row["log_size"] - KEPT_BYTES)
+    async def _collect(self, row: PendingOutput) -> bool:
+        start = max(0, row.log_size - KEPT_BYTES)
         data = bytearray()
         try:
             async with asyncio.timeout(_FETCH_SECONDS):
-                place = AttemptLocation(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
+                place = AttemptLocation(row.agent_id, row.address, attempt_id(row.kernel_id, row.epoch))
                 pieces = stream_output(self._forwarder, place, Span(start), follow=False)
                 async for offset, piece in pieces:
                     if offset != start + len(data):
@@ -103,19 +103,19 @@ class OutputCollector:
                         # However much an agent sends, no more is held than is kept.
                         start, data = start + beyond, data[beyond:]
         except (AgentUnavailableError, TimeoutError) as error:
-            _log.info("output of kernel %s is not collected yet: %s", row["kernel_id"], error)
+            _log.info("output of kernel %s is not collected yet: %s", row.kernel_id, error)
             return False
         except (OutputGoneError, OutputPastEndError) as error:
-            _log.warning("output of kernel %s is gone: %s", row["kernel_id"], error)
+            _log.warning("output of kernel %s is gone: %s", row.kernel_id, error)
         beyond = max(0, len(data) - KEPT_BYTES)
         try:
             async with self._database.transaction() as tx:
                 await leadership.check(tx, self._term)
-                await outputs.keep(tx, row["kernel_id"], row["epoch"], start + beyond, bytes(data[beyond:]))
+                await outputs.keep(tx, row.kernel_id, row.epoch, start + beyond, bytes(data[beyond:]))
         except StoreUnavailable as error:
-            _log.info("output of kernel %s is not kept yet: %s", row["kernel_id"], error)
+            _log.info("output of kernel %s is not kept yet: %s", row.kernel_id, error)
             return False
-        self._committed({row["agent_id"]: [row["session_id"]]})
+        self._committed({row.agent_id: [row.session_id]})
         return True
 
 
@@ -133,10 +133,10 @@ async def read_output(
             source = await outputs.read_source(tx, kernel_id, current)
         if source is None:
             return
-        current = source["epoch"]
-        finished = not source["on_agent"]
-        if source["on_agent"]:
-            place = AttemptLocation(source["agent_id"], source["address"], attempt_id(kernel_id, current))
+        current = source.epoch
+        finished = not source.on_agent
+        if source.on_agent:
+            place = AttemptLocation(source.agent_id, source.address, attempt_id(kernel_id, current))
             try:
                 async for start, data in stream_output(forwarder, place, span, follow=follow):
                     yield current, start, data
@@ -146,7 +146,7 @@ async def read_output(
                 # Not created yet, or collected and forgotten in this moment.
                 async with database.transaction() as tx:
                     source = await outputs.read_source(tx, kernel_id, current)
-                if not follow and source is not None and source["on_agent"]:
+                if not follow and source is not None and source.on_agent:
                     return
         elif current:
             async for start, data in _kept(database, kernel_id, current, span):
@@ -157,10 +157,10 @@ async def read_output(
                 return
             async with database.transaction() as tx:
                 source = await outputs.read_source(tx, kernel_id)
-            if source is not None and source["newest"] > current:
-                current, span = current + 1 if current else source["newest"], Span()
+            if source is not None and source.newest > current:
+                current, span = current + 1 if current else source.newest, Span()
                 continue
-            if source is None or not source["live"]:
+            if source is None or not source.live:
                 return
         await asyncio.sleep(0.2)
 

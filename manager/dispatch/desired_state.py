@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from retinue.manager.session.core.attempts import AttemptSpec, DesiredMount, DesiredNetwork, DesiredState, NetworkMember
 from retinue.manager.session.core.bootstrap import with_bootstrap
@@ -14,6 +14,7 @@ from retinue.manager.session.core.secrets import SessionSecrets
 from retinue.manager.session.core.spec import DEFAULT_GRACE_SECONDS, KernelPlan, SessionSpec, cluster_environment
 from retinue.manager.session.core.states import ENDED_OBSERVATIONS, Goal, Observed
 from retinue.manager.store import attempts, orphans
+from retinue.manager.store.attempts import DesiredAttemptRecord, NetworkMemberRecord
 from retinue.manager.store.database import Database
 from retinue.rpc.core.amounts import parse_amount
 
@@ -47,14 +48,14 @@ async def read_desired(
         # Orphans are few, and named with the whole set only.
         ending = await orphans.read_ending(tx, agent_id) if session_ids is None else ()
         wanted, members = await attempts.read_desired(tx, agent_id, session_ids)
-    rows_of: dict[uuid.UUID, list[Mapping[str, Any]]] = {}
+    rows_of: dict[uuid.UUID, list[DesiredAttemptRecord]] = {}
     for row in wanted:
-        rows_of.setdefault(row["session_id"], []).append(row)
+        rows_of.setdefault(row.session_id, []).append(row)
     built: list[AttemptSpec] = []
     unreadable: set[str] = set()
     for session_id, rows in rows_of.items():
         try:
-            spec = SessionSpec.from_json(rows[0]["spec"])
+            spec = SessionSpec.from_json(rows[0].spec)
             built += [_attempt(row, spec, secrets, fence_seconds) for row in rows]
         except Exception as error:  # noqa: BLE001  # logged; what can be read of the others is desired
             _log.error("session %s is left as it is on agent %s: %r", session_id, agent_id, error)
@@ -65,69 +66,71 @@ async def read_desired(
     return DesiredState({attempt.id: attempt for attempt in built}, networks, removed, frozenset(unreadable))
 
 
-def _is_past_start(row: Mapping[str, Any]) -> bool:
+def _is_past_start(row: DesiredAttemptRecord) -> bool:
     """Returns whether an agent that is sent an attempt does nothing with it but keep it, or end it; not so for a goal of another version."""
-    return row["goal"] == Goal.STOPPED or (row["goal"] in _GOALS and row["observed"] in _PAST_START)
+    return row.goal == Goal.STOPPED or (row.goal in _GOALS and row.observed in _PAST_START)
 
 
-def _unreadable_attempt(row: Mapping[str, Any], fence_seconds: float) -> AttemptSpec:
+def _unreadable_attempt(row: DesiredAttemptRecord, fence_seconds: float) -> AttemptSpec:
     """Returns an attempt that its agent has, of a session that cannot be read: it has to go on, or to stop, as it was sent first."""
     return AttemptSpec(
-        id=attempt_id(row["kernel_id"], row["epoch"]),
-        session_id=str(row["session_id"]),
-        kernel_id=str(row["kernel_id"]),
-        epoch=row["epoch"],
-        goal=Goal(row["goal"]),
-        grace_seconds=0.0 if row["force"] else DEFAULT_GRACE_SECONDS,
-        hostname=row["hostname"],
+        id=attempt_id(row.kernel_id, row.epoch),
+        session_id=str(row.session_id),
+        kernel_id=str(row.kernel_id),
+        epoch=row.epoch,
+        goal=Goal(row.goal),
+        grace_seconds=0.0 if row.force else DEFAULT_GRACE_SECONDS,
+        hostname=row.hostname,
         image="",
         command=(),
         environment={},
         slots={},
-        networked=row["cluster_size"] > 1,
+        networked=row.cluster_size > 1,
         # It may be one that is run elsewhere once its agent is lost.
-        fence_seconds=fence_seconds if isinstance(row["spec"], dict) and row["spec"].get("retry") else 0.0,
+        fence_seconds=fence_seconds if isinstance(row.spec, dict) and row.spec.get("retry") else 0.0,
     )
 
 
-def _attempt(row: Mapping[str, Any], spec: SessionSpec, secrets: SessionSecrets, fence_seconds: float) -> AttemptSpec:
-    plan = KernelPlan(row["kernel_id"], row["role"], row["role_index"], row["local_rank"], row["hostname"])
+def _attempt(
+    row: DesiredAttemptRecord, spec: SessionSpec, secrets: SessionSecrets, fence_seconds: float
+) -> AttemptSpec:
+    plan = KernelPlan(row.kernel_id, row.role, row.role_index, row.local_rank, row.hostname)
     kernel = spec.of_role(plan.role)
     command, environment = with_bootstrap(kernel.command, kernel.environment, spec.bootstrap_script)
-    networked = row["cluster_size"] > 1
+    networked = row.cluster_size > 1
     return AttemptSpec(
-        id=attempt_id(row["kernel_id"], row["epoch"]),
-        session_id=str(row["session_id"]),
-        kernel_id=str(row["kernel_id"]),
-        epoch=row["epoch"],
-        goal=Goal(row["goal"]),
-        grace_seconds=0.0 if row["force"] else spec.grace_seconds,
-        hostname=row["hostname"],
+        id=attempt_id(row.kernel_id, row.epoch),
+        session_id=str(row.session_id),
+        kernel_id=str(row.kernel_id),
+        epoch=row.epoch,
+        goal=Goal(row.goal),
+        grace_seconds=0.0 if row.force else spec.grace_seconds,
+        hostname=row.hostname,
         image=kernel.image,
         command=command,
         environment={
             **environment,
-            **cluster_environment(row["session_id"], spec, plan),
+            **cluster_environment(row.session_id, spec, plan),
             # Grows with each try: what a kernel writes elsewhere can be told from what an earlier one wrote.
-            "RETINUE_EPOCH": str(row["epoch"]),
+            "RETINUE_EPOCH": str(row.epoch),
         },
-        slots=row["slots"],
+        slots=row.slots,
         networked=networked,
-        image_digest=row["image_digest"],
-        image_id=row["image_id"],
+        image_digest=row.image_digest,
+        image_id=row.image_id,
         shared_memory=parse_amount("mem", kernel.shared_memory) if kernel.shared_memory else 0,
         fence_seconds=fence_seconds if spec.retry is not None and spec.retry.max_attempts > 1 else 0.0,
-        egress=row["egress"] == "ALLOW",
+        egress=row.egress == "ALLOW",
         mounts=tuple(DesiredMount(mount.root, mount.below_root, mount.target, mount.writable) for mount in spec.mounts),
-        session_secret=secrets.of(row["session_id"], row["epoch"]) if networked else b"",
+        session_secret=secrets.of(row.session_id, row.epoch) if networked else b"",
     )
 
 
-def _networks(agent_id: str, rows: Sequence[Mapping[str, Any]], unreadable: set[str]) -> dict[str, DesiredNetwork]:
+def _networks(agent_id: str, rows: Sequence[NetworkMemberRecord], unreadable: set[str]) -> dict[str, DesiredNetwork]:
     """Returns the networks by session; sessions of which one cannot be read become `unreadable`."""
-    rows_of: dict[str, list[Mapping[str, Any]]] = {}
+    rows_of: dict[str, list[NetworkMemberRecord]] = {}
     for row in rows:
-        rows_of.setdefault(str(row["session_id"]), []).append(row)
+        rows_of.setdefault(str(row.session_id), []).append(row)
     networks: dict[str, DesiredNetwork] = {}
     for session_id, of_session in rows_of.items():
         try:
@@ -138,18 +141,18 @@ def _networks(agent_id: str, rows: Sequence[Mapping[str, Any]], unreadable: set[
     return networks
 
 
-def _network(agent_id: str, session_id: str, rows: Sequence[Mapping[str, Any]]) -> DesiredNetwork:
+def _network(agent_id: str, session_id: str, rows: Sequence[NetworkMemberRecord]) -> DesiredNetwork:
     members = []
     for row in rows:
-        address = place(row["subnet"], row["local_rank"])
+        address = place(row.subnet, row.local_rank)
         members.append(
             NetworkMember(
-                kernel_id=str(row["kernel_id"]),
-                hostname=row["hostname"],
+                kernel_id=str(row.kernel_id),
+                hostname=row.hostname,
                 address=address.address,
                 mac=address.mac,
-                underlay_address=check_underlay(row["underlay_address"]) if row["vni"] else row["underlay_address"],
-                local=row["agent_id"] == agent_id,
+                underlay_address=check_underlay(row.underlay_address) if row.vni else row.underlay_address,
+                local=row.agent_id == agent_id,
             )
         )
-    return DesiredNetwork(session_id, rows[0]["vni"], rows[0]["subnet"], rows[0]["mtu"], tuple(members))
+    return DesiredNetwork(session_id, rows[0].vni, rows[0].subnet, rows[0].mtu, tuple(members))

@@ -127,14 +127,14 @@ class Reports:
                 await shares.refresh_group(tx, changed_group)
             await _record_conditions(tx, facts.agent_id, facts.conditions)
             await _record_quarantine(tx, facts.agent_id, None)
-            live = await attempts.read_live(tx, facts.agent_id)
+            reported = await attempts.read_reported(tx, facts.agent_id)
             absent = await attempts.read_sites(tx, facts.agent_id) - facts.network_session_ids
         await self._set_agent_lost(facts.agent_id, lost=False)
         known = {report.key for report in facts.attempts}
         forgotten = [
             AttemptStatus(key, Observed.EXITED, None, AttemptReason.RECORD_LOST, "the agent has no record of it", 0)
-            for row in live
-            if row["observed"] and (key := (row["kernel_id"], row["epoch"])) not in known
+            for key in reported
+            if key not in known
         ]
         return NodeReport(facts.agent_id, (*facts.attempts, *forgotten), removed_networks=frozenset(absent))
 

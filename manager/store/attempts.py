@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,48 @@ from retinue.manager.store.sessions import Visibility
 from retinue.manager.store.usage import LONGEST_LOOK_BACK_DAYS
 
 
+@dataclass(frozen=True, slots=True)
+class DesiredAttemptRecord:
+    """An attempt that an agent should know of, with all that goes into it; `goal` and `observed` may be those of another version."""
+
+    kernel_id: uuid.UUID
+    epoch: int
+    session_id: uuid.UUID
+    goal: str
+    observed: str
+    role: str
+    role_index: int
+    local_rank: int
+    hostname: str
+    slots: Mapping[str, int]
+    image_digest: str
+    image_id: str
+    spec: Mapping[str, Any]
+    cluster_size: int
+    force: bool
+    egress: str
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkMemberRecord:
+    """A kernel in its session's network, with the agent of its newest attempt."""
+
+    session_id: uuid.UUID
+    vni: int
+    subnet: str
+    mtu: int
+    kernel_id: uuid.UUID
+    hostname: str
+    local_rank: int
+    agent_id: str
+    underlay_address: str
+
+
 async def read_desired(
     tx: Transaction, agent_id: str, session_ids: Collection[uuid.UUID] | None = None
-) -> tuple[Sequence[Row], Sequence[Row]]:
-    """Ends the transaction with what an agent should know of: attempts, with all that goes into them, and networks, one row per member: those of
-    sessions with a live attempt anywhere. With `session_ids`, those of these sessions.
+) -> tuple[list[DesiredAttemptRecord], list[NetworkMemberRecord]]:
+    """Returns the attempts and the members of networks that an agent should know of, those of sessions with a live attempt anywhere, and ends
+    the transaction. With `session_ids`, those of these sessions.
     """
     params = {"agent": agent_id, **({} if session_ids is None else {"sessions": list(session_ids)})}
     wanted = f"""
@@ -51,7 +88,7 @@ async def read_desired(
         ORDER BY n.session_id, k.local_rank
     """  # noqa: S608  # the condition is ours
     attempts, networks = await tx.together(Statement(wanted, params), Statement(members, params), commit=True)
-    return attempts, networks
+    return [DesiredAttemptRecord(**row) for row in attempts], [NetworkMemberRecord(**row) for row in networks]
 
 
 async def read_newest(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> Row | None:
@@ -105,15 +142,13 @@ async def read_running(
     return fetched(rows)
 
 
-async def read_live(tx: AsyncSession, agent_id: str) -> list[Row]:
-    """An agent's attempts that are not over: kernel, epoch, session, goal and what was last observed."""
+async def read_reported(tx: AsyncSession, agent_id: str) -> list[tuple[uuid.UUID, int]]:
+    """Returns the live attempts of an agent that it has reported before, as kernel and epoch."""
     rows = await tx.execute(
-        text(
-            "SELECT kernel_id, epoch, session_id, goal, observed FROM attempt WHERE agent_id = :agent AND end_time IS NULL"
-        ),
+        text("SELECT kernel_id, epoch FROM attempt WHERE agent_id = :agent AND end_time IS NULL AND observed <> ''"),
         {"agent": agent_id},
     )
-    return fetched(rows)
+    return [(kernel_id, epoch) for kernel_id, epoch in rows]
 
 
 @dataclass(frozen=True, slots=True)

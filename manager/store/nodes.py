@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
-
-from retinue.manager.store.recordset import Row, fetched
 
 
 class NodeRefusedError(Exception):
     """What answered is not the agent that is enrolled: nothing that it says counts."""
 
 
-async def read_targets(tx: AsyncSession) -> list[Row]:
-    """Agents to keep a link to, and those whose silence counts until they are lost: id, address, state, underlay_address and revoked."""
+@dataclass(frozen=True, slots=True)
+class AgentTarget:
+    """An agent, where it is dialled, and the liveness that was recorded last."""
+
+    id: str
+    address: str
+    state: str
+    underlay_address: str
+    revoked: bool
+
+
+async def read_targets(tx: AsyncSession) -> list[AgentTarget]:
+    """Returns the agents to keep a link to, and those whose silence counts until they are lost."""
     rows = await tx.execute(
         text("""
             SELECT id, address, state, underlay_address, revoked FROM agent
             WHERE state <> 'LOST' OR (address <> '' AND NOT revoked) ORDER BY id
         """)
     )
-    return fetched(rows)
+    return [AgentTarget(*row) for row in rows]
 
 
 async def record_facts(

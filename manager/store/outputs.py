@@ -5,17 +5,40 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store.recordset import Row, fetched
+from retinue.manager.store.recordset import fetched
 
 
-async def read_pending(tx: AsyncSession, limit: int, busy: Collection[str]) -> list[Row]:
-    """Ended attempts whose output is still on their agent, those of all agents in turns, less `busy` ones: kernel_id, epoch, session_id,
-    log_size, agent_id and its address.
-    """
+@dataclass(frozen=True, slots=True)
+class PendingOutput:
+    """An ended attempt whose output, of `log_size` bytes, is still on its agent."""
+
+    kernel_id: uuid.UUID
+    epoch: int
+    session_id: uuid.UUID
+    log_size: int
+    agent_id: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSource:
+    """Where the output of an attempt is: on its agent or not; `live` when it or a later attempt may print more, `newest` the last epoch."""
+
+    newest: int
+    epoch: int
+    agent_id: str
+    address: str
+    on_agent: bool
+    live: bool
+
+
+async def read_pending(tx: AsyncSession, limit: int, busy: Collection[str]) -> list[PendingOutput]:
+    """Returns outputs that are still on their agents, those of all agents in turns, less `busy` ones."""
     rows = await tx.execute(
         text("""
             SELECT a.kernel_id, a.epoch, a.session_id, a.log_size, a.agent_id, g.address FROM attempt a JOIN agent g ON g.id = a.agent_id
@@ -25,7 +48,7 @@ async def read_pending(tx: AsyncSession, limit: int, busy: Collection[str]) -> l
         """),
         {"limit": limit, "busy": list(busy)},
     )
-    return fetched(rows)
+    return [PendingOutput(**row) for row in fetched(rows)]
 
 
 # Attempts of a kernel whose output is kept: the newest that printed anything.
@@ -69,13 +92,11 @@ async def read_kept(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int) -> tuple
     return (0, b"", None) if row is None else (row[0], bytes(row[1]), row[2])
 
 
-async def read_source(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int = 0) -> Row | None:
-    """An attempt of a kernel, by default its newest, with its agent's address: whether it is still on its agent is `on_agent`, whether it or
-    a later one may print more is `live`. None when there is no such kernel, or attempt.
-    """
+async def read_source(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int = 0) -> OutputSource | None:
+    """Returns where the output of a kernel's attempt is, by default of its newest; None when there is no such kernel, or attempt."""
     rows = await tx.execute(
         text("""
-            SELECT k.epoch AS newest, coalesce(a.epoch, k.epoch) AS epoch, a.agent_id, g.address,
+            SELECT k.epoch AS newest, coalesce(a.epoch, k.epoch) AS epoch, coalesce(a.agent_id, '') AS agent_id, coalesce(g.address, '') AS address,
                 a.kernel_id IS NOT NULL AND (a.end_time IS NULL OR a.log_pending) AS on_agent,
                 k.state NOT IN ('TERMINATED', 'CANCELLED') AS live
             FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = CASE WHEN :epoch = 0 THEN k.epoch ELSE :epoch END
@@ -85,4 +106,4 @@ async def read_source(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int = 0) ->
         {"kernel": kernel_id, "epoch": epoch},
     )
     found = fetched(rows)
-    return found[0] if found else None
+    return OutputSource(**found[0]) if found else None

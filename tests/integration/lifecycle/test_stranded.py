@@ -152,7 +152,7 @@ async def test_every_stranded_combination_is_acted_on(database: Database) -> Non
     assert len(before) == len(stages) * len(AGENTS)
     async with database.transaction() as tx:
         stranded = {(item.kernel_id, item.epoch) for item in await bounds.read_stranded(tx)}
-        judged = {row["id"] for row in await nodes.read_targets(tx)}
+        judged = {target.id for target in await nodes.read_targets(tx)}
     for key, row in before.items():
         acts = controller(row)
         assert (key in stranded) == (acts is Controller.STRANDED), row
