@@ -100,9 +100,9 @@ class ActivityRecorder:
             if self._heard.get(key) == at:
                 del self._heard[key]
         for row in rows:
-            main = str(row["session_id"])
-            self._main[str(row["kernel_id"])] = main
-            self._due[main] = now + pace(row["of_group"], row["of_owner"])
+            main = str(row.session_id)
+            self._main[str(row.kernel_id)] = main
+            self._due[main] = now + pace(row.of_group, row.of_owner)
         self._due = {key: due for key, due in self._due.items() if due > now}
         known = {*self._due, *self._held}
         self._main = {kernel: main for kernel, main in self._main.items() if main in known or kernel in known}

@@ -22,6 +22,7 @@ from retinue.manager.session.transaction import load_for_update, save
 from retinue.manager.store import attempts, conditions, leadership
 from retinue.manager.store import idle as idle_store
 from retinue.manager.store.database import Database
+from retinue.manager.store.idle import RunningSession
 from retinue.manager.store.recordset import Row
 
 _log = logging.getLogger(__name__)
@@ -74,17 +75,17 @@ def _policy(whose: str, stored: Row) -> IdlePolicy | None:
         return None
 
 
-def seen_in(row: Row, reading: Reading | None = None) -> Seen:
+def seen_in(row: RunningSession, reading: Reading | None = None) -> Seen:
     """A row of `read_running` as a policy looks at it; with a reading that is newer than the one kept."""
     return Seen(
-        type=SessionType(row["type"]),
-        start=row["start"],
-        interaction=row["interaction"],
-        paused=row["paused"],
-        reachable=row["reachable"],
-        extended_until=row["extended_until"],
-        warned={Checker(name): at for name, at in row["warned"].items()},
-        reading=reading or stored_reading(row["reading"]),
+        type=SessionType(row.type),
+        start=row.start,
+        interaction=row.interaction,
+        paused=row.paused,
+        reachable=row.reachable,
+        extended_until=row.extended_until,
+        warned={Checker(name): at for name, at in row.warned.items()},
+        reading=reading or stored_reading(row.reading),
     )
 
 
@@ -171,13 +172,13 @@ class IdleController:
                 tx, _TYPES, groups=policies.groups, owners=policies.users, after=after, limit=_PAGE
             )
             now = await idle_store.read_now(tx)
-            silent = [row["id"] for row in rows if not row["reachable"]]
+            silent = [row.id for row in rows if not row.reachable]
             if silent and passed:
                 await idle_store.pause(tx, passed, silent)
             await self._measurements.take_in(tx, rows, policies.of, now)
-        last = rows[-1]["id"] if len(rows) == _PAGE else None
-        verdicts = {row["id"]: verdict for row in rows if (verdict := self._judge(policies, row, now)) is not None}
-        rows = [row for row in rows if row["id"] in verdicts]
+        last = rows[-1].id if len(rows) == _PAGE else None
+        verdicts = {row.id: verdict for row in rows if (verdict := self._judge(policies, row, now)) is not None}
+        rows = [row for row in rows if row.id in verdicts]
         await self._warn(rows, verdicts, now)
         for session_id, verdict in verdicts.items():
             if verdict.end is not None:
@@ -185,26 +186,26 @@ class IdleController:
         due = [left for verdict in verdicts.values() if (left := verdict.next_look) is not None]
         return last, min(due, default=None)
 
-    def _judge(self, policies: Policies, row: Row, now: float) -> Verdict | None:
+    def _judge(self, policies: Policies, row: RunningSession, now: float) -> Verdict | None:
         """Returns what is to become of a session; None for one that cannot be read, which goes on."""
         try:
-            policy = policies.of(row["resource_group"], row["owner"])
-            return idle.judge(policy, seen_in(row, self._measurements.reading(row["id"])), now, self._changed)
+            policy = policies.of(row.resource_group, row.owner)
+            return idle.judge(policy, seen_in(row, self._measurements.reading(row.id)), now, self._changed)
         except Exception as error:  # noqa: BLE001  # logged; the other sessions are looked at
-            _log.error("session %s is not ended for being idle: %r", row["id"], error)
+            _log.error("session %s is not ended for being idle: %r", row.id, error)
             return None
 
-    async def _warn(self, rows: Iterable[Row], verdicts: Mapping[uuid.UUID, Verdict], now: float) -> None:
+    async def _warn(self, rows: Iterable[RunningSession], verdicts: Mapping[uuid.UUID, Verdict], now: float) -> None:
         """Gives warnings and takes them back, with the journal, in one commit."""
         warned: dict[uuid.UUID, dict[str, float]] = {}
         texts: dict[uuid.UUID, dict[str, str]] = {}
         for row in rows:
-            verdict = verdicts[row["id"]]
+            verdict = verdicts[row.id]
             if verdict.end is not None or not (verdict.warn or verdict.take_back):
                 continue
-            kept = {name: at for name, at in row["warned"].items() if Checker(name) not in verdict.take_back}
-            warned[row["id"]] = {**kept, **{check.checker: now for check in verdict.warn}}
-            texts[row["id"]] = {
+            kept = {name: at for name, at in row.warned.items() if Checker(name) not in verdict.take_back}
+            warned[row.id] = {**kept, **{check.checker: now for check in verdict.warn}}
+            texts[row.id] = {
                 **{idle.WARNINGS[checker]: "" for checker in verdict.take_back},
                 **{idle.WARNINGS[check.checker]: idle.warning_text(check, now) for check in verdict.warn},
             }
@@ -225,7 +226,7 @@ class IdleController:
             if not rows or session_id not in taken.machines:
                 return
             row, now = rows[0], await idle_store.read_now(tx)
-            policy = policies.of(row["resource_group"], row["owner"])
+            policy = policies.of(row.resource_group, row.owner)
             check = idle.judge(policy, seen_in(row, self._measurements.reading(session_id)), now, self._changed).end
             if check is None:
                 return

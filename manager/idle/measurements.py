@@ -14,6 +14,7 @@ from retinue.manager.session.core.attempts import AttemptUsage
 from retinue.manager.session.core.states import SessionType
 from retinue.manager.store import idle as idle_store
 from retinue.manager.store.database import Transaction
+from retinue.manager.store.idle import MeasuredKernel, RunningSession
 from retinue.manager.store.recordset import Row
 
 _log = logging.getLogger(__name__)
@@ -72,20 +73,20 @@ class Measurements:
         return self._intervals
 
     async def take_in(
-        self, tx: Transaction, rows: Iterable[Row], policy_of: Callable[[str, str], IdlePolicy], now: float
+        self, tx: Transaction, rows: Iterable[RunningSession], policy_of: Callable[[str, str], IdlePolicy], now: float
     ) -> None:
         """Adds what the kernels of sessions have used to their windows, and keeps those that are worth it in the store."""
-        looked_at: dict[uuid.UUID, tuple[Row, IdlePolicy, float]] = {}
+        looked_at: dict[uuid.UUID, tuple[RunningSession, IdlePolicy, float]] = {}
         for row in rows:
-            policy = policy_of(row["resource_group"], row["owner"])
+            policy = policy_of(row.resource_group, row.owner)
             width = policy.limit(Checker.UTILIZATION)
-            if width is not None and SessionType(row["type"]) in LOOKS_AT[Checker.UTILIZATION]:
-                looked_at[row["id"]] = (row, policy, width)
+            if width is not None and SessionType(row.type) in LOOKS_AT[Checker.UTILIZATION]:
+                looked_at[row.id] = (row, policy, width)
         if not looked_at:
             return
-        kernels: dict[uuid.UUID, list[Row]] = {}
+        kernels: dict[uuid.UUID, list[MeasuredKernel]] = {}
         for kernel in await idle_store.read_kernels(tx, looked_at):
-            kernels.setdefault(kernel["session_id"], []).append(kernel)
+            kernels.setdefault(kernel.session_id, []).append(kernel)
         unknown = [session_id for session_id in looked_at if session_id not in self._windows]
         stored = await idle_store.read_windows(tx, unknown) if unknown else {}
         kept = []
@@ -103,39 +104,39 @@ class Measurements:
             await idle_store.keep_windows(tx, kept)
 
     def _measure(
-        self, row: Row, kernels: Collection[Row], policy: IdlePolicy, window: Window, now: float
+        self, row: RunningSession, kernels: Collection[MeasuredKernel], policy: IdlePolicy, window: Window, now: float
     ) -> dict[str, Any] | None:
         """Adds what a session has used to its window; returns the reading to be kept if it is worth it."""
         longest = _MISSED_SAMPLES * period_of(window.width)
-        parts = [(self._meter(kernel, window.width, longest), kernel["slots"]) for kernel in kernels]
-        moved = _take(window, parts, now, row["start"] + (policy.grace or 0.0))
+        parts = [(self._meter(kernel, window.width, longest), kernel.slots) for kernel in kernels]
+        moved = _take(window, parts, now, row.start + (policy.grace or 0.0))
         if moved is None:
             return None
         reading = window.read(policy.thresholds, any_slot=bool(policy.any_slot), at=now, patience=longest + _PATIENCE)
         if reading is None:
             return None
-        self._readings[row["id"]] = reading
+        self._readings[row.id] = reading
         return {**reading.to_json(), "patience": reading.patience + window.width / _KEPT_PARTS} if moved else None
 
-    def _window(self, row: Row, width: float, stored: Row) -> Window:
+    def _window(self, row: RunningSession, width: float, stored: Row) -> Window:
         """The window at hand, the one kept, or a new one for another start or width."""
-        session_id: uuid.UUID = row["id"]
+        session_id: uuid.UUID = row.id
         window = self._windows.get(session_id)
         if window is None:
-            window = stored_window(stored, row["start"], width)
-        elif (window.start, window.width) != (row["start"], width):
-            window = Window(row["start"], width)
+            window = stored_window(stored, row.start, width)
+        elif (window.start, window.width) != (row.start, width):
+            window = Window(row.start, width)
             self._readings.pop(session_id, None)
         self._windows[session_id] = window
         return window
 
-    def _meter(self, kernel: Row, width: float, longest: float) -> Meter:
+    def _meter(self, kernel: MeasuredKernel, width: float, longest: float) -> Meter:
         """The meter of a kernel's attempt, whose agent has to tell samples for a window of such a width."""
-        name = attempt_id(kernel["kernel_id"], kernel["epoch"])
+        name = attempt_id(kernel.kernel_id, kernel.epoch)
         meter = self._meters[name][0] if name in self._meters else Meter()
-        self._meters[name] = (meter, longest, kernel["agent_id"])
+        self._meters[name] = (meter, longest, kernel.agent_id)
         self._named.add(name)
-        agent_id, period = kernel["agent_id"], period_of(width)
+        agent_id, period = kernel.agent_id, period_of(width)
         self._intervals[agent_id] = min(period, self._intervals.get(agent_id, period))
         return meter
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
@@ -16,6 +17,46 @@ from retinue.manager.store.tables import IdleOverride
 
 # Since when a session counts as unused; `i` may be missing.
 _BASELINE = "greatest(s.start_time, i.interaction_time)"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSession:
+    """What is known of the use of a running session. Times are in seconds since 1970, `paused` is in seconds; `reachable` when none of its
+    agents is silent; `warned` has when checkers warned, `reading` the last reading of its utilisation.
+    """
+
+    id: uuid.UUID
+    owner: str
+    resource_group: str
+    type: str
+    start: float
+    interaction: float | None
+    extended_until: float | None
+    paused: float
+    reachable: bool
+    warned: Mapping[str, float]
+    reading: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredKernel:
+    """A running kernel whose use is measured; `slots` are its amounts in smallest units."""
+
+    session_id: uuid.UUID
+    kernel_id: uuid.UUID
+    epoch: int
+    agent_id: str
+    slots: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class UsedKernel:
+    """A kernel that something was exchanged with, and the interaction timeouts, in seconds, of its group and of its owner's override."""
+
+    kernel_id: uuid.UUID
+    session_id: uuid.UUID
+    of_group: float | None
+    of_owner: float | None
 
 
 async def note_look(tx: Transaction) -> tuple[float | None, float]:
@@ -66,12 +107,9 @@ async def read_running(
     after: uuid.UUID | None = None,
     limit: int = 0,
     session_ids: Collection[uuid.UUID] | None = None,
-) -> list[Row]:
-    """What is known of running sessions of these types: those in groups and of owners, `limit` of them in the order of their ids after one, or
-    those named.
-
-    Each with id, owner, resource_group, type, start, interaction and extended_until (seconds since 1970), paused (seconds), reachable (none
-    of its agents is silent), warned and reading.
+) -> list[RunningSession]:
+    """Returns running sessions of these types: those in groups and of owners, `limit` of them in the order of their ids after one, or those
+    named.
     """
     which = "(s.resource_group = ANY(:groups) OR s.owner = ANY(:owners))" if session_ids is None else "s.id = ANY(:ids)"
     rows = await tx.execute(
@@ -97,11 +135,11 @@ async def read_running(
             ),
         },
     )
-    return fetched(rows)
+    return [RunningSession(**row) for row in fetched(rows)]
 
 
-async def read_kernels(tx: Transaction, session_ids: Collection[uuid.UUID]) -> list[Row]:
-    """Kernels of sessions that run: session_id, kernel_id, epoch, agent_id and slots."""
+async def read_kernels(tx: Transaction, session_ids: Collection[uuid.UUID]) -> list[MeasuredKernel]:
+    """Returns the running kernels of sessions."""
     rows = await tx.execute(
         text("""
             SELECT a.session_id, a.kernel_id, a.epoch, a.agent_id, k.slots
@@ -110,7 +148,7 @@ async def read_kernels(tx: Transaction, session_ids: Collection[uuid.UUID]) -> l
         """),
         {"ids": list(session_ids)},
     )
-    return fetched(rows)
+    return [MeasuredKernel(**row) for row in fetched(rows)]
 
 
 async def read_windows(tx: Transaction, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Row]:
@@ -152,11 +190,9 @@ async def pause(tx: Transaction, seconds: float, session_ids: Collection[uuid.UU
     )
 
 
-async def note_interactions(tx: Transaction, ages: Mapping[uuid.UUID, float]) -> list[Row]:
-    """Something was exchanged with kernels so many seconds ago. Returns kernel_id, session_id and the timeouts (of its group, and of its
-    owner's override) for each kernel that is there.
-    """
-    told = recordset({"kernel_id": kernel, "age": age} for kernel, age in ages.items())
+async def note_interactions(tx: Transaction, ages: Mapping[uuid.UUID, float]) -> list[UsedKernel]:
+    """Records that something was exchanged with kernels so many seconds ago. Returns those of the kernels that are there."""
+    interactions = recordset({"kernel_id": kernel, "age": age} for kernel, age in ages.items())
     await tx.execute(
         text("""
             INSERT INTO session_idle (session_id, interaction_time)
@@ -166,7 +202,7 @@ async def note_interactions(tx: Transaction, ages: Mapping[uuid.UUID, float]) ->
             ON CONFLICT (session_id) DO UPDATE
                 SET interaction_time = greatest(session_idle.interaction_time, excluded.interaction_time)
         """),
-        {"rows": told},
+        {"rows": interactions},
     )
     rows = await tx.execute(
         text("""
@@ -178,7 +214,7 @@ async def note_interactions(tx: Transaction, ages: Mapping[uuid.UUID, float]) ->
         """),
         {"ids": list(ages)},
     )
-    return fetched(rows)
+    return [UsedKernel(**row) for row in fetched(rows)]
 
 
 async def extend(tx: Transaction, session_id: uuid.UUID, until: float | None) -> None:

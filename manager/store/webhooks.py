@@ -1,9 +1,10 @@
-"""Who is to be told what, what is still to be told, and how far the journal was gone through for that."""
+"""Webhooks, the deliveries that are due, and how far the journal was read for them."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
@@ -21,6 +22,20 @@ async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, int, str, lis
             """),
             {"id": session_id, "position": position, "url": url, "events": recordset(events), "secret": secret},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A request that is due: an event of a session for the webhook at a position among its webhooks, with the secret as it is kept."""
+
+    session_id: uuid.UUID
+    position: int
+    revision: int
+    event: str
+    body: str
+    tries: int
+    url: str
+    secret: bytes
 
 
 async def read_cursor(tx: AsyncSession) -> tuple[int, int]:
@@ -58,11 +73,11 @@ async def add(tx: AsyncSession, upto: int, deliveries: Iterable[Mapping[str, Any
     await drop_finished(tx)
 
 
-async def read_due(tx: AsyncSession, limit: int, each: int) -> list[Row]:
-    """What is to be told now: of each webhook the oldest only, so that it is told in order, and at most `each` of one owner, in turns."""
+async def read_due(tx: AsyncSession, limit: int, each: int) -> list[Delivery]:
+    """Returns what is due: of each webhook the oldest only, so that it is sent in order, and at most `each` of one owner, in turns."""
     found = await tx.execute(
         text("""
-            SELECT * FROM (
+            SELECT session_id, position, revision, event, body, tries, url, secret FROM (
                 SELECT first.*, w.url, w.secret, row_number() OVER (PARTITION BY s.owner ORDER BY first.next_try_time, first.revision) AS turn
                 FROM (
                     SELECT DISTINCT ON (session_id, position) session_id, position, revision, event, body, tries, next_try_time
@@ -73,17 +88,17 @@ async def read_due(tx: AsyncSession, limit: int, each: int) -> list[Row]:
         """),
         {"limit": limit, "each": each},
     )
-    return fetched(found)
+    return [Delivery(**row) for row in fetched(found)]
 
 
 async def anything_left(tx: AsyncSession) -> bool:
-    """Whether anything is still to be told, now or later."""
+    """Whether anything is still to be sent, now or later."""
     return bool((await tx.execute(text("SELECT EXISTS (SELECT FROM webhook_delivery)"))).scalar_one())
 
 
-async def settle(tx: AsyncSession, row: Mapping[str, Any], retry_seconds: float | None) -> None:
-    """It was told, or is given up; with `retry_seconds`, it is tried again after that."""
-    key = {"id": row["session_id"], "position": row["position"], "revision": row["revision"]}
+async def settle(tx: AsyncSession, delivery: Delivery, retry_seconds: float | None) -> None:
+    """Removes a delivery that was sent or is given up; with `retry_seconds`, it is tried again after that."""
+    key = {"id": delivery.session_id, "position": delivery.position, "revision": delivery.revision}
     where = "WHERE session_id = :id AND position = :position AND revision = :revision"
     if retry_seconds is None:
         await tx.execute(text(f"DELETE FROM webhook_delivery {where}"), key)  # noqa: S608  # ours
@@ -98,7 +113,7 @@ async def settle(tx: AsyncSession, row: Mapping[str, Any], retry_seconds: float 
 
 
 async def drop_finished(tx: AsyncSession) -> None:
-    """Removes the webhooks, with their secrets, of sessions that are over and of which everything was told."""
+    """Removes the webhooks, with their secrets, of sessions that have ended and of which everything was sent."""
     await tx.execute(
         text("""
             DELETE FROM webhook w USING session s

@@ -1,4 +1,4 @@
-"""Tells others what happened to sessions: goes through the journal, keeps what is to be told, and tells it until it is taken."""
+"""Sends webhooks: reads the journal, keeps the deliveries that follow from it, and sends each until it is accepted or given up."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from retinue.manager.store import leadership, webhooks
 from retinue.manager.store.database import Database
+from retinue.manager.store.webhooks import Delivery
 from retinue.manager.webhooks.core import rules
 from retinue.manager.webhooks.core.rules import AddressPolicy
 from retinue.manager.webhooks.post import PostError, post
@@ -22,7 +23,7 @@ _PORTION = 1000
 # Requests at a time, and of one owner: whose receivers are slow holds up nobody else.
 _AT_ONCE, _AT_ONCE_EACH = 64, 4
 _TICK_SECONDS = 1.0
-# What follows within this time is told of together: looking through the journal is in the way of the session that is on its way.
+# Debounce: events within this time are sent together, because reading the journal competes with the session that starts.
 _GATHER_SECONDS = 0.25
 _GONE = 410
 
@@ -32,24 +33,24 @@ _Key: TypeAlias = tuple[uuid.UUID, int, int]
 
 
 class WebhookDispatcher:
-    """Tells everything at least once, to each webhook in order; every request carries the same key each time."""
+    """Sends every event at least once, to each webhook in order; a request that is repeated carries the same key."""
 
     def __init__(self, database: Database, term: int, policy: AddressPolicy) -> None:
         self._database = database
         self._term = term
         self._policy = policy
         self._changed = asyncio.Event()
-        # What was gone through and held nothing to tell is not written each time.
+        # A cursor that moved past nothing to send is not written each time.
         self._seen = 0
-        # What is being told now.
-        self._telling: dict[_Key, asyncio.Task[None]] = {}
+        # What is being sent now.
+        self._sending: dict[_Key, asyncio.Task[None]] = {}
 
     def wake(self) -> None:
-        """Something may have happened."""
+        """Notifies of events that may be there."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Tells until cancelled."""
+        """Sends until cancelled."""
         try:
             while True:
                 self._changed.clear()
@@ -59,12 +60,12 @@ class WebhookDispatcher:
                 if self._changed.is_set():
                     await asyncio.sleep(_GATHER_SECONDS)
         finally:
-            for task in self._telling.values():
+            for task in self._sending.values():
                 task.cancel()
-            await asyncio.gather(*self._telling.values(), return_exceptions=True)
+            await asyncio.gather(*self._sending.values(), return_exceptions=True)
 
     async def collect(self) -> None:
-        """Goes through the journal to its end."""
+        """Reads the journal to its end."""
         while True:
             async with self._database.transaction() as tx:
                 await leadership.check(tx, self._term)
@@ -80,54 +81,54 @@ class WebhookDispatcher:
                 return
 
     async def begin(self) -> bool:
-        """Begins to tell what is due; returns whether anything is left, now or for later."""
+        """Starts to send what is due; returns whether anything is left, now or for later."""
         async with self._database.transaction() as tx:
             due = await webhooks.read_due(tx, _AT_ONCE, _AT_ONCE_EACH)
             left = bool(due) or await webhooks.anything_left(tx)
-        for row in due:
-            key = (row["session_id"], row["position"], row["revision"])
-            if key not in self._telling and len(self._telling) < _AT_ONCE:
-                self._telling[key] = asyncio.create_task(self._tell(row), name=f"webhook of {row['session_id']}")
+        for delivery in due:
+            key = (delivery.session_id, delivery.position, delivery.revision)
+            if key not in self._sending and len(self._sending) < _AT_ONCE:
+                self._sending[key] = asyncio.create_task(self._send(delivery), name=f"webhook of {delivery.session_id}")
         return left
 
     @property
-    def is_telling(self) -> bool:
-        """Whether something is being told now."""
-        return bool(self._telling)
+    def is_sending(self) -> bool:
+        """Returns whether something is being sent now."""
+        return bool(self._sending)
 
     async def wait(self, seconds: float | None) -> None:
-        """Waits until something was told, may have happened, or so long. Raises what went wrong with the telling."""
+        """Waits until something was sent or may have happened, or so long. Raises what failed in sending."""
         changed = asyncio.ensure_future(self._changed.wait())
         try:
-            await asyncio.wait({changed, *self._telling.values()}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({changed, *self._sending.values()}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
-        for key, task in list(self._telling.items()):
+        for key, task in list(self._sending.items()):
             if task.done():
-                del self._telling[key]
+                del self._sending[key]
                 task.result()
 
-    async def _tell(self, row: Mapping[str, Any]) -> None:
-        key = f"{row['revision']}-{row['position']}"
+    async def _send(self, delivery: Delivery) -> None:
+        key = f"{delivery.revision}-{delivery.position}"
         try:
-            secret = unseal(bytes(row["secret"]))
-            headers = rules.headers_of(key, row["event"], row["body"], secret, int(time.time()))
-            status = await post(row["url"], headers, row["body"], self._policy)
+            secret = unseal(bytes(delivery.secret))
+            headers = rules.headers_of(key, delivery.event, delivery.body, secret, int(time.time()))
+            status = await post(delivery.url, headers, delivery.body, self._policy)
         except (PostError, ValueError) as error:
             status, why = 0, str(error)
         except Exception as error:  # noqa: BLE001  # tried again like any other failure; the other webhooks go on
-            _log.exception("webhook %s of session %s failed", key, row["session_id"])
+            _log.exception("webhook %s of session %s failed", key, delivery.session_id)
             status, why = 0, repr(error)
         else:
             why = f"it answered {status}"
         retry = None
         if not 200 <= status < 300 and status != _GONE:  # noqa: PLR2004  # success
-            retry = rules.pause(row["tries"] + 1)
+            retry = rules.pause(delivery.tries + 1)
             what = "given up" if retry is None else f"tried again in {retry:.0f} s"
-            _log.info("webhook %s of session %s is %s: %s", key, row["session_id"], what, why)
+            _log.info("webhook %s of session %s is %s: %s", key, delivery.session_id, what, why)
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
-            await webhooks.settle(tx, row, retry)
+            await webhooks.settle(tx, delivery, retry)
 
 
 def _delivery(row: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -35,6 +35,7 @@ from retinue.manager.session.core.states import Observed
 from retinue.manager.session.transaction import WorkingSet
 from retinue.manager.store import journal, sessions
 from retinue.manager.store.database import Database
+from retinue.manager.store.idle import MeasuredKernel
 from tests.integration.lifecycle.conftest import TERM, Node, enrol
 from tests.integration.lifecycle.test_quotas import states, submit
 
@@ -208,7 +209,7 @@ async def test_networks_of_other_agents_stay(database: Database) -> None:
 
 def test_what_others_say_an_attempt_uses_does_not_count() -> None:
     measurements = Measurements()
-    kernel = {"kernel_id": uuid.UUID(int=1), "epoch": 1, "agent_id": "honest"}
+    kernel = MeasuredKernel(uuid.UUID(int=0), uuid.UUID(int=1), 1, "honest", {})
     meter = measurements._meter(kernel, 60.0, 60.0)  # noqa: SLF001  # made by what is read from the store
     name = attempt_id(uuid.UUID(int=1), 1)
     samples = [AttemptUsage(name, clock, clock, 1 << 20) for clock in (1.0, 2.0)]

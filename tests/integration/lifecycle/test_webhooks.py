@@ -64,7 +64,7 @@ async def told(database: Database, dispatcher: WebhookDispatcher) -> bool:
         await tx.execute(text("UPDATE webhook_delivery SET next_try_time = now()"))
     await dispatcher.collect()
     left = await dispatcher.begin()
-    while dispatcher.is_telling:
+    while dispatcher.is_sending:
         await dispatcher.wait(None)
         left = await dispatcher.begin()
     return left
