@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import retinue.manager.server.errors  # noqa: F401 - defines the classes
+import retinue.manager.server.preconditions  # noqa: F401 - defines classes, as does what it imports
 from docs.generator.markdown import line, table
 from docs.generator.protos import Contract
 from retinue.rpc.errors import DOMAIN, MAX_VIOLATIONS, ApiError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc import relay
-from retinue.manager.server import errors
+from retinue.manager.server import errors, preconditions
 from retinue.manager.session import transaction
 from retinue.manager.store import agents, journal, leadership, requests
 from retinue.manager.store.database import StoreBusy, StoreUnavailable
@@ -50,9 +50,9 @@ def _kernel_error(error: Exception) -> errors.ApiError | None:
         case kernel_locator.KernelUnknownError():
             return errors.InvalidRequest([("hostname", "is not the name of a kernel of this session")])
         case transaction.UnreadableSessionError():
-            return errors.StateForbids(str(error), f"session/{error.session_id}")
+            return preconditions.StateForbids(str(error), f"session/{error.session_id}")
         case kernel_locator.KernelNotRunningError():
-            return errors.StateForbids(str(error), f"kernel/{error.hostname}", {"state": error.state})
+            return preconditions.StateForbids(str(error), f"kernel/{error.hostname}", {"state": error.state})
         case _:
             return None
 
@@ -63,11 +63,11 @@ def _agent_error(error: relay.AgentRefusedError) -> errors.ApiError | None:
     match error.reason:
         case "STATE_FORBIDS" | "NOT_FOUND" if error.metadata.get("kind") != "file":
             # An attempt that is not there, or no more, is a kernel that does not run.
-            found = errors.StateForbids(str(error), "kernel")
+            found = preconditions.StateForbids(str(error), "kernel")
         case "RUN_NOT_FOUND":
             found = errors.NotFound("run", error.metadata.get("id", ""))
         case "LANGUAGE_UNAVAILABLE":
-            found = errors.LanguageUnavailable(str(error), "kernel/main1", error.metadata)
+            found = preconditions.LanguageUnavailable(str(error), "kernel/main1", error.metadata)
         case "OFFSET_PAST_END":
             found = errors.OffsetPastEnd(error.metadata.get("size", ""))
         case "STREAM_LIMIT":
@@ -75,9 +75,9 @@ def _agent_error(error: relay.AgentRefusedError) -> errors.ApiError | None:
         case "UNAVAILABLE":
             found = errors.Unavailable(str(error))
         case "PORT_CLOSED":
-            found = errors.PortClosed(error.metadata.get("port", ""))
+            found = preconditions.PortClosed(error.metadata.get("port", ""))
         case "SERVICE_FAILED":
-            found = errors.ServiceFailed(str(error))
+            found = preconditions.ServiceFailed(str(error))
         case "CONNECTION_RESET":
             found = errors.ConnectionReset(str(error))
         case _:
@@ -93,7 +93,7 @@ def _file_error(error: relay.AgentRefusedError) -> errors.ApiError | None:
         case "NOT_FOUND":
             found = errors.NotFound("file", path)
         case "FILE_REFUSED":
-            found = errors.FileRefused(path, str(error))
+            found = preconditions.FileRefused(path, str(error))
         case "NO_SPACE":
             found = errors.NoSpace(path, str(error))
         case "INVALID_FIELD" if field := error.metadata.get("field"):

@@ -16,7 +16,6 @@ from retinue.manager.identity.principal import ADMIN, USER, Principal
 from retinue.manager.identity.tokens import TOKEN_PREFIX, hash_secret, new_secret
 from retinue.manager.server.authentication import Authenticator
 from retinue.manager.server.errors import (
-    InUse,
     InvalidRequest,
     MethodDenied,
     NameRetired,
@@ -29,6 +28,7 @@ from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
+from retinue.manager.server.preconditions import InUse
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.server.times import timestamp
 from retinue.manager.store import accounts, groups, idle, quotas, requests

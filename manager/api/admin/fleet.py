@@ -24,12 +24,13 @@ from retinue.manager.dispatch.core.agent_conditions import OUT_OF_BOUNDS, with_f
 from retinue.manager.dispatch.desired_state import attempt_id
 from retinue.manager.identity.authority import Authority
 from retinue.manager.identity.tokens import JOIN_TOKEN_PREFIX, hash_secret, new_secret
-from retinue.manager.server.errors import InUse, InvalidRequest, NameTaken, NotFound
+from retinue.manager.server.errors import InvalidRequest, NameTaken, NotFound
 from retinue.manager.server.etags import check_etag
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.filters import parse_filter
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.pages import open_page
+from retinue.manager.server.preconditions import InUse
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.server.times import timestamp
 from retinue.manager.store import agent_conditions, agents, groups, journal, ledger, orphans, requests

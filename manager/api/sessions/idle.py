@@ -10,7 +10,7 @@ from retinue.manager.api.sessions.idle_convert import check_messages
 from retinue.manager.api.visibility import find_session
 from retinue.manager.idle.controller import Policies, seen_in
 from retinue.manager.idle.core import policy as idle
-from retinue.manager.server import errors
+from retinue.manager.server import preconditions
 from retinue.manager.server.fields import Violations
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core.states import SessionState, SessionType
@@ -49,7 +49,7 @@ async def extend_session(tx: Transaction, request: pb.ExtendSessionRequest) -> u
     session_id = await find_session(tx, request.session, owner_only=True)
     session = (await sessions.read(tx, [session_id], lock=True))[session_id]
     if session.state is not SessionState.RUNNING:
-        raise errors.StateForbids(
+        raise preconditions.StateForbids(
             f"the session does not run: it is {session.state}", f"session/{session_id}", {"state": str(session.state)}
         )
     (known,) = await idle_store.read_running(tx, list(SessionType), session_ids=[session_id])
@@ -58,7 +58,7 @@ async def extend_session(tx: Transaction, request: pb.ExtendSessionRequest) -> u
     try:
         until = idle.extension(merged, seen_in(known), await idle_store.read_now(tx), duration)
     except idle.ExtensionRefusedError as error:
-        raise errors.ExtensionRefused(str(error), f"session/{session_id}", error.most) from error
+        raise preconditions.ExtensionRefused(str(error), f"session/{session_id}", error.most) from error
     _log.info("%s keeps session %s for %s s", current_principal().name, session_id, duration)
     await idle_store.extend(tx, session_id, until)
     await conditions.set_texts(tx, {session_id: dict.fromkeys(idle.WARNINGS.values(), "")})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from retinue.manager.server import errors
+from retinue.manager.server import errors, preconditions
 from retinue.manager.session.core import refusals
 
 
@@ -19,7 +19,7 @@ def to_error(reason: refusals.Reason) -> errors.ApiError:  # noqa: PLR0911  # on
             return errors.NotFound("template", name if version == 0 else f"{name} in version {version}")
         case refusals.FeatureUnavailable(kind, feature, words):
             message = f"a session of type {kind} cannot have {words}"
-            return errors.FeatureUnavailable(message, f"session_type/{kind}", {"feature": feature})
+            return preconditions.FeatureUnavailable(message, f"session_type/{kind}", {"feature": feature})
         case refusals.ImageNotAllowed(image, registry, group):
             return errors.ImageNotAllowed(image, registry, group)
         case refusals.MountNotAllowed(source, writable):
@@ -29,8 +29,8 @@ def to_error(reason: refusals.Reason) -> errors.ApiError:  # noqa: PLR0911  # on
         case refusals.NameTaken(name):
             return errors.NameTaken("session", name)
         case refusals.DependencyRefused(path, name):
-            return errors.DependencyRefused(path, name)
+            return preconditions.DependencyRefused(path, name)
         case refusals.DependencyFailed(path, name, result):
-            return errors.DependencyFailed(path, name, result)
+            return preconditions.DependencyFailed(path, name, result)
         case _:
             assert_never(reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from retinue.manager.api.sessions.override_convert import mask_paths, overrides_of, spec_of
 from retinue.manager.api.sessions.spec_convert import to_spec
-from retinue.manager.server import errors
+from retinue.manager.server import errors, preconditions
 from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.admission import admit, completed
 from retinue.manager.session.core.features import FEATURES
@@ -46,7 +46,7 @@ def check_content(template: pb.Template, violations: Violations) -> None:
     if spec.type:
         for feature in sorted(partial.features() - FEATURES[partial.type]):
             kind = partial.type.lower()
-            raise errors.FeatureUnavailable(
+            raise preconditions.FeatureUnavailable(
                 f"a session of type {kind} cannot have {feature}", f"session_type/{kind}", {"feature": feature.name}
             )
 

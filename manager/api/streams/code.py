@@ -12,7 +12,7 @@ from retinue.manager.access import kernel_locator
 from retinue.manager.access.access_log import AccessMethod
 from retinue.manager.agent_rpc.relay import Forwarder
 from retinue.manager.api.visibility import find_session, record_access
-from retinue.manager.server import errors
+from retinue.manager.server import errors, preconditions
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.session.core import features
 from retinue.manager.store import sessions
@@ -41,7 +41,7 @@ async def serve_code(
         kind = (await sessions.read(tx, [session_id]))[session_id].type
         feature = features.Feature.CODE_EXECUTION
         if kind is not None and not features.has(kind, feature):
-            raise errors.FeatureUnavailable(
+            raise preconditions.FeatureUnavailable(
                 f"a session of type {kind.lower()} has no {feature}",
                 f"session_type/{kind.lower()}",
                 {"feature": feature.name},

@@ -9,7 +9,7 @@ from retinue.manager.access import kernel_locator
 from retinue.manager.api.visibility import find_session
 from retinue.manager.gateway.core.rules import OPEN_PATH, TICKET_PREFIX, TICKET_SECONDS, Address, Target, wrong_path
 from retinue.manager.identity.tokens import hash_secret, new_secret
-from retinue.manager.server import errors
+from retinue.manager.server import errors, preconditions
 from retinue.manager.server.interceptors import current_principal
 from retinue.manager.server.revisions import with_revision
 from retinue.manager.session.core.service_ports import TCP
@@ -31,7 +31,7 @@ async def create_port_ticket(
     if violations:
         raise errors.InvalidRequest(violations)
     if gateway is None:
-        raise errors.GatewayOff
+        raise preconditions.GatewayOff
     principal, secret = current_principal(), new_secret(TICKET_PREFIX)
     async with database.transaction() as tx:
         session_id = await find_session(tx, request.session, owner_only=True)

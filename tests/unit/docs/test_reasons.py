@@ -19,7 +19,7 @@ REASONS = {str(one) for kind in _SETS if isinstance(kind, type) and issubclass(k
 # Words that also are values of other closed sets: states, goals, types of condition.
 _AMBIGUOUS = {"EXITED", "OTHER", "STOPPED"}
 # Reasons of errors, a closed set of their own.
-_ERRORS = {("manager/server/errors.py", "AGENT_REVOKED"), ("manager/server/errors.py", "DEPENDENCY_FAILED")}
+_ERRORS = {("manager/server/errors.py", "AGENT_REVOKED"), ("manager/server/preconditions.py", "DEPENDENCY_FAILED")}
 _SOURCES = {"manager/reasons.py", "agent/reasons.py"}
 
 

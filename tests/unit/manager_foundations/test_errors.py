@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, PreconditionFailure, RetryInfo
 
-from retinue.manager.server import errors, lower_errors
+from retinue.manager.server import errors, lower_errors, preconditions
 from retinue.manager.store import agents, journal, leadership, requests
 from retinue.manager.store.database import StoreConflict, StoreUnavailable
 from retinue.manager.v1.error_reason_pb2 import ErrorReason
@@ -17,7 +17,12 @@ from retinue.rpc.errors import MAX_STATUS_BYTES, MAX_VIOLATIONS
 
 
 def leaves() -> list[type[errors.ApiError]]:
-    found = [item for _, item in inspect.getmembers(errors, inspect.isclass) if issubclass(item, errors.ApiError)]
+    found = [
+        item
+        for module in (errors, preconditions)
+        for _, item in inspect.getmembers(module, inspect.isclass)
+        if issubclass(item, errors.ApiError)
+    ]
     return [item for item in found if hasattr(item, "code") and hasattr(item, "reason")]
 
 
@@ -41,7 +46,7 @@ def test_text_of_callers_is_bounded_and_harmless(text: str) -> None:
     raised: list[errors.ApiError] = [
         errors.NotFound(text, text),
         errors.NameTaken(text, text),
-        errors.InUse(text, text, text),
+        preconditions.InUse(text, text, text),
         errors.InvalidRequest([(text, text)] * 100),
         errors.ProjectDenied(text),
     ]
@@ -59,7 +64,7 @@ def test_details_that_apply() -> None:
     retry, failure = RetryInfo(), PreconditionFailure()
     assert errors.Unavailable("x").status().details[1].Unpack(retry)
     assert retry.retry_delay.ToTimedelta().total_seconds() == 1
-    assert errors.InUse("project", "p", "live sessions").status().details[1].Unpack(failure)
+    assert preconditions.InUse("project", "p", "live sessions").status().details[1].Unpack(failure)
     assert (failure.violations[0].type, failure.violations[0].subject) == ("IN_USE", "project/p")
 
 

@@ -1,0 +1,119 @@
+"""Defines the errors FAILED_PRECONDITION: the state of an object forbids a request that is valid by itself."""
+
+# ruff: noqa: N818  # each name says what the caller learns, and is raised as such
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import PreconditionFailure
+
+from retinue.manager.server.errors import ApiError
+from retinue.rpc.errors import MAX_VALUE, printable
+
+
+class _Precondition(ApiError):
+    """Something about the state of things is in the way."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, message: str, subject: str, metadata: Mapping[str, str] | None = None) -> None:
+        super().__init__(message, metadata)
+        self.subject = printable(subject, MAX_VALUE)
+
+    def details(self) -> Sequence[Message]:
+        """Returns the object and what is wrong with it."""
+        violation = PreconditionFailure.Violation(type=self.reason, subject=self.subject, description=str(self))
+        return (PreconditionFailure(violations=[violation]),)
+
+
+class InUse(_Precondition):
+    """The thing cannot go while others need it."""
+
+    reason = "IN_USE"
+
+    def __init__(self, kind: str, name: str, by: str) -> None:
+        super().__init__(f"the {kind} has {by}", f"{kind}/{name}", {"kind": kind, "id": name})
+
+
+class StateForbids(_Precondition):
+    """The thing is in a state that does not allow it."""
+
+    reason = "STATE_FORBIDS"
+
+
+class PortClosed(_Precondition):
+    """Nothing listens on the port of a kernel."""
+
+    reason = "PORT_CLOSED"
+
+    def __init__(self, port: str) -> None:
+        super().__init__(f"nothing listens on port {port}", f"port/{port}", {"port": port})
+
+
+class ServiceFailed(_Precondition):
+    """The program of a service could not be started, or ended before it answered."""
+
+    reason = "SERVICE_FAILED"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "service")
+
+
+class GatewayOff(_Precondition):
+    """The manager has no gateway."""
+
+    reason = "GATEWAY_OFF"
+
+    def __init__(self) -> None:
+        super().__init__("the manager has no gateway for HTTP: use a local port instead", "gateway")
+
+
+class ExtensionRefused(_Precondition):
+    """The idle policy does not let a session be kept that long."""
+
+    reason = "EXTENSION_REFUSED"
+
+    def __init__(self, message: str, subject: str, most: float) -> None:
+        super().__init__(message, subject, {"most": f"{most:.0f}"})
+
+
+class FeatureUnavailable(_Precondition):
+    """A session of this type does not have the feature."""
+
+    reason = "FEATURE_UNAVAILABLE"
+
+
+class LanguageUnavailable(_Precondition):
+    """Nothing in the kernel runs code of the language."""
+
+    reason = "LANGUAGE_UNAVAILABLE"
+
+
+class DependencyFailed(_Precondition):
+    """A session that it depends on terminated without success."""
+
+    reason = "DEPENDENCY_FAILED"
+
+    def __init__(self, path: str, name: str, result: str) -> None:
+        super().__init__(f"{name} terminated without success: {path}", path, {"session": name, "result": result})
+
+
+class DependencyRefused(_Precondition):
+    """A session of the same request that it depends on was refused."""
+
+    reason = "DEPENDENCY_REFUSED"
+
+    def __init__(self, path: str, name: str) -> None:
+        super().__init__(f"it depends on {name}, which was refused", path, {"session": name})
+
+
+class FileRefused(_Precondition):
+    """Something in a work directory is in the way."""
+
+    reason = "FILE_REFUSED"
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message, f"file/{path}", {"path": path})
