@@ -97,7 +97,8 @@ class Apps:
         clock = asyncio.get_running_loop().time
         kill_at = clock() + min(MAX_GRACE, request.grace.seconds + request.grace.nanos / 1e9)
         end_at = kill_at + KILL_TIMEOUT
-        kernel, asked = self._kernel(location), set[Program]()
+        kernel = self._kernel(location)
+        asked: set[Program] = set()
         while (status := await self._look(location, kernel)).runs and clock() < end_at:
             there = await kernel.app_programs(location.name)
             number = signal.SIGTERM if clock() < kill_at else signal.SIGKILL
