@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["process"]
 
 
-@pytest.mark.parametrize("shared", ["state directory", "id"])
+@pytest.mark.parametrize("shared", ["data directory", "id"])
 async def test_a_second_process_does_not_start(
     process: AgentProcess, settings: daemon.Settings, manager: Manager, tmp_path: Path, shared: str
 ) -> None:
@@ -34,7 +34,7 @@ async def test_a_second_process_does_not_start(
     await conversation.snapshot(attempt("k"))
     await conversation.until_state("k.1", pb.ATTEMPT_STATE_RUNNING)
     elsewhere = dataclasses.replace(settings, state_dir=tmp_path / "other", scratch_dir=tmp_path / "other" / "scratch")
-    second = AgentProcess(settings if shared == "state directory" else elsewhere, manager)
+    second = AgentProcess(settings if shared == "data directory" else elsewhere, manager)
     code, words = await second.refused()
     assert code != 0
     expected = {
