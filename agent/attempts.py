@@ -42,7 +42,7 @@ class Phase(enum.Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether no process is left, for good."""
+        """Returns whether no process is left, for good."""
         return self in {Phase.EXITED, Phase.FAILED}
 
 
@@ -57,11 +57,11 @@ class ImageIdentity:
     id: str = ""
 
     def matches(self, other: ImageIdentity) -> bool:
-        """Whether both are the same image; on nodes of different architectures, only the former digests agree."""
+        """Returns whether both are the same image; on nodes of different architectures, only the former digests agree."""
         return (self.digest != "" and self.digest == other.digest) or (self.id != "" and self.id == other.id)
 
     def __bool__(self) -> bool:
-        """Whether anything is said."""
+        """Returns whether anything is said."""
         return bool(self.digest or self.id)
 
 
@@ -179,5 +179,5 @@ class ObservedAttempt:
 
     @property
     def held(self) -> bool:
-        """Whether it is created, has its network and its egress link if it needs them, and waits at its start barrier."""
+        """Returns whether it is created, has its network and its egress link if it needs them, and waits at its start barrier."""
         return self.phase is Phase.CREATED and (self.attached or not (self.networked or self.egress))

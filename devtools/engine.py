@@ -29,7 +29,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def answers(host: str = "") -> bool:
-    """Whether there is an engine that answers. Blocks."""
+    """Returns whether there is an engine that answers. Blocks."""
     return _request(host, "GET", "/_ping") is not None
 
 

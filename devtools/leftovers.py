@@ -48,7 +48,7 @@ class Leftovers:
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is nothing."""
+        """Returns whether there is nothing."""
         return not any(self.counts().values())
 
 

@@ -71,7 +71,7 @@ class ChildProcess:
             self._process.send_signal(number)
 
     async def wait(self, seconds: float) -> bool:
-        """Whether it has ended within so many seconds."""
+        """Returns whether it has ended within so many seconds."""
         deadline = time.monotonic() + seconds
         while self.pid is not None:
             if time.monotonic() >= deadline:

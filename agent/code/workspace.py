@@ -88,12 +88,12 @@ class Workspace:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs or waits."""
+        """Returns whether nothing runs or waits."""
         return all(run.over for run in self._runs.values())
 
     @property
     def in_use(self) -> bool:
-        """Whether anything was started: there are runs or a Jupyter kernel, or one is starting."""
+        """Returns whether anything was started: there are runs or a Jupyter kernel, or one is starting."""
         preparing = self._preparation is not None and not self._preparation.done()
         return bool(self._runs) or self._jupyter is not None or preparing
 

@@ -64,7 +64,7 @@ class FrameCounter:
                 raise RefusedMessageError("it does not speak ZMTP 3")
 
     def _read_head(self) -> bool:
-        """Whether the head of a frame is whole."""
+        """Returns whether the head of a frame is whole."""
         flags = self._head[0]
         if flags & ~(_MORE | _LONG | _COMMAND):
             raise RefusedMessageError("a frame has flags that there are not")

@@ -134,11 +134,11 @@ class DockerRuntime:
 
     @property
     def available(self) -> bool:
-        """Whether the engine has answered, and all of its containers of this agent are known."""
+        """Returns whether the engine has answered, and all of its containers of this agent are known."""
         return self._prepared.is_set()
 
     def knows(self, attempt_id: str) -> bool:
-        """Whether there is a record of the attempt."""
+        """Returns whether there is a record of the attempt."""
         return attempt_id in self._store
 
     async def open(self, listener: Callable[[], None]) -> None:
@@ -583,7 +583,7 @@ class DockerRuntime:
 
 
 def has_records(state_dir: Path) -> bool:
-    """Whether an agent with that directory ever had attempts as containers. Blocks."""
+    """Returns whether an agent with that directory ever had attempts as containers. Blocks."""
     attempts = state_dir / DIRECTORY / "attempts"
     directories = (attempts, attempts.with_name(attempts.name + COPIES))
     return any(directory.is_dir() and any(directory.iterdir()) for directory in directories)

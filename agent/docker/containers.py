@@ -199,7 +199,7 @@ class DockerKernels:
         self._checked.add(image_id)
 
     def _is_ours(self, attempt_id: str) -> bool:
-        """Whether a container is this attempt's and was not started: whatever was started before is not started again."""
+        """Returns whether a container is this attempt's and was not started: whatever was started before is not started again."""
         there = self.find(attempt_id)
         return there is not None and there.fresh
 
@@ -335,7 +335,7 @@ def _gate(place: Path, init: Process | None = None) -> Iterator[int | None]:
 
 
 def waits_at_gate(place: Path, init: Process) -> bool:
-    """Whether the command of a kernel that runs was not let go yet."""
+    """Returns whether the command of a kernel that runs was not let go yet."""
     with _gate(place, init) as gate:
         return gate is not None
 

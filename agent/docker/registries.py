@@ -93,7 +93,7 @@ def canonical(text: str) -> str:
 
 
 def is_named(found: Mapping[str, Any], reference: str) -> bool:
-    """Whether an image that an engine found for a reference has that name there, and was not found by an id."""
+    """Returns whether an image that an engine found for a reference has that name there, and was not found by an id."""
     parts = parse_reference(reference)
     names = found.get("RepoDigests" if parts.digest else "RepoTags") or []
     others = ((canonical(str(name)), parse_reference(str(name)).wanted) for name in names)

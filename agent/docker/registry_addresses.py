@@ -43,7 +43,7 @@ def resolve(host: str) -> set[str]:
 
 
 def is_own(address: Address) -> bool:
-    """Whether this node has the address."""
+    """Returns whether this node has the address."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6  # noqa: PLR2004 - of the protocol
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -46,7 +46,7 @@ class Identity:
         return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
     def expired(self, now: dt.datetime) -> bool:
-        """Whether the certificate is no longer valid."""
+        """Returns whether the certificate is no longer valid."""
         return now >= self.life()[1]
 
     def due(self, now: dt.datetime) -> bool:

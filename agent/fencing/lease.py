@@ -127,7 +127,7 @@ class Fence:
                     self._changed.set()
 
     def matters(self) -> bool:
-        """Whether what is in the file is not good enough for a watchdog, which acts a tenth of a limit later than the agent."""
+        """Returns whether what is in the file is not good enough for a watchdog, which acts a tenth of a limit later than the agent."""
         known = self._on_disk
         if (known.limits, known.processes) != (self._limits, self._processes):
             return True

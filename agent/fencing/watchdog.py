@@ -111,7 +111,7 @@ def read(path: Path, boot_id: str, damaged: DamagedFiles | None = None) -> Guard
 
 
 def was_ended(state_dir: Path, attempt_id: str) -> bool:
-    """Whether a watchdog has ended the attempt. Blocks."""
+    """Returns whether a watchdog has ended the attempt. Blocks."""
     return (state_dir / MARKS / attempt_id).exists()
 
 

@@ -59,7 +59,7 @@ def user_namespace(on_disk: int, uid: int) -> Iterator[int]:
 
 
 def can_be_mapped(mounts: Sequence[Mount], on_disk: int, uid: int) -> bool:
-    """Whether all directories lie where their owners can be translated; those that cannot be opened do not count. Blocks."""
+    """Returns whether all directories lie where their owners can be translated; those that cannot be opened do not count. Blocks."""
     if not mounts:
         return True
     try:

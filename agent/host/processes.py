@@ -52,7 +52,7 @@ def owner_of(process: Process) -> tuple[int, int]:
 
 
 def alive(process: Process) -> bool:
-    """Whether the process still runs; one that ended and was not yet reaped does not."""
+    """Returns whether the process still runs; one that ended and was not yet reaped does not."""
     return identify(process.pid) == process
 
 

@@ -40,7 +40,7 @@ class UserRange:
     last: int = LAST
 
     def __contains__(self, uid: int) -> bool:
-        """Whether the id is in the range."""
+        """Returns whether the id is in the range."""
         return self.first <= uid <= self.last
 
     def __str__(self) -> str:

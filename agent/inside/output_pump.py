@@ -93,7 +93,7 @@ def drain(place: Path, timeout: float) -> bool:
 
 
 def _locked(file: int) -> bool:
-    """Whether the lock was free, and is this descriptor's now."""
+    """Returns whether the lock was free, and is this descriptor's now."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

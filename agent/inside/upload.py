@@ -127,7 +127,7 @@ class IncomingUpload:
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is there."""
+        """Returns whether all of it is there."""
         return self.offset == self._announced.size
 
     def write(self, data: bytes) -> None:

@@ -242,7 +242,7 @@ def _run(command: Sequence[str], directory: Path) -> None:
 
 
 def _is_static(program: Path) -> bool:
-    """Whether a program needs no loader: its header names none."""
+    """Returns whether a program needs no loader: its header names none."""
     try:
         return b"/ld-" not in program.read_bytes()[:4096]
     except OSError:

@@ -84,7 +84,7 @@ class Guard:
         self._news.set()
 
     def look(self) -> bool:
-        """Whether the table was as it was left; if not, it is again. Blocks. Raises NetworkError."""
+        """Returns whether the table was as it was left; if not, it is again. Blocks. Raises NetworkError."""
         with self._lock:
             if self._applied is None:
                 return True

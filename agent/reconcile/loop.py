@@ -274,7 +274,7 @@ class Reconciler(Generic[Network]):
         self.conditions.update(ConditionType.OTHER, message if unknown else "", ConditionReason.UNKNOWN_KERNELS)
 
     def _is_joined(self, session_id: str) -> bool:
-        """Whether an attempt of the session is being created: it may not be among what is observed yet."""
+        """Returns whether an attempt of the session is being created: it may not be among what is observed yet."""
         return any(
             isinstance(action, Create)
             and (wanted := self._attempts.get(action.attempt_id)) is not None

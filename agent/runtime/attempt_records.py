@@ -222,7 +222,7 @@ class Records:
         return self._copies / f"{attempt_id}.json"
 
     def was_removed(self, attempt_id: str) -> bool:
-        """Whether there once was a record, and it was removed."""
+        """Returns whether there once was a record, and it was removed."""
         return attempt_id in self._removed
 
     def add(self, record: Record) -> bool:

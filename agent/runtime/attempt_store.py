@@ -57,7 +57,7 @@ class AttemptStore:
         """How far the image of an attempt in PULLING is fetched."""
 
     def __contains__(self, attempt_id: str) -> bool:
-        """Whether there is a record of the attempt."""
+        """Returns whether there is a record of the attempt."""
         return attempt_id in self._records
 
     def __iter__(self) -> Iterator[Record]:
@@ -90,7 +90,7 @@ class AttemptStore:
         return self._store.place(attempt_id)
 
     def was_removed(self, attempt_id: str) -> bool:
-        """Whether there once was a record, and it was removed."""
+        """Returns whether there once was a record, and it was removed."""
         return self._store.was_removed(attempt_id)
 
     def lock(self, attempt_id: str) -> asyncio.Lock:

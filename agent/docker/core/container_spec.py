@@ -84,7 +84,7 @@ def container_name(attempt_id: str) -> str:
 
 
 def runs_as_root(image_user: str) -> bool:
-    """Whether a user as images name it, `USER[:GROUP]`, is root."""
+    """Returns whether a user as images name it, `USER[:GROUP]`, is root."""
     return image_user.partition(":")[0] in {"", "0", "root"}
 
 

@@ -54,7 +54,7 @@ def totals(layers: Sequence[Layer]) -> tuple[int, int]:
 
 
 def worth_telling(told: Sequence[Layer], now: Sequence[Layer], seconds: float) -> bool:
-    """Whether `now` should be told, so many seconds after `told` was; the journal keeps all that is told."""
+    """Returns whether `now` should be told, so many seconds after `told` was; the journal keeps all that is told."""
     if list(told) == list(now) or seconds < SHORTEST:
         return False
     (before, _), (after, total) = totals(told), totals(now)
