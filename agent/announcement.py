@@ -1,4 +1,4 @@
-"""What an agent says to the manager by itself: where it listens, and that its certificate is to be renewed."""
+"""Calls that an agent makes to the manager by itself: announces its address, and asks to renew its certificate."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def now_utc() -> dt.datetime:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What is announced, and to whom: `address` is where the managers dial this agent."""
+    """An announcement and its recipients: `address` is where the managers dial this agent."""
 
     managers: Sequence[str]
     address: str

@@ -20,7 +20,7 @@ MEMORY = "mem"
 
 
 class Goal(enum.Enum):
-    """What a manager wants of an attempt."""
+    """The state of an attempt that a manager desires."""
 
     HELD = "held"
     RUNNING = "running"
@@ -28,7 +28,7 @@ class Goal(enum.Enum):
 
 
 class Phase(enum.Enum):
-    """How far a backend has come with an attempt."""
+    """The progress of a backend with an attempt."""
 
     WAITING = "waiting"
     """There is a record, and nothing was done: a former process of the agent was about to fetch the image."""
@@ -48,7 +48,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ImageIdentity:
-    """Which image a reference was found to name: digests, as `sha256:…`, of its manifest and of its configuration.
+    """The image that a reference was found to name: digests, as `sha256:…`, of its manifest and of its configuration.
 
     The former is empty for an image that came from no registry. Without both, nothing is said.
     """
@@ -76,7 +76,7 @@ class ServicePort:
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What is known of an image that is on the node."""
+    """Facts about an image that is on the node."""
 
     identity: ImageIdentity
     service_ports: tuple[ServicePort, ...] = ()
@@ -112,7 +112,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class AttemptSpec:
-    """What an attempt is made of; never changes, but for `image_identity`, which is known better with every try.
+    """The specification of an attempt; never changes, but for `image_identity`, which is known better with every try.
 
     `slots` are in the smallest unit: bytes for `mem`, thousandths for all others. An empty `image` means the host's
     root, an empty `command` means idle until stopped. `shared_memory` is in bytes, 0 for the default. `networked` is a place in
@@ -149,7 +149,7 @@ class DesiredAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ObservedAttempt:
-    """What a backend knows of an attempt.
+    """The facts that a backend has about an attempt.
 
     `attached` says that it is attached to the network, and has its egress link, as far as it is to have them. `start_time` and
     `end_time` are seconds since the epoch, for display. `stop_grace` is in seconds; `kill_at` is on the monotonic clock, and

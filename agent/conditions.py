@@ -1,4 +1,4 @@
-"""What is wrong with the node, as conditions: each has a type, and within it a reason; it stands until it is cleared."""
+"""Conditions of the node: each has a type, and within it a reason; a condition stays until it is cleared."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ INSPECTION_INTERVAL = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How an agent is set up.
+    """The settings of an agent.
 
     `managers` are `host:port` of the managers' ports for users, `listen` that of this agent; `advertise` is where they
     dial it, and empty means the underlay address with the port that is listened at. `join_token` and
@@ -260,7 +260,7 @@ async def _usage(backend: Runtime, attempt_id: str) -> Usage | None:
 
 
 def _holdings(settings: Settings) -> Holdings:
-    """What attempts may hold for themselves. Cores are theirs only where the node offers those it has. Blocks."""
+    """Returns what attempts may hold exclusively: cores only when the node offers the cores it has. Blocks."""
     return Holdings({} if CPU in settings.slots else cores_by_node(), find_gpus())
 
 
@@ -272,7 +272,7 @@ def _state(settings: Settings) -> tuple[DamagedFiles, Conditions, Disk]:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What both kinds of kernels share."""
+    """The objects that both kinds of kernels share."""
 
     holdings: Holdings
     damaged: DamagedFiles

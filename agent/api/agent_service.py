@@ -32,7 +32,7 @@ MAX_ATTEMPTS = 10_000
 
 
 class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
-    """What a manager asks of this node."""
+    """The service through which managers control this node."""
 
     def __init__(
         self,

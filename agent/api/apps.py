@@ -45,7 +45,7 @@ _PORTS = range(1, 65_536)
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one look at an app found: the app's program runs, something answers at its port, and its last output."""
+    """The result of one check of an app: the app's program runs, something answers at its port, and its last output."""
 
     runs: bool
     answers: bool
@@ -110,7 +110,7 @@ class Apps:
         return status.status(location.port)
 
     async def status(self, location: pb.AppLocation) -> app_pb2.AppStatus:
-        """How it is."""
+        """Returns the status of the app."""
         return (await self._look(location, self._kernel(_checked(location)))).status(location.port)
 
     async def _start(self, location: pb.AppLocation, kernel: Kernel, request: pb.StartAppRequest) -> None:

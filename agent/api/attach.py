@@ -31,7 +31,7 @@ MAX_PER_ATTEMPT = 32
 """Commands at a time in one kernel, besides its own."""
 LARGEST_TERMINAL = 1000
 SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi")
-"""What runs when no command is given."""
+"""The command that runs when none is given."""
 
 
 class AttachService:

@@ -129,7 +129,7 @@ def _image_facts(facts: ImageFacts) -> agent_service_pb2.ImageFacts:
 
 
 def attempt_stats(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptStats:
-    """What an attempt has used; what is missing is left out."""
+    """Returns the usage of an attempt; missing values are left out."""
     usage = sample.usage
     cpu = None
     if usage.cpu is not None:

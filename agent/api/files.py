@@ -157,7 +157,7 @@ async def _sent(files: WorkDirectory, wanted: file_pb2.FileRange) -> AsyncGenera
         yield pb.DownloadFilesResponse(begin=file_pb2.FileBegin(entry=_entry(entry), offset=offset))
         digest, place = hashlib.sha256(), 0
         while place < entry.size:
-            # What was read before counts for the digest, too.
+            # Bytes read earlier count for the digest, too.
             end = offset if place < offset else entry.size
             data = await file.read(min(PIECE, end - place), place)
             if not data:

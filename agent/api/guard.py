@@ -20,7 +20,7 @@ MANAGER_IDENTITY = b"spiffe://retinue/manager"
 
 
 class HandlerContext:
-    """What a handler gets in place of the library's context: all that one may do there."""
+    """The context that a handler gets in place of the library's: it offers only what handlers may do."""
 
     def __init__(self, call: OpenCall) -> None:
         """Writes to the call."""

@@ -129,7 +129,7 @@ class PortService:
         cut: asyncio.Future[None],
         size: PieceSize,
     ) -> AsyncGenerator[pb.OpenPortResponse, None]:
-        """What comes out of the connection, while what is asked is passed into it; over when both directions are."""
+        """Yields what the connection returns and writes the requests into it; ends when both directions have ended."""
         writing = asyncio.ensure_future(_pass_on(requests, connection))
         reading: asyncio.Future[bytes] | None = asyncio.ensure_future(self._piece(connection, size))
         try:

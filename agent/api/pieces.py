@@ -1,4 +1,4 @@
-"""How large the pieces are in which bytes of a connection are sent on. Pure.
+"""Chooses the size of the pieces in which bytes of a connection are sent. Pure.
 
 Few large pieces carry most, as each message costs the same. But a piece is held, in several copies, until its reader takes it: a
 connection begins with small ones, continues with large ones as long as full ones are taken, and all connections share what large ones may hold.
@@ -22,7 +22,7 @@ _SHARE = 8
 
 
 class SharedRoom:
-    """What pieces of all connections hold until they are taken."""
+    """The bytes that pieces of all connections hold until they are taken."""
 
     def __init__(self) -> None:
         """Nothing is held yet."""

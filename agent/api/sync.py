@@ -286,7 +286,7 @@ class _Stream:
         self._wake.set()
 
     async def _usage(self) -> list[agent_service_pb2.SyncResponse]:
-        """What attempts have used, in portions; none when nothing runs."""
+        """Returns the usage of attempts, in portions; none when nothing runs."""
         samples = list((await self._service.sampler.sample(self._reconciler.attempts())).items())
         return [
             agent_service_pb2.SyncResponse(
@@ -311,7 +311,7 @@ class _Stream:
             raise invalid("ack.sequence", f"{sequence} was not sent yet")
         while self._unacked and self._unacked[0][0] <= sequence:
             self._reconciler.settle(self._unacked.popleft()[1])
-        # What changed meanwhile may go now.
+        # Changes made in the meantime may be sent now.
         self._wake.set()
 
     def _welcome(self) -> agent_service_pb2.SyncResponse:
@@ -348,7 +348,7 @@ class _Stream:
         return SentStatus(attempt, trouble, attempt_status(attempt_id, attempt, trouble))
 
     def _diff(self) -> StatusDiff:
-        """What changed since the last report. The ends of attempts are in some report at least."""
+        """Returns the changes since the last report. Each end of an attempt is in at least one report."""
         attempts, settled = self._reconciler.attempts(), self._reconciler.settled
         changed: dict[str, SentStatus] = {}
         ends: list[str] = []

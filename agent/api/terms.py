@@ -57,7 +57,7 @@ class Seen:
     former: tuple[str, ...] = ()
 
     def after(self, incarnation: str, term: int) -> Seen:
-        """What has been seen once this was. Raises StaleTermError and StaleIncarnationError."""
+        """Returns the state after this was seen. Raises StaleTermError and StaleIncarnationError."""
         if incarnation == self.incarnation:
             if term < self.term:
                 raise StaleTermError(self.term)
@@ -86,7 +86,7 @@ def decode(content: bytes) -> Seen:
 
 
 class Terms:
-    """What was seen, kept in a file. What cannot be written now is kept in memory and written with the next stream."""
+    """The terms that were seen, kept in a file. A value that cannot be written now stays in memory until the next stream."""
 
     def __init__(self, path: Path, damaged: DamagedFiles, disk: Disk | None = None) -> None:
         """Reads the file, blocking; without one, or with a damaged one, the next leader is accepted, whatever its term."""

@@ -30,7 +30,7 @@ _PROGRAMS: Mapping[str, str] = {
 
 
 def steps(batch: pb.CodeBatch, language: str) -> list[tuple[pb.CodePhase.ValueType, str]]:
-    """What is to be run, as phases and texts for a shell."""
+    """Returns the steps to run, as phases and texts for a shell."""
     build, program = _BUILDS.get(language, ":"), _PROGRAMS.get(language, "./main")
     usual = {
         pb.CODE_PHASE_CLEAN: "if [ -f Makefile ]; then make clean; fi",
@@ -53,12 +53,12 @@ class Printer:
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
 
     def events(self, data: bytes, *, errors: bool, final: bool = False) -> list[pb.CodeEvent]:
-        """What is known of the text; with `final` there is no more, and half a character is shown as a replacement."""
+        """Returns events for the text so far; with `final` no more follows, and a partial character becomes a replacement."""
         text = self._decoders[errors].decode(data, final)
         if not text:
             return []
         return [pb.CodeEvent(stderr=text) if errors else pb.CodeEvent(stdout=text)]
 
     def rest(self) -> list[pb.CodeEvent]:
-        """What is left once the command has ended."""
+        """Returns the remaining events once the command has ended."""
         return [event for errors in (False, True) for event in self.events(b"", errors=errors, final=True)]

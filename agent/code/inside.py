@@ -1,4 +1,4 @@
-"""What the agent does inside a kernel so that code can run there: put a Python into it, start Jupyter kernels, and find their sockets.
+"""Prepares a kernel so that code can run in it: provides a Python, starts Jupyter kernels, and finds their sockets.
 
 What comes back from inside is the user's word: it is bounded, checked, and no link of the user's is followed.
 """

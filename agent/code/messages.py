@@ -75,14 +75,14 @@ def _bytes(mime_type: str, value: Any) -> bytes:
     if not mime_type.startswith(_BINARY_TYPES) or mime_type.endswith(_TEXT_ENDS):
         return value.encode(errors="replace")
     try:
-        # What is no text travels in base64, in lines or not.
+        # Binary data is sent as base64, with line breaks or without.
         return base64.b64decode("".join(value.split()), validate=True)
     except (binascii.Error, ValueError):
         return value.encode(errors="replace")
 
 
 def input_request(content: Mapping[str, Any]) -> pb.CodeEvent:
-    """What a run asks."""
+    """Returns the event for an input request of a run."""
     prompt, password = text(content.get("prompt"), LONGEST_LINE), content.get("password") is True
     return pb.CodeEvent(input_request=pb.CodeInputRequest(prompt=prompt, password=password))
 

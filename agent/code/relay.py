@@ -54,7 +54,7 @@ class Relay:
 
     @property
     def address(self) -> str:
-        """Where libzmq connects to."""
+        """Returns the address that libzmq connects to."""
         return f"ipc:///proc/self/fd/{self._descriptor}"
 
     def taken(self) -> None:
@@ -80,7 +80,7 @@ class Relay:
         task.add_done_callback(self._connections.discard)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # What an earlier connection had in flight was lost with it.
+        # Messages in flight on an earlier connection were lost with it.
         self._under_way.clear()
         self._waiting = 0
         with contextlib.closing(writer):

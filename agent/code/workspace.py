@@ -54,7 +54,7 @@ class _Record:
 
 
 class Workspace:
-    """What runs, and ran, of one language in one kernel. Close it in any case; runs continue."""
+    """The current and past runs of one language in one kernel. Close it in any case; runs continue."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Workspace:
         self._cache = cache
         self._admit = admit
         self.streams = 0
-        """How many streams have it open."""
+        """The number of streams that have it open."""
         self._runs: dict[str, Run] = {}
         self._waiting: asyncio.Queue[Run] = asyncio.Queue(MAX_WAITING)
         self._jupyter: Jupyter | None = None
@@ -117,7 +117,7 @@ class Workspace:
             raise TooManyRunsError
         self._admit()
         if not request.HasField("batch"):
-            # What is missing is reported at once, to every caller.
+            # Missing programs are reported at once, to every caller.
             await self._prepare()
         if (there := self._runs.get(request.run_id)) is not None:
             return there

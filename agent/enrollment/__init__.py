@@ -1,1 +1,1 @@
-"""How a node becomes an agent and stays one: identity, certificate, announcement, managers."""
+"""Enrolls a node as an agent and keeps it one: identity, certificate, announcement, managers."""

@@ -1,4 +1,4 @@
-"""How a node becomes an agent: a join token and a key against a certificate, over a connection pinned to the manager's CA.
+"""Enrolls a node as an agent: exchanges a join token and a key for a certificate, over a connection pinned to the manager's CA.
 
 The manager's certificate cannot be verified before its CA is known. So the chain is fetched first by a handshake that
 verifies nothing and sends nothing, the one certificate in it with the given SHA-256 fingerprint is picked, and the real

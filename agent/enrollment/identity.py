@@ -1,4 +1,4 @@
-"""Who an agent is: its key, its certificate and the CA it trusts, in one file that only root can read."""
+"""The identity of an agent: its key, its certificate and the CA it trusts, in one file that only root can read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Identity:
     enrolment: str = ""
 
     def life(self) -> tuple[dt.datetime, dt.datetime]:
-        """When the certificate begins and ends to be valid, in UTC."""
+        """Returns the start and the end of the certificate's validity, in UTC."""
         certificate = x509.load_pem_x509_certificate(self.certificate.encode())
         return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 

@@ -1,1 +1,1 @@
-"""Ends attempts that lost contact with every manager, so that others may be started elsewhere."""
+"""Ends attempts that lost contact with every manager, so that others may be started on other nodes."""

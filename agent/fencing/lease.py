@@ -1,9 +1,9 @@
-"""Attempts that must not outlive the contact with a manager: what runs them elsewhere relies on their end.
+"""Attempts that must end when contact with every manager is lost: a manager that reschedules them relies on that.
 
-A manager that has not heard of this agent for long runs some sessions elsewhere. What it counts from is when it last heard; so what is
-counted from here is when that was sent which it is known to have heard, never when its word came. The clock goes on while the node
-sleeps. All is kept in a file: an agent that comes back after a while knows how late it is, and where none comes back, or one that is stopped,
-the watchdog (`agent/fencing/watchdog.py`) goes by it.
+A manager that has not heard from this agent for long runs some sessions on other nodes. It counts from when it last received a message.
+So the agent counts from when it sent the last message that the manager is known to have received, never from when the acknowledgement
+arrived. The clock continues while the node sleeps. All is kept in a file: an agent that restarts later knows how late it is. If none
+restarts, or the agent is stopped, the watchdog (`agent/fencing/watchdog.py`) reads the file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONTACT_STEPS = 50
-"""How often contact is written in the shortest limit: often enough for the watchdog, and not with every heartbeat."""
+"""The interval at which contact is written in the shortest limit: often enough for the watchdog, and not with every heartbeat."""
 RETRY = 1.0
 """Seconds before the disk is tried again."""
 WATCHDOG_INTERVAL = 10.0
@@ -40,11 +40,11 @@ WATCHDOG_INTERVAL = 10.0
 
 
 class OverdueError(Exception):
-    """An attempt was without a manager for too long, and must not be let go."""
+    """An attempt was without a manager for too long, and must not be released."""
 
 
 class Fence:
-    """Seconds without contact that each guarded attempt may go on for, and when there was contact last."""
+    """Seconds without contact that each guarded attempt may continue for, and the time of the last contact."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Fence:
         damaged: DamagedFiles | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Reads the file, blocking. `clock` tells seconds since the node was started, its sleep included.
+        """Reads the file, blocking. `clock` returns seconds since the node was started, its sleep included.
 
         `watched` returns once a watchdog goes by what is in the directory. A file that cannot be read is moved to `damaged`.
         """
@@ -91,9 +91,9 @@ class Fence:
             self._changed.set()
 
     async def pin(self, attempt_id: str, target: FenceTarget | None) -> None:
-        """Returns once a watchdog knows by what to end an attempt that is about to be let go, if it is guarded.
+        """Returns once a watchdog knows how to end an attempt that is about to be released, if it is guarded.
 
-        Raises OverdueError, WatchdogError, OSError: then it must not be let go.
+        Raises OverdueError, WatchdogError, OSError: then it must not be released.
         """
         if attempt_id not in self._limits or target is None:
             return
@@ -152,7 +152,7 @@ class Fence:
             self._changed.set()
 
     def due(self) -> frozenset[str]:
-        """Guarded attempts whose time is over."""
+        """Returns the guarded attempts whose time has expired."""
         silence = self._clock() - self._contact
         return frozenset(key for key, limit in self._limits.items() if silence >= limit)
 

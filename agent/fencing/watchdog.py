@@ -1,8 +1,8 @@
-"""Ends guarded attempts when their agent cannot: a process of its own, which goes on while the agent is stopped, hangs or is gone.
+"""Ends guarded attempts when their agent cannot: a process of its own, which continues while the agent is stopped, hangs or is gone.
 
 The agent ends such attempts by itself once it was without a manager for too long (`agent/fencing/lease.py`), and what it goes by is in a file.
 The watchdog reads the same file, and acts a little later on what is still there: it kills the first process of the attempt, with which all others
-end, native process or container. It is there before the first guarded attempt is let go, and leaves when none is left.
+end, native process or container. It runs before the first guarded attempt is released, and exits when none is left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 FILE, MARKS, LOCK = "fence.json", "fenced", "fence.lock"
 """Names in the agent's state directory: what is guarded, what the watchdog has ended, and what a watchdog holds while it is there."""
 SLACK = 1.1
-"""How much later than the agent it acts: what the agent ends by itself is ended in better order."""
+"""The delay after which it acts, compared with the agent: the agent ends its attempts in better order."""
 LONGEST_LOOK, LOOKS = 1.0, 20
 """Most seconds between two looks at the file, and how many there are at least in the time that an attempt has."""
 START_SECONDS = 10.0
@@ -44,16 +44,16 @@ class WatchdogError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FenceTarget:
-    """What a watchdog ends an attempt by, on its own and without the agent: today always a process of the node."""
+    """The handle by which a watchdog ends an attempt, without the agent: today always a process of the node."""
 
     process: Process
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """What is guarded on a node, since its last start: seconds that each attempt may go on for without a manager.
+    """The guarded attempts of a node, since its last start: seconds that each may continue for without a manager.
 
-    `contact` is when there was one last, in seconds since the node was started; `processes` are the first ones of those let go.
+    `contact` is the time of the last contact, in seconds since the node was started; `processes` are the first ones of released attempts.
     """
 
     boot_id: str
@@ -82,12 +82,12 @@ class Guarded:
         }
 
     def pause(self) -> float:
-        """Seconds until it has to be looked at again."""
+        """Returns the seconds until the next check is due."""
         return min(LONGEST_LOOK, min(self.limits.values(), default=LONGEST_LOOK) / LOOKS)
 
 
 def read(path: Path, boot_id: str, damaged: DamagedFiles | None = None) -> Guarded | None:
-    """What is in the file; None when there is nothing of this start of the node. Blocks.
+    """Reads the file; returns None when it holds nothing of this start of the node. Blocks.
 
     One that cannot be read is moved to `damaged`.
     """
@@ -122,13 +122,13 @@ def forget(state_dir: Path, attempt_id: str) -> None:
 
 def ensure(state_dir: Path) -> None:
     """Returns once a watchdog watches what is in the file now. Blocks while one is started; raises WatchdogError."""
-    # One that is about to leave looks at the file once more after it has let go of the lock.
+    # A watchdog that is about to exit reads the file once more after it has released the lock.
     if (lock := _lock(state_dir)) is None:
         return
     os.close(lock)
     command = (sys.executable, "-m", "retinue.agent.fencing.watchdog", str(state_dir))
     try:
-        # It leaves the agent's session, and goes on in a child of its own: what is waited for is that it watches.
+        # It leaves the agent's session, and continues in a child of its own: this waits only until it watches.
         subprocess.run(  # noqa: S603 - ours
             command, stdin=subprocess.DEVNULL, check=True, timeout=START_SECONDS, start_new_session=True
         )
@@ -137,7 +137,7 @@ def ensure(state_dir: Path) -> None:
 
 
 def watch(state_dir: Path, boot_id: str, began: Callable[[], object] = lambda: None) -> None:
-    """Watches until nothing is left to be guarded, and says when it began; over at once when another does."""
+    """Watches until nothing is left to be guarded, and reports when it began; returns at once when another one watches."""
     while (lock := _lock(state_dir)) is not None:
         try:
             began()
@@ -147,13 +147,13 @@ def watch(state_dir: Path, boot_id: str, began: Callable[[], object] = lambda: N
                 time.sleep(guarded.pause())
         finally:
             os.close(lock)
-        # What was let go in this moment relies on whoever held the lock.
+        # An attempt that was released in this moment relies on the process that held the lock.
         if _living(state_dir, boot_id) is None:
             return
 
 
 def _living(state_dir: Path, boot_id: str) -> Guarded | None:
-    """What is guarded; None when none of it runs."""
+    """Returns the guarded attempts; None when none of them runs."""
     guarded = read(state_dir / FILE, boot_id)
     return guarded if guarded is not None and any(map(alive, guarded.processes.values())) else None
 
@@ -161,7 +161,7 @@ def _living(state_dir: Path, boot_id: str) -> Guarded | None:
 def _end(state_dir: Path, attempt_id: str, process: Process) -> None:
     if not alive(process):
         return
-    # Before the end, so that nobody takes it for the command's own.
+    # Before the end, so that no reader takes it for the command's own.
     (state_dir / MARKS).mkdir(mode=0o700, exist_ok=True)
     (state_dir / MARKS / attempt_id).touch(mode=0o600)
     send_signal(process, signal.SIGKILL)

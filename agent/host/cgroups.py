@@ -57,7 +57,7 @@ def quota(cpu: int) -> int:
 
 
 def memory_group(pid: int, mount: Path = MOUNT) -> Path | None:
-    """The group that a process's memory counts in, whoever made it; None when that cannot be told."""
+    """The group that a process's memory counts in, no matter who made it; None when that cannot be found out."""
     unified = (mount / "cgroup.controllers").exists()
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
@@ -68,7 +68,7 @@ def memory_group(pid: int, mount: Path = MOUNT) -> Path | None:
 
 
 def out_of_memory_kills(group: Path) -> int:
-    """How many processes of a group Linux ended because its memory was used up; 0 once the group is gone."""
+    """Returns how many processes of a group Linux ended because its memory was used up; 0 once the group is gone."""
     return max(_count(group / file, "oom_kill") for file in ("memory.events", "memory.oom_control"))
 
 
@@ -77,7 +77,7 @@ Setting = tuple[str, str, int | str, bool]
 
 
 def memory_settings(limits: Limits, unified: bool) -> list[Setting]:
-    """What to write where for the limits of memory, swap space included, and tasks."""
+    """Returns the settings for the limits of memory, swap space included, and tasks."""
     if unified:
         settings: list[Setting] = [("", "pids.max", limits.tasks, True)]
         if limits.memory is not None:
@@ -91,7 +91,7 @@ def memory_settings(limits: Limits, unified: bool) -> list[Setting]:
 
 
 def cpu_settings(cpu: int, unified: bool) -> list[Setting]:
-    """What to write where for so many thousandths of a processor: a ceiling, and a share when all is wanted by many."""
+    """Returns the settings for so many thousandths of a processor: a ceiling, and a weight for when processors are contended."""
     if unified:
         weight = min(10_000, max(1, cpu // 10))
         return [("", "cpu.weight", weight, True), ("", "cpu.max", f"{quota(cpu)} {CPU_PERIOD}", True)]
@@ -151,7 +151,7 @@ class Cgroups:
                     self._make_own(root)
             except OSError as error:
                 raise CgroupError(f"cannot make control groups under {root}: {error.strerror}") from error
-        # Whoever has the groups ends what is left in them: that must never be a second agent of the same id.
+        # The owner of the groups ends what is left in them: that must never be a second agent of the same id.
         family = next(iter(self._roots.values())) / self._family
         message = f"another process of agent {self._family.name} runs on this node: stop it first, or use another id"
         try:
@@ -250,7 +250,7 @@ class Cgroups:
                 _write(root / self._family / MONITORS / "cgroup.procs", pid)
 
     def out_of_memory_kills(self, attempt_id: str) -> int:
-        """How many processes of the attempt the kernel ended because its memory was used up."""
+        """Returns how many processes of the attempt the kernel ended because its memory was used up."""
         return out_of_memory_kills(self.places(attempt_id)["" if self.unified else "memory"])
 
     def processes(self, attempt_id: str) -> set[int]:

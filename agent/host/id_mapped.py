@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from retinue.agent.attempts import Mount
 
 _IDS = 1 << 32
-"""How many user ids there are; the last one is none."""
+"""The number of user ids; the last one is not a user."""
 
 
 def swapped(one: int, other: int) -> str:

@@ -2,7 +2,7 @@
 
 To put a running thread or process into a control group, Linux waits for a grace period of RCU, 10 to 20 ms on an idle node,
 longer than all the rest of starting a kernel takes. In version 1 a thread can join by itself, and what it starts is born
-inside; so some threads are kept waiting in groups that were made for nobody yet, and get their name when they are used.
+inside; so some threads are kept waiting in groups that belong to no attempt yet, and get their name when they are used.
 In version 2 only whole processes move, and each kernel's first process joins by itself.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 SPARE = "spare-"
-"""How the names of groups for nobody begin; no attempt has such a name."""
+"""The prefix of the names of spare groups; no attempt has such a name."""
 TIMEOUT = 30.0
 """Seconds to wait for a spare thread."""
 REMOVE_TIMEOUT = 5.0

@@ -1,4 +1,4 @@
-"""Processes of the node, told apart by number and start time: a number used again is another process."""
+"""Processes of the node, identified by number and start time: a number used again is another process."""
 
 from __future__ import annotations
 

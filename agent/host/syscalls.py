@@ -102,7 +102,7 @@ def _open(directory: int, path: str, flags: int, resolve: int) -> int:
 
 
 def clone_mount(descriptor: int, attributes: int, user_namespace: int | None = None) -> int:
-    """What is at a descriptor as a mount of its own that is nowhere yet, and goes with the last descriptor of it.
+    """Clones the mount at a descriptor and returns it detached; it disappears when its last descriptor is closed.
 
     What is mounted further below is not part of it. `attributes` are those of MOUNT_ATTR_*. With a descriptor of a user
     namespace, owners of files are shown as that maps them.

@@ -1,4 +1,4 @@
-"""Finds files without a name that processes keep: nobody who walks directories sees them, and their blocks stay taken."""
+"""Finds files without a name that processes keep: a walk of the directories does not find them, and their blocks stay taken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
 MAX_LINKS = 1_000_000
-"""Descriptors and mappings of one kernel that are looked at."""
+"""Descriptors and mappings of one kernel that are examined."""
 _DELETED = " (deleted)"
 _SECTOR = 512
 

@@ -1,1 +1,1 @@
-"""What is provisioned in a kernel and reached in it: work directory, uploads, commands, output."""
+"""Everything that is provisioned in a kernel and accessed there: work directory, uploads, commands, output."""

@@ -33,7 +33,7 @@ class AttachmentLostError(BackendError):
 
 
 class Source(Protocol):
-    """Where frames come from."""
+    """The source of frames."""
 
     async def readexactly(self, count: int) -> bytes:
         """So many bytes. Raises asyncio.IncompleteReadError at the end."""
@@ -61,7 +61,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What the command printed; `errors` says that it came on standard error."""
+    """Output of the command; `errors` says that it came on standard error."""
 
     data: bytes
     errors: bool
@@ -69,7 +69,7 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The command is over, and all that it started; 128 + n after signal n."""
+    """The command and all that it started have ended; 128 + n after signal n."""
 
     code: int
 
@@ -88,7 +88,7 @@ class Attachment:
         await self._send(frames.start_frame(start))
 
     async def start_apart(self, start: Start, log: str) -> bool:
-        """Starts a command that goes on when this is closed, and prints into a file; False when it runs already.
+        """Starts a command that continues when this is closed, and prints into a file; False when it runs already.
 
         Instead of `start`. Raises AttachmentLostError.
         """
@@ -122,7 +122,7 @@ class Attachment:
         await self._send(frames.signal_frame(number))
 
     async def events(self) -> AsyncGenerator[Started | Printed | Exited, None]:
-        """What happens, up to `Exited`. Raises AttachmentLostError."""
+        """Yields events, up to `Exited`. Raises AttachmentLostError."""
         while True:
             kind, data = await self._receive()
             if kind == frames.TAKEN:

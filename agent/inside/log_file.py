@@ -1,4 +1,4 @@
-"""What a kernel printed: one file per attempt, written by its pump (`pump.py`) and bounded by giving the space of its oldest part back.
+"""The output of a kernel: one file per attempt, written by its pump (`pump.py`) and bounded by giving the space of its oldest part back.
 
 Offsets stay true for ever: a part that was given back is a hole in the file, and a reader sees the gap.
 """
@@ -81,11 +81,11 @@ class Output:
         return "" if piece is None else piece.data.decode(errors="replace").strip()
 
     def since(self, time: float) -> int:
-        """Where to begin so that nothing printed since `time`, in seconds since the epoch, is left out. Blocks."""
+        """Returns the offset from which nothing printed since `time`, in seconds since the epoch, is left out. Blocks."""
         return Marks(self._path.with_name(MARKS)).before(time)
 
     def last_lines(self, count: int) -> int:
-        """Where the last `count` lines begin, an unfinished one included, or what is still there of them. Blocks."""
+        """Returns the offset of the last `count` lines, an unfinished one included, or of what remains of them. Blocks."""
         with _Reader(self._path) as reader:
             first, size = reader.read(0), self.size()
             start = size if first is None else first.offset
@@ -132,13 +132,13 @@ class Output:
             os.close(descriptor)
 
     async def stream(self, offset: int, follow: bool) -> AsyncGenerator[Piece, None]:
-        """Pieces from `offset` to the end as it is now or, with `follow`, until the attempt is over.
+        """Yields pieces from `offset` to the current end or, with `follow`, until the attempt has ended.
 
         Raises OffsetPastEndError.
         """
         if offset > (size := self.size()):
             raise OffsetPastEndError(size)
-        # One reader all along: it goes on to the end when the attempt is removed meanwhile.
+        # One reader throughout: it continues to the end even if the attempt is removed meanwhile.
         with (
             _Reader(self._path) as reader,
             _Wakeups(self._path.parent) if follow else contextlib.nullcontext() as wakeups,
@@ -161,7 +161,7 @@ class _Reader:
         self._path = path
         self._descriptor = -1
         self._closed = False
-        # A read whose waiter was cancelled goes on in its thread, and must not meet another file under the same number.
+        # A read whose waiter was cancelled continues in its thread, and must not meet another file under the same number.
         self._lock = threading.Lock()
 
     def __enter__(self) -> _Reader:

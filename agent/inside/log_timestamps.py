@@ -1,4 +1,4 @@
-"""When output was printed: marks of how far it had come at a time, beside the output of an attempt.
+"""The times at which output was printed: marks with an offset and a time, beside the output of an attempt.
 
 A mark says that all before its offset was printed by its time. One is made each time a reader finds more, so what was printed
 since a moment begins at the last mark before that moment, or earlier by what was printed between two looks: never later.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MARK = struct.Struct(">Qd")
 MOST = 8192
-"""When there are so many, every second one goes: the older the coarser."""
+"""At this number of marks every second one is dropped: older marks are coarser."""
 
 
 class Marks:
@@ -30,7 +30,7 @@ class Marks:
         """All before `offset` is printed at `time`, in seconds since the epoch; nothing to do when that is known."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            # What a crash of the node may have cut off is no mark.
+            # A mark that a crash of the node cut off is invalid.
             count = os.fstat(descriptor).st_size // _MARK.size
             last = os.pread(descriptor, _MARK.size, (count - 1) * _MARK.size) if count else b""
             if last and _MARK.unpack(last)[0] >= offset:
@@ -44,7 +44,7 @@ class Marks:
             os.close(descriptor)
 
     def before(self, time: float) -> int:
-        """Where to begin so that nothing printed since `time` is left out; 0 when no mark is that old."""
+        """Returns the offset from which nothing printed since `time` is left out; 0 when no mark is that old."""
         with contextlib.suppress(FileNotFoundError):
             return max((offset for offset, when in _all(self._path.read_bytes()) if when <= time), default=0)
         return 0

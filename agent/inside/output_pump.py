@@ -34,11 +34,11 @@ def make_pipe(place: Path, mode: int) -> Path:
 
 @contextlib.contextmanager
 def pumping(program: Path, place: Path, limit: int) -> Iterator[None]:
-    """Starts a pump for an attempt, unless there is one, which goes on while this lasts or anybody else has the pipe for writing.
+    """Starts a pump for an attempt, unless there is one. It continues while this lasts or any other process has the pipe open for writing.
 
     Blocks; raises OSError.
     """
-    # A pipe that nobody has for writing has come to its end.
+    # A pipe that no process has open for writing is at its end.
     reading = os.open(place / PIPE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with contextlib.ExitStack() as stack:
         with contextlib.ExitStack() as until_started:

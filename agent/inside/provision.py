@@ -1,4 +1,4 @@
-"""What a kernel finds inside besides its image: an account, ssh to the other kernels, and directories of the node.
+"""Provisions a kernel with what its image does not hold: an account, ssh to the other kernels, and directories of the node.
 
 It is put there while the kernel is held at its start barrier, so that nothing of the user's runs yet: a thread enters the kernel's own
 mount namespace and attaches mounts that were nowhere before. The node never sees any of them, nothing has to be unmounted,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 PLANTED = ("/usr/local/bin", "/usr/bin", "/bin")
-"""Where a program of ours gets a name, in order of preference: some of it may be read-only."""
+"""The directories in which a program of ours gets a name, in order of preference: some of it may be read-only."""
 CLIENTS = ("ssh", "scp", "sftp")
 CLIENT_CONFIG = Path("/etc/ssh/ssh_config")
 NO_PRIVILEGES = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
@@ -59,7 +59,7 @@ class MountRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
-    """How a kernel talks ssh: the node's directory of programs, and files of the session."""
+    """The ssh setup of a kernel: the node's directory of programs, and files of the session."""
 
     programs: Path
     files: SshFiles
@@ -67,7 +67,7 @@ class Ssh:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """What a kernel gets, and the numbers of its user.
+    """The provision of a kernel, and the numbers of its user.
 
     `forbidden` are directories of the node that no mount may show. Files that belong to `on_disk` in shared directories are
     shown as the user's, and those it makes belong to that; None changes nothing. At `bound` there are mounts that give
@@ -97,7 +97,7 @@ def provision_kernel(pid: int, provision: Provision) -> None:
     """
     with contextlib.ExitStack() as stack:
         namespace = stack.enter_context(_closing(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)))
-        # What lies on the node is looked up before, in the node's own view; what is mounted then cannot be exchanged.
+        # Paths of the node are looked up before, in the node's own view, so that what is mounted later cannot be exchanged.
         owners = None
         if provision.mounts and provision.on_disk not in {None, provision.uid}:
             owners = stack.enter_context(user_namespace(provision.on_disk, provision.uid))
@@ -132,7 +132,7 @@ def provision_kernel(pid: int, provision: Provision) -> None:
 
 
 def open_shared(mount: Mount, provision: Provision, owners: int | None = None) -> int:
-    """What a mount shows, as a mount that is nowhere yet. Links are followed as far as they stay beneath the root.
+    """Opens what a mount shows, as a detached mount. Links are followed as far as they stay beneath the root.
 
     `owners` is a descriptor of the user namespace that translates owners of files.
     """
@@ -159,7 +159,7 @@ def open_shared(mount: Mount, provision: Provision, owners: int | None = None) -
 
 
 def _why(error: OSError) -> str:
-    """What `openat2` means by its answers."""
+    """Returns the meaning of an error of `openat2`."""
     match error.errno:
         case errno.EXDEV | errno.ELOOP:
             return "a link leads out of what may be mounted"

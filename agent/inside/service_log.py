@@ -1,4 +1,4 @@
-"""The log of a program that was started inside a kernel and goes on by itself: it lies in the kernel, which may put anything there.
+"""The log of a program that was started inside a kernel and runs on its own: it lies in the kernel, which may put anything there.
 
 The program has a lock on it (flock(2)) for as long as it runs; see `attach.c`. Everything here blocks for a short time.
 """
@@ -20,19 +20,19 @@ TAIL = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Whether the program runs, and the last of what it printed."""
+    """The state of a program: it runs or not, and the last of its output."""
 
     runs: bool = False
     tail: bytes = b""
 
 
 def path(name: str) -> str:
-    """Where the log of a service lies, as the kernel sees it."""
+    """Returns the path of a service's log, as the kernel sees it."""
     return f"/{DIRECTORY}/.retinue-{name}.log"
 
 
 def look(init: Process, name: str) -> Seen:
-    """What can be seen of a service from outside of the kernel whose first process is `init`."""
+    """Returns the state of a service, seen from outside of the kernel whose first process is `init`."""
     if (log := _open(init, name)) is None:
         return Seen()
     try:
@@ -66,7 +66,7 @@ def _writer(number: int, kernel: str, log: os.stat_result) -> Process | None:
             return None
         for descriptor in os.listdir(f"/proc/{number}/fd"):
             there = os.stat(f"/proc/{number}/fd/{descriptor}")
-            # Whoever only reads it, or opened it by itself, has no lock.
+            # A process that only reads it, or opened it by itself, has no lock.
             if os.path.samestat(there, log) and "FLOCK" in Path(f"/proc/{number}/fdinfo/{descriptor}").read_text():
                 return process
     except OSError:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEPT = 3600.0
-"""Seconds that what arrived of a file is kept for an upload that goes on."""
+"""Seconds that a partial file is kept for an upload that resumes."""
 RESERVE, RESERVE_PART = 1 << 30, 20
 """Bytes of the node's disk that uploads leave free, or this part of it where that is less."""
 RESERVED_FILES = 1000
@@ -39,12 +39,12 @@ class BusyError(Exception):
 
 
 class DigestError(Exception):
-    """What arrived is not what was announced; nothing of it is kept."""
+    """The received bytes do not match the announcement; nothing of them is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """A file that is to come; without `digest` (SHA-256) it cannot be gone on with."""
+    """A file that is to come; without `digest` (SHA-256) it cannot be resumed."""
 
     path: str
     size: int
@@ -53,7 +53,7 @@ class Announced:
 
 
 def sweep(home: Path, now: float, kept: float = KEPT) -> None:
-    """Removes what arrived for a work directory and was not gone on with for so long; `now` is in seconds since the epoch."""
+    """Removes partial uploads of a work directory that were not resumed for so long; `now` is in seconds since the epoch."""
     partial = workdir.partial_of(home)
     with contextlib.suppress(FileNotFoundError):
         for path in partial.iterdir():
@@ -78,7 +78,7 @@ class IncomingUpload:
     """One file on its way. Close it in any case."""
 
     def __init__(self, home: Path, announced: Announced, *, resume: bool) -> None:
-        """Begins, or with `resume` goes on after what is there. Raises PathError, RefusedError, NoSpaceError, BusyError, OSError."""
+        """Begins or, with `resume`, continues after the bytes there. Raises PathError, RefusedError, NoSpaceError, BusyError, OSError."""
         self._home = home
         self._announced = announced
         self._parts = workdir.parts_of(announced.path)
@@ -99,7 +99,7 @@ class IncomingUpload:
             os.lseek(self._descriptor, self.offset, os.SEEK_SET)
             _check_space(home, announced.size - self.offset)
         except BusyError:
-            # What is there belongs to the other one.
+            # The existing bytes belong to the other upload.
             os.close(self._held)
             raise
         except BaseException:
@@ -168,7 +168,7 @@ class IncomingUpload:
             raise _told(error, announced.path) from error
 
     def close(self) -> None:
-        """Lets go; what may be gone on with is kept for a while, anything else removed."""
+        """Releases the file; a resumable one is kept for a while, any other is removed."""
         if not self._kept or self.offset == 0:
             with contextlib.suppress(OSError):
                 self._place.unlink()

@@ -1,8 +1,8 @@
 """A kernel's work directory, reached from outside of the kernel.
 
-Whoever runs in the kernel may change the tree at any moment, and plant links, FIFOs and deep trees in it. So every path is
+Processes in the kernel may change the tree at any moment, and plant links, FIFOs and deep trees in it. So every path is
 resolved by the operating system, beneath the directory and through no link (`openat2`, RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS),
-whatever is opened is looked at before it is read, and no file is ever written in place. All functions block.
+whatever is opened is checked before it is read, and no file is ever written in place. All functions block.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Entry:
 
 
 def partial_of(home: Path) -> Path:
-    """Where what is uploaded to a work directory waits until it is whole: on the same file system, seen by no kernel."""
+    """Returns the directory of incomplete uploads to a work directory: on the same file system, visible to no kernel."""
     return home.with_name(f"{home.name}.partial")
 
 
@@ -83,7 +83,7 @@ def _remove(directory: Path) -> None:
     except FileNotFoundError:
         return
     except RecursionError:
-        # A tree deeper than Python's stack: whoever ran in the kernel may have made one.
+        # A tree deeper than Python's stack: a program in the kernel may have made one.
         subprocess.run(["rm", "-rf", "--", str(directory)], check=True)  # noqa: S603, S607
 
 
@@ -130,7 +130,7 @@ def open_regular(home: int, path: str) -> int:
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
             raise RefusedError(f"{path} is no regular file")
-        # By the descriptor, so that it is the file that was looked at.
+        # By the descriptor, so that it is the file that was checked.
         return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise told(error, path) from error
@@ -245,7 +245,7 @@ def _readable(name: str) -> str:
 
 
 def told(error: OSError, path: str) -> Exception:
-    """What an error of the operating system means for whoever asked for a path; itself if it is nobody's affair but ours."""
+    """Translates an error of the operating system for the caller that named the path; returns it unchanged if it is internal."""
     match error.errno:
         case errno.ENOENT:
             return MissingError(f"there is no file {path}")
