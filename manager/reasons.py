@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class SessionReason(StrEnum):
-    """Why a session waits, or why it ended."""
+    """A reason why a session waits, or why it ended."""
 
     QUEUED = "QUEUED"
     ARCHITECTURE_MISSING = "ARCHITECTURE_MISSING"
@@ -45,7 +45,7 @@ class SessionReason(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """What is noteworthy about a session."""
+    """A type of condition of a session."""
 
     AGENT_LOST = "AGENT_LOST"
     UNREADABLE = "UNREADABLE"
@@ -55,7 +55,7 @@ class ConditionType(StrEnum):
 
 
 class AgentConditionReason(StrEnum):
-    """Which condition of its type an agent has."""
+    """The reason of an agent's condition."""
 
     DOCKER = "DOCKER"
     PROCESS = "PROCESS"
@@ -77,7 +77,7 @@ class AgentConditionReason(StrEnum):
 
 
 class AttemptReason(StrEnum):
-    """How an attempt ended, or why it could not start, as agents report it."""
+    """A reason why an attempt ended, or could not start, as agents report it."""
 
     EXITED = "EXITED"
     STOPPED = "STOPPED"

@@ -1,1 +1,1 @@
-"""Who may see and enter which session, and the log of who did."""
+"""Visibility of sessions, access to kernels, and the access log."""

@@ -14,7 +14,7 @@ AGAIN_SECONDS = 600.0
 
 
 class AccessMethod(StrEnum):
-    """How a kernel is accessed."""
+    """A way in which a kernel is accessed."""
 
     ATTACH = "ATTACH"
     CODE = "CODE"

@@ -38,7 +38,7 @@ OPTIONS = (
 
 
 class Purpose(Enum):
-    """What streams are for that share connections: what is typed does not queue behind what is copied."""
+    """A purpose of streams; streams of one purpose share connections, so that typed input does not queue behind copied data."""
 
     PORT = auto()
     FILES = auto()

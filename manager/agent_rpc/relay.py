@@ -49,7 +49,7 @@ class AgentRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AttemptLocation:
-    """Where an attempt is."""
+    """The location of an attempt."""
 
     agent_id: str
     address: str
@@ -169,7 +169,7 @@ def _failed(task: asyncio.Task[None]) -> bool:
 
 
 def _is_cancelled() -> bool:
-    """Whether it is the running task that is to end, and not what it waits for that has ended."""
+    """Returns whether the running task itself is being cancelled, rather than what it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -1,4 +1,4 @@
-"""What attempts use, asked of the agents that have them."""
+"""Reads the resource use of attempts from their agents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StatsReader:
         """By agent, how often it reported on an attempt that it was not asked for."""
 
     async def read(self, places: Iterable[AttemptLocation], seconds: float) -> dict[str, pb.AttemptStats]:
-        """What these attempts use, by id; those of agents that do not answer within so many seconds are left out."""
+        """Returns what these attempts use, by id; those of agents that do not answer within so many seconds are left out."""
         by_agent: dict[tuple[str, str], list[str]] = {}
         for place in places:
             by_agent.setdefault((place.agent_id, place.address), []).append(place.attempt_id)

@@ -1,1 +1,1 @@
-"""What only the leader runs: deadlines, dependencies, collection of output, and their supervision."""
+"""Controllers that only the leader runs: deadlines, dependencies, collection of output, and their supervision."""

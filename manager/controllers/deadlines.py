@@ -30,7 +30,7 @@ Due: TypeAlias = tuple[uuid.UUID, Callable[[SessionMachine, SessionRecord], None
 
 
 class DatabaseClock:
-    """What the database's clock said last, beside a clock that nobody sets."""
+    """The last reading of the database's clock, beside that of a clock that is never set."""
 
     def __init__(self, boot_time: Callable[[], float] = boot_time) -> None:
         """`boot_time` is in seconds from any moment on."""

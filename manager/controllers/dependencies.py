@@ -1,4 +1,4 @@
-"""What the end of a session does to those that depend on it: success lets them go, anything else cancels them."""
+"""Handles the end of a session for those that depend on it: success releases them, any other result cancels them."""
 
 from __future__ import annotations
 

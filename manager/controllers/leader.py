@@ -1,4 +1,4 @@
-"""What only the leader does: schedule, hold the links to agents, take in their reports, and enforce the bounds."""
+"""Runs what only the leader does: schedule, hold the links to agents, take in their reports, and enforce the bounds."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ async def _kept(database: Database, kernel_id: uuid.UUID, epoch: int, span: Span
 
 
 def last_lines(data: bytes, count: int) -> int:
-    """Where the last `count` lines begin, an unfinished one included."""
+    """Returns where the last `count` lines begin, an unfinished one included."""
     position = len(data) - 1 if data.endswith(b"\n") else len(data)
     for _ in range(count):
         position = data.rfind(b"\n", 0, max(position, 0))

@@ -287,7 +287,7 @@ class AgentLink:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether the agent follows another leader, or a later state of the database than this manager's."""
+    """Returns whether the agent follows another leader, or a later state of the database than this manager's."""
     return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 

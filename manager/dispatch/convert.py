@@ -63,7 +63,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What attempts of an agent have used."""
+    """The resource use of an agent's attempts."""
 
     attempts: tuple[AttemptUsage, ...]
 

@@ -1,4 +1,4 @@
-"""What each agent should have, read from the store: the one place where placements become orders."""
+"""Reads the desired state of each agent from the store: only here do placements become orders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Affected: TypeAlias = Mapping[str, Collection[uuid.UUID] | None]
 
 
 def attempt_id(kernel_id: object, epoch: int) -> str:
-    """How an attempt is called between manager and agents."""
+    """Returns the name of an attempt between manager and agents."""
     return f"{kernel_id}.{epoch}"
 
 

@@ -31,7 +31,7 @@ class Target:
 
     @property
     def dialled(self) -> bool:
-        """Whether it is to have a link."""
+        """Returns whether the agent is to have a link."""
         return bool(self.address) and not self.revoked
 
 

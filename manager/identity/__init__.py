@@ -1,1 +1,1 @@
-"""Who is who: the certificate authority, secrets, and principals."""
+"""Identities: the certificate authority, secrets, and principals."""

@@ -57,7 +57,7 @@ class Certificate:
 
 
 def agent_uri(agent_id: str, generation: int) -> str:
-    """How a certificate names an agent."""
+    """Returns the URI by which a certificate names an agent."""
     return f"{AGENT_URI_PREFIX}{agent_id}/{generation}"
 
 

@@ -1,4 +1,4 @@
-"""Who is calling."""
+"""Principals: the callers of the API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ADMIN, USER = "ADMIN", "USER"
 
 
 class Kind(StrEnum):
-    """What a caller is."""
+    """A kind of caller."""
 
     USER = "USER"
     AGENT = "AGENT"
@@ -40,11 +40,11 @@ class Principal:
 
     @property
     def is_admin(self) -> bool:
-        """Whether the caller may do everything."""
+        """Returns whether the caller may do everything."""
         return self.kind is Kind.USER and self.role == ADMIN
 
     def lost(self, now: Principal) -> bool:
-        """Whether a right of this caller is gone from the same caller as it is now."""
+        """Returns whether the same caller, as it is now, lacks a right that this one has."""
         return (self.is_admin and not now.is_admin) or not set(self.memberships) <= set(now.memberships)
 
     @property

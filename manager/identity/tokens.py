@@ -23,15 +23,15 @@ def new_secret(prefix: str) -> str:
 
 
 def is_secret(text: str, prefix: str) -> bool:
-    """Whether a text has the form of a secret; anything else needs no look into the database."""
+    """Returns whether a text has the form of a secret; for anything else the database need not be read."""
     return text.startswith(prefix) and _BODY.fullmatch(text, len(prefix)) is not None
 
 
 def hash_secret(secret: str) -> bytes:
-    """What is stored of a secret."""
+    """Returns the hash of a secret, which is all that is stored of it."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 def same_hash(first: bytes, second: bytes) -> bool:
-    """Whether two hashes are equal, in a time that does not depend on where they differ."""
+    """Returns whether two hashes are equal, in a time that does not depend on where they differ."""
     return hmac.compare_digest(first, second)

@@ -33,7 +33,7 @@ def pace(*timeouts: float | None) -> float:
 
 
 class ActivityRecorder:
-    """What one replica hears; belongs on one event loop."""
+    """Records the activity that one replica observes; belongs on one event loop."""
 
     def __init__(self, database: Database, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Ends running sessions that nobody needs, by the policies of their groups, after having warned them. Only the leader does it.
+"""Ends running sessions that are idle, by the policies of their groups, after having warned them. Only the leader does it.
 
 What decides is pure (`idle`, `utilization`); here is read what they look at, and done what they say.
 """
@@ -57,7 +57,7 @@ class Policies:
         return merged
 
     def timeouts(self) -> Mapping[tuple[str, str], float | None]:
-        """How long sessions may go without an interaction, by group or user."""
+        """Returns how long sessions may go without an interaction, by group or user."""
         named = (*(("group", *item) for item in self.groups.items()), *(("user", *item) for item in self.users.items()))
         return {(kind, name): policy.limit(Checker.INTERACTION) for kind, name, policy in named if policy is not None}
 

@@ -1,4 +1,4 @@
-"""What the sessions use whose utilisation is looked at: samples of agents, gathered by attempt and put together by session."""
+"""Measures the use of the sessions whose utilisation is checked: gathers samples of agents by attempt, and sums them by session."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Measurements:
         return strays
 
     def reading(self, session_id: uuid.UUID) -> Reading | None:
-        """What the window of a session came to when it was last known; None for one that has none, or not yet."""
+        """Returns the last known result of a session's window; None for a session without one, or not yet."""
         return self._readings.get(session_id)
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""What a scheduling pass has decided, between its planning and its commit. Pure."""
+"""The decisions of a scheduling pass, between its planning and its commit. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SMALL_KERNELS, _SMALL_AGENTS = 16, 500
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be committed: sessions in order of decision, what they take, and for each its network, if it has one."""
+    """The placements to be committed: sessions in order of decision, what they take, and for each its network, if it has one."""
 
     group: str
     ids: list[uuid.UUID]
@@ -32,7 +32,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a pass wants done: placements first, then who is to make way for whom."""
+    """The outcome of a pass: placements first, then which sessions are preempted for which."""
 
     plan: Plan | None
     settings: Settings
@@ -64,8 +64,10 @@ def holdings_of(snapshot: Snapshot, decisions: Decisions, sessions: Integers, wi
 
 
 def is_small(settings: Settings, snapshot: Snapshot, running: Running | None) -> bool:
-    """Whether a pass takes a few milliseconds at most, less than a thread is worth on the way of a single session. A larger one is computation
-    of up to a second, one that looks at what runs may be, and a strategy of others may take its time: the loop must go on meanwhile.
+    """Returns whether a pass takes a few milliseconds at most, less than a thread is worth for a single session.
+
+    A larger pass computes for up to a second, and so may one that evaluates running sessions; an external strategy may take its time. The loop
+    must continue meanwhile.
     """
     if running is not None:
         return False

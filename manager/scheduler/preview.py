@@ -1,4 +1,4 @@
-"""What the scheduler would make of a session, worked out from the database by any replica; nothing is written."""
+"""Previews the scheduling of a session, computed from the database by any replica; nothing is written."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a waiting session could start with, in how many seconds at the latest running sessions make room for it, and other groups that
-    have room for it now.
+    """The outlook of a waiting session: with what it could start, in how many seconds at the latest running sessions make
+    room for it, and other groups that have room for it now.
     """
 
     what_if: WhatIf

@@ -31,7 +31,7 @@ _EXPLAINED = 1000
 
 @dataclass(frozen=True, slots=True)
 class PassReasons:
-    """Why the sessions of a pass wait: their pending reasons."""
+    """The pending reasons of the sessions of a pass."""
 
     # A reason, for kernels with such hostnames, and its explanation as it is kept.
     reasons: list[tuple[Explanation, int, str]]

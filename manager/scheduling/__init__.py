@@ -1,1 +1,1 @@
-"""The scheduler's pure core: which session comes next, and which agents it goes on."""
+"""The scheduler's pure core: selects the next session and the agents it is placed on."""

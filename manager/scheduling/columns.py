@@ -1,4 +1,4 @@
-"""What a scheduling pass reads and what it answers, as plain columns.
+"""The input and the output of a scheduling pass, as plain columns.
 
 A caller may keep these columns between passes and change single rows: an agent comes, goes or is drained (`schedulable`), a claim is
 released (`used`, `held`), a session is submitted or cancelled. A pass changes none of its inputs. All amounts are integers in a slot's
@@ -24,7 +24,7 @@ UNLIMITED = -1
 
 
 class Tier(enum.Enum):
-    """How far a reason for waiting is from being cured by waiting."""
+    """A tier of reasons for waiting, by how far they are from being cured by waiting."""
 
     CONFIGURATION = "CONFIGURATION"
     POLICY = "POLICY"
@@ -33,7 +33,7 @@ class Tier(enum.Enum):
 
 
 class Verdict(enum.IntEnum):
-    """What a pass made of a session. Only NO_ROOM counts as a try."""
+    """The verdict of a pass on a session. Only NO_ROOM counts as a try."""
 
     # Agents were chosen.
     PLACED = 0
@@ -67,7 +67,7 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Why a kernel (its rank in the session), or with `kernel` None all kernels on one agent, found no place.
+    """The reason why a kernel (its rank in the session), or with `kernel` None all kernels on one agent, found no place.
 
     `agent` comes closest; `lacks` is what is short there, the binding slot (the one with the largest part of the request lacking) first.
     """
@@ -219,7 +219,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a resource group schedules: names and options that `strategies.validate_policy` accepts."""
+    """The scheduling policy of a resource group: names and options that `strategies.validate_policy` accepts."""
 
     session_strategy: str = "drf"
     agent_strategy: str = "concentrated"

@@ -3,7 +3,7 @@
 A Python strategy is a class, installed as an entry point of the group `retinue.session_strategies` or `retinue.agent_strategies`; a
 resource group names it by the entry point's name. It has `options`, the names of the group's options that it reads, and is made with
 their values; a ValueError refuses them. It must not change the arrays that it gets. An external strategy is asked before the pass, and its
-answers come as `Advice`. Whatever fails, the pass goes on with the group's fallback and remembers why.
+answers come as `Advice`. Whatever fails, the pass continues with the group's fallback and remembers why.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class AgentStrategy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What an external strategy answered, or why it did not: ids of sessions in order, and the agents of sessions' kernels."""
+    """The answer of an external strategy, or why there is none: ids of sessions in order, and the agents of sessions' kernels."""
 
     order: Sequence[str] | None = None
     places: Mapping[str, Sequence[str]] | None = None
@@ -87,7 +87,7 @@ class Advice:
 
 @dataclass(slots=True)
 class StrategyFailures:
-    """What went wrong with strategies in a pass, in words, each thing once."""
+    """The failures of strategies in a pass, in words, each once."""
 
     messages: list[str] = field(default_factory=list)
 

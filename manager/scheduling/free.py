@@ -1,7 +1,7 @@
-"""What is free on each agent during a pass, once as columns for vector steps and once as packed integers for single picks.
+"""The free amounts on each agent during a pass, once as columns for vector steps and once as packed integers for single picks.
 
 The packed form is authoritative where it exists; columns of agents that changed are written back before the next vector step. Packed
-integers are made only for agents that are looked at one by one.
+integers are made only for agents that are evaluated one by one.
 """
 
 from __future__ import annotations

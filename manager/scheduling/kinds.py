@@ -24,7 +24,7 @@ ANY_ARCHITECTURE = ""
 
 
 class Needs(NamedTuple):
-    """What an agent must be: of an architecture (any, when it is empty), with all of the features in a set of bits."""
+    """The needs of a kernel on its agent: an architecture (any, when it is empty), with all of the features in a set of bits."""
 
     architecture: str = ANY_ARCHITECTURE
     features: int = 0

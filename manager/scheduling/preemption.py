@@ -29,7 +29,7 @@ MAX_AGENTS, MAX_VICTIMS = 32, 16
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Who makes way for whom."""
+    """The sessions to be ended, and the session they make way for."""
 
     # Row of the winner in the queue, and of the agent of each of its kernels, by rank.
     winner: int

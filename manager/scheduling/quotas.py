@@ -16,7 +16,7 @@ QUOTA = SessionReason.QUOTA
 
 
 class QuotaBudget:
-    """What is left of the quotas of one pass."""
+    """The remainder of the quotas during one pass."""
 
     def __init__(self, quotas: Quotas, slots: Sequence[str], columns: Sequence[int]) -> None:
         """Lanes hold the `slots` in `columns`."""

@@ -1,4 +1,4 @@
-"""Why a session found no place, worked out on request, once for each kind.
+"""Computes why a session found no place, on request, once for each kind.
 
 First what waiting cannot cure (no agent of the architecture or with the features, more than the largest agent or the whole group has), then that no
 agent takes sessions now, then what is short at the end of the pass: for each kernel the agent that comes closest, the binding slot and the lack.

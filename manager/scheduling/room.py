@@ -1,4 +1,4 @@
-"""How much of what others hold must come free before one session fits: the question behind reservations and preemption.
+"""Computes how much of what others hold must come free before one session fits, for reservations and preemption.
 
 Others release what they hold step by step, in an order that is given. The first step after which the session finds its place under the group's agent
 strategy is searched by halves with a condition that every place needs and that, once true, stays true (each kernel's shape has enough
@@ -24,7 +24,7 @@ MAX_UNLUCKY = 32
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Where a session fits, and after which step (0 is at once)."""
+    """The placement where a session fits, and after which step (0 is at once)."""
 
     step: int
     # Row of the agent of each kernel, by rank.
@@ -33,7 +33,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is in use while a pass goes on, and how the next one would be placed."""
+    """The amounts in use during a pass, and how the next session would be placed."""
 
     agents: Agents
     queue: Queue

@@ -22,7 +22,7 @@ _GIVEN_UP = -2
 
 @dataclass(slots=True)
 class _Attempt:
-    """What to undo: where the rotation stood, and the agents passed over since."""
+    """The state to be restored by an undo: where the rotation stood, and the agents passed over since."""
 
     position: int
     passed: list[tuple[Shape, int]] = field(default_factory=list)
@@ -39,7 +39,7 @@ class RotatingPicker:
         self._attempt: _Attempt | None = None
 
     def best(self, shape: Shape) -> int:
-        """Returns the agent for a shape, or UNPLACED; the rotation goes on after it."""
+        """Returns the agent for a shape, or UNPLACED; the rotation continues after it."""
         circle = self._circles.get(shape.needs)
         if circle is None:
             self._free.pack_all()

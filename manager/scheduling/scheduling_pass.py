@@ -49,7 +49,7 @@ from retinue.manager.scheduling.view import Choices, View, requests_of, waiting_
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What a pass decided."""
+    """The decisions of a pass."""
 
     # Rows of the sessions placed, in order of decision.
     sessions: Integers
@@ -282,7 +282,7 @@ class _Pass:
                 chosen: list[int] = arrived[checked_order(order, len(arrived))].tolist()
                 return chosen
             return self._advised(arrived)
-        except Exception as error:  # noqa: BLE001  # whatever others' code does, the pass goes on
+        except Exception as error:  # noqa: BLE001  # whatever others' code does, the pass continues
             why = str(error) if settings.custom_session is None else f"{type(error).__name__}: {error}"
             self.failures.failed(f"session strategy {settings.session_strategy}", why, settings.session_fallback)
             self.settings = replace(settings, session_strategy=settings.session_fallback, custom_session=None)

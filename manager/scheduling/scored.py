@@ -54,7 +54,7 @@ class ScoredPicker:
                     scoring.strategy.score(self._request(shape), self._fitting(agents)), len(agents)
                 )
                 return int(agents[np.argmax(scores)])
-            except Exception as error:  # noqa: BLE001  # whatever others' code does, the pass goes on
+            except Exception as error:  # noqa: BLE001  # whatever others' code does, the pass continues
                 scoring.failed = True
                 what = f"agent strategy {scoring.name}"
                 scoring.failures.failed(what, f"{type(error).__name__}: {error}", self._settings.agent_fallback)

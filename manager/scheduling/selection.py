@@ -1,8 +1,8 @@
-"""Which session comes next: strict arrival order, newest first, or progressive filling by dominant shares.
+"""Selects the session that comes next: strict arrival order, newest first, or progressive filling by dominant shares.
 
 Every strategy works inside priority bands, higher ones first. `fifo` is strict: the first session that finds no room holds up all
-behind it, in lower bands too, unless it was tried `max-tries-before-skip` times; then it goes to the end of its band and holds up nobody.
-One that is over a quota holds up nobody either.
+behind it, in lower bands too, unless it was tried `max-tries-before-skip` times; then it goes to the end of its band and holds up none.
+One that exceeds a quota holds up none either.
 `lifo` and `drf` pass over a session that finds no room. In `drf` the owner with the lowest dominant share (see `shares`) gets its first
 session not yet passed over placed, and its share grows at once; between equal shares the first row of the owners goes first, and an
 owner's sessions go in order of arrival. A heap of owners makes a decision O(log owners).
@@ -38,7 +38,7 @@ class Line:
     columns: Sequence[int]
     # Places the session in a row of the queue; its kind if it found room.
     attempt: Callable[[int], Kind | None]
-    # Rows that `attempt` found to be over a quota.
+    # Rows that `attempt` found to exceed a quota.
     over_quota: Container[int] = ()
     # A session before these has a reservation: none of them holds up others.
     backfill: bool = False
@@ -49,7 +49,7 @@ class Line:
 def select(line: Line, settings: Settings) -> tuple[int | None, list[int]]:
     """Tries the sessions of a line in the order of the settings' strategy.
 
-    Returns the row of the session that holds up others, if any, and the rows that were not looked at because of it.
+    Returns the row of the session that holds up others, if any, and the rows that were not evaluated because of it.
     """
     if line.given is not None:
         return _given(line, line.given)

@@ -26,7 +26,7 @@ FIFO, LIFO, DRF, FAIR_SHARE = "fifo", "lifo", "drf", "fair-share"
 CONCENTRATED, DISPERSED, ROUND_ROBIN = "concentrated", "dispersed", "round-robin"
 DEFAULT_SLOT_PRIORITY = ("cuda", "rocm", "tpu", "cpu", "mem")
 
-# Head-of-line avoidance: a session tried so many times in vain goes to the end of its priority band and blocks nobody. 0 is off.
+# Head-of-line avoidance: a session tried so many times in vain goes to the end of its priority band and blocks no other. 0 is off.
 MAX_TRIES_BEFORE_SKIP = "max-tries-before-skip"
 # Comma-separated slots by which agents are compared, first one first; `cuda` also means every `cuda.…`.
 SLOT_PRIORITY = "slot-priority"

@@ -1,4 +1,4 @@
-"""What is free as some sessions see it, and how they are placed there."""
+"""The free amounts in the view of some sessions, and the placement of those sessions there."""
 
 from __future__ import annotations
 

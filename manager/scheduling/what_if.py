@@ -1,6 +1,6 @@
-"""What stands between a waiting session and its start: agents by cause, and which smaller request would start now.
+"""Computes what stands between a waiting session and its start: agents by cause, and which smaller request would start now.
 
-Every hint changes one thing of the request and is true of what is free at that moment; whether others go before is not its concern.
+Every hint changes one thing of the request and is true of what is free at that moment; whether others go before is not taken into account.
 """
 
 from __future__ import annotations

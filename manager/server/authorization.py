@@ -13,7 +13,7 @@ from retinue.manager.server.errors import MethodDenied
 
 
 class Access(Enum):
-    """Who may call a method."""
+    """The callers that a method is open to."""
 
     ANYONE = auto()
     CALLER = auto()

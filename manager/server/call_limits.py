@@ -24,7 +24,7 @@ class CallerClass(Enum):
 
 
 class Weight(Enum):
-    """How much a call may cost."""
+    """The cost class of a call."""
 
     LIGHT = auto()
     # It may read a great many rows.
@@ -35,7 +35,7 @@ class Weight(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is counted as one: a user, an agent, or an address."""
+    """A caller that is counted as one: a user, an agent, or an address."""
 
     kind: CallerClass
     name: str
@@ -101,7 +101,7 @@ def weight_of(method: str) -> Weight:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a call may not begin, in words, and after how many seconds it is worth trying again."""
+    """The reason why a call may not begin, in words, and after how many seconds it is worth trying again."""
 
     description: str
     retry_seconds: float

@@ -143,7 +143,7 @@ def _dialable(host: str) -> bool:
         address = ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
     except ValueError:
         return _HOST.fullmatch(host) is not None and not host.replace(".", "").isdigit()
-    # Without brackets the port of an IPv6 address cannot be told apart.
+    # Without brackets the port of an IPv6 address is ambiguous.
     bracketed = host.startswith("[") == (address.version == 6)  # noqa: PLR2004  # of the protocol
     return bracketed and not (address.is_unspecified or address.is_multicast)
 

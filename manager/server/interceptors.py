@@ -36,7 +36,7 @@ from retinue.rpc.stream_limits import OpenStreams
 _log = logging.getLogger(__name__)
 
 UNARY_SECONDS = 30.0
-# How often the credentials of an open stream are looked at.
+# How often the credentials of an open stream are checked.
 RECHECK_SECONDS = 2.0
 # Their handlers take and give messages as they are on the wire.
 SERIALISED_METHODS = frozenset({"/retinue.manager.v1.KernelService/OpenPort"})

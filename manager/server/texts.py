@@ -22,7 +22,7 @@ def with_nul(message: Message) -> Iterator[str]:
 
 
 def _items(field: FieldDescriptor, value: Any) -> Iterator[tuple[str, Any]]:
-    """What a field holds, with the path of each."""
+    """Yields the values that a field holds, with the path of each."""
     name = field.name
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         for key in value:

@@ -47,7 +47,7 @@ class WrongTokens:
 
 
 def address_of(peer: str) -> str:
-    """Whose wrong tokens are counted together, of a peer as the library names it: an IPv4 address, an IPv6 network, else the whole."""
+    """Returns the key that wrong tokens are counted under, for a peer as the library names it: an IPv4 address, an IPv6 network, else the whole."""
     family, _, rest = peer.partition(":")
     host = unquote(rest.rpartition(":")[0]).strip("[]")
     if family not in ("ipv4", "ipv6"):

@@ -1,1 +1,1 @@
-"""What a session is and what may be done with it: accept a request, end it, move it."""
+"""Sessions and the operations on them: accept a request, end a session, move it."""

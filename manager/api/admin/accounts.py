@@ -399,7 +399,7 @@ async def _existing_project(tx: AsyncSession, name: str) -> Project:
 
 
 async def _existing_subject(tx: AsyncSession, kind: str, name: str) -> None:
-    """Whose quota it is, held until the commit."""
+    """Locks the subject of a quota until the commit. Raises NotFound."""
     if kind == quotas.USER:
         await _existing_user(tx, name, lock=True)
     elif kind == quotas.PROJECT:

@@ -1,4 +1,4 @@
-"""What users who are no administrators see of the fleet: what they can have of it, and nothing of who else has what. Pure."""
+"""Views of the fleet for users who are not administrators: what they can have of it, and nothing of what others have. Pure."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def checked_limits(message: pb.Quota) -> dict[str, Any]:
 
 
 def is_unlimited(limits: dict[str, Any]) -> bool:
-    """Whether nothing is limited."""
+    """Returns whether nothing is limited."""
     return limits == _NO_LIMITS
 
 

@@ -20,7 +20,7 @@ _WHOLE = ("google.protobuf.Duration", "google.protobuf.Timestamp")
 
 
 def overrides_of(spec: pb.SessionSpec, path: str) -> Overrides:
-    """What a request gives, and what its override_mask names: that is removed first, and so replaced as a whole.
+    """Returns the fields that a request sets and those its override_mask names: the latter are removed first, and so replaced whole.
 
     `path` is where the request is, in errors. Raises InvalidRequest.
     """

@@ -68,7 +68,7 @@ async def stop_app(database: Database, forwarder: Forwarder, request: pb.StopApp
 
 
 async def get_app(database: Database, forwarder: Forwarder, request: pb.GetAppRequest) -> app_pb2.AppStatus:
-    """How it is."""
+    """Returns the state of an app."""
     kernel, _, location = await _find(database, request.session, request.app)
     asked = agent_pb.GetAppRequest(location=location)
     answer: agent_pb.GetAppResponse = await forwarder.without_activity.call(

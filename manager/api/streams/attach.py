@@ -53,7 +53,7 @@ async def _first(requests: AsyncIterator[pb.AttachRequest]) -> pb.AttachStart:
 
 
 def wrong_start(start: pb.AttachStart) -> list[errors.Violation]:
-    """What is wrong with a first step: (field path, description)."""
+    """Returns the error of a first step: (field path, description)."""
     violations = [
         *wrong_command(tuple(start.command), "start.command"),
         *wrong_environment(start.environment, "start.environment"),

@@ -138,7 +138,7 @@ def agent_step(request: pb.ExecuteCodeRequest) -> agent_pb.ExecuteCodeRequest:
 
 
 def wrong_step(request: pb.ExecuteCodeRequest) -> list[errors.Violation]:
-    """What is wrong with a step after the first: (field path, description)."""
+    """Returns the error of a step after the first: (field path, description)."""
     found: list[errors.Violation] = []
     match request.WhichOneof("step"):
         case "run":

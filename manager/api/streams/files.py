@@ -121,7 +121,7 @@ def agent_step(request: pb.UploadFilesRequest) -> agent_pb.UploadFilesRequest:
 
 
 def wrong_file(new: file_pb2.NewFile) -> list[errors.Violation]:
-    """What is wrong with an announced file: (field path, description)."""
+    """Returns the error of an announced file: (field path, description)."""
     violations = wrong_new("file", new.path, new.mode)
     if new.size < 0:
         violations.append(("file.size", "must not be negative"))
@@ -133,7 +133,7 @@ def wrong_file(new: file_pb2.NewFile) -> list[errors.Violation]:
 
 
 def wrong_new(field: str, path: str, mode: int) -> list[errors.Violation]:
-    """What is wrong with path and permissions of what is to be made."""
+    """Returns the error in the path and permissions of a file or directory to be made."""
     violations = [(f"{field}.path", violation)] if (violation := wrong_path(path)) else []
     if mode > MAX_MODE:
         violations.append((f"{field}.mode", "must be nine bits of permissions"))
@@ -141,7 +141,7 @@ def wrong_new(field: str, path: str, mode: int) -> list[errors.Violation]:
 
 
 def wrong_ranges(request: pb.DownloadFilesRequest) -> list[errors.Violation]:
-    """What is wrong with what is to be read."""
+    """Returns the error in the ranges to be read."""
     if not 1 <= len(request.files) <= MAX_FILES:
         return [("files", f"must be 1 to {MAX_FILES}")]
     violations: list[errors.Violation] = []
@@ -154,7 +154,7 @@ def wrong_ranges(request: pb.DownloadFilesRequest) -> list[errors.Violation]:
 
 
 def wrong_path(path: str) -> str:
-    """Why a path cannot be one beneath a work directory; empty when it can."""
+    """Returns why a path cannot be one beneath a work directory; empty when it can."""
     parts = path.rstrip("/").split("/")
     rules = (
         (bool(path), "is required"),

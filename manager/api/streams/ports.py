@@ -37,7 +37,7 @@ LONGEST_PREFIX = 6
 
 
 class Tunnels:
-    """What all tunnels through this replica share; belongs on one event loop."""
+    """The state that all tunnels through this replica share; belongs on one event loop."""
 
     def __init__(self) -> None:
         self.large = LargeTunnels()
@@ -72,7 +72,7 @@ async def serve_open_port(
 
 
 def data_size(message: bytes) -> int | None:
-    """How many bytes of data a serialised request or response holds; None when it holds anything else, or more than that."""
+    """Returns how many bytes of data a serialised request or response holds; None when it holds anything else, or more than that."""
     if message[:1] != DATA:
         return None
     size = shift = 0

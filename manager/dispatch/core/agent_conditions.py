@@ -1,4 +1,4 @@
-"""What is wrong with agents, as stored with them: which conditions block placements, and since when each holds. Pure."""
+"""Conditions of agents, as stored with them: which of them block placements, and since when each holds. Pure."""
 
 from __future__ import annotations
 

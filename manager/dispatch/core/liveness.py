@@ -1,4 +1,4 @@
-"""What silence says of an agent. Pure."""
+"""Decides from an agent's silence whether it is lost. Pure."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Layers = tuple[LayerReport, ...]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the image of an attempt of a session is fetched."""
+    """The progress of pulling the image of an attempt of a session."""
 
     session_id: uuid.UUID
     key: AttemptKey

@@ -40,7 +40,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """How users reach a gateway: `https://pPORT-SESSION.DOMAIN:NUMBER`, or `http` where nothing leaves this machine."""
+    """The address at which users reach a gateway: `https://pPORT-SESSION.DOMAIN:NUMBER`, or `http` where nothing leaves this machine."""
 
     domain: str
     number: int
@@ -74,7 +74,7 @@ class Address:
         return f"{self.cookie}={secret}; Path=/; Max-Age={ACCESS_SECONDS}; HttpOnly; SameSite=Lax{secure}"
 
     def secrets(self, cookies: str) -> Sequence[str]:
-        """What a `Cookie` header holds for the gateway: nearly always one or none."""
+        """Returns the secrets that a `Cookie` header holds for the gateway: nearly always one or none."""
         values = [value for name, value in _pairs(cookies) if name == self.cookie]
         return [value for value in values[:_MAX_COOKIES] if is_secret(value, ACCESS_PREFIX)]
 
@@ -87,7 +87,7 @@ class Address:
         )
 
     def wrong_source(self, target: Target, method: str, headers: Mapping[str, str]) -> str:
-        """Why a request is refused for where it comes from; empty when it is not.
+        """Returns why a request is refused for where it comes from; empty when it is not.
 
         Cookies go along with what pages of other hosts of the domain ask for: the browser takes them for the same site. So whatever a
         page causes has to be caused by the origin itself, but for a plain link to it.

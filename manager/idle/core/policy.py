@@ -1,4 +1,4 @@
-"""When a running session is ended because nobody needs it: policies, how they are merged, and what they make of a session. Pure.
+"""Decides when a running session is ended because it is idle: policies, their merging, and their evaluation on a session. Pure.
 
 Times are seconds since 1970 by the database's clock, spans are seconds. What is not known never counts as idle: spans in which nobody could have
 been heard are added to what is left, and a checker that sees nothing ends nothing.
@@ -18,7 +18,7 @@ from retinue.manager.session.core.states import SessionType
 
 
 class Checker(StrEnum):
-    """What may end a session."""
+    """A checker that may end a session."""
 
     INTERACTION = "INTERACTION"
     UTILIZATION = "UTILIZATION"
@@ -26,7 +26,7 @@ class Checker(StrEnum):
 
 
 class Status(StrEnum):
-    """How a checker sees a session."""
+    """The status of a session by one checker."""
 
     GRACE = "GRACE"
     COUNTING = "COUNTING"
@@ -99,7 +99,7 @@ class IdlePolicy:
         return limits[checker]
 
     def lead(self, limit: float) -> float:
-        """How long before the end a session is warned by a checker with this limit."""
+        """Returns how many seconds before the end a checker with this limit warns a session."""
         return min(DEFAULT_WARNING if self.warning is None else self.warning, limit / 2)
 
     def to_json(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def stored_policy(stored: Mapping[str, Any]) -> IdlePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of a running session.
+    """The observations of a running session.
 
     `paused` are seconds since the last interaction, or else the start, in which nobody could have been heard; `reachable` says whether
     a user could be now. `warned` has when a checker warned.
@@ -147,7 +147,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a checker makes of a session; `remaining` are seconds to its end, should it not be used from now on; None: not known."""
+    """The result of a checker for a session; `remaining` are seconds to its end, should it not be used from now on; None: not known."""
 
     checker: Checker
     status: Status
@@ -158,7 +158,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What all checkers make of a session, and what is to be done: warnings to be given and taken back, or its end."""
+    """The results of all checkers for a session, and what is to be done: warnings to be given and taken back, or its end."""
 
     checks: tuple[Check, ...]
     warn: tuple[Check, ...] = ()
@@ -177,7 +177,7 @@ def remaining_time(now: float, baseline: float, timeout: float, grace_end: float
 
 
 def judge(policy: IdlePolicy, seen: Seen, now: float, changed: float | None = None) -> Verdict:
-    """What a policy makes of a session at `now`. It is ended when nothing is left and the warning was given early enough.
+    """Evaluates a policy on a session at `now`. The session is ended when nothing is left and the warning was given early enough.
 
     `changed` is when timeouts were last set: what was exchanged before may be noted more slowly than these want.
     """
@@ -211,7 +211,7 @@ def judge(policy: IdlePolicy, seen: Seen, now: float, changed: float | None = No
 
 
 def maybe_unnoted(seen: Seen, now: float, changed: float | None) -> bool:
-    """Whether something may have been exchanged with a session that is to be noted at the pace of timeouts that are not those of now.
+    """Returns whether something may have been exchanged with a session that is to be noted at the pace of timeouts that are not those of now.
 
     Only with one that ran and was in use then: the first exchange after a silence of two paces is noted at once.
     """
@@ -261,7 +261,7 @@ def _use(policy: IdlePolicy, reading: Reading, window: float) -> str:
 
 
 def warning_text(check: Check, now: float) -> str:
-    """What a session is told before its end."""
+    """Returns the warning that a session gets before its end."""
     moment = dt.datetime.fromtimestamp(now + (check.remaining or 0.0), dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
     return f"{check.measured}; it ends at {moment} UTC, unless that changes"
 

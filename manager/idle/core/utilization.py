@@ -1,6 +1,6 @@
-"""How much of what it holds a session uses, over a window of time in which it was observed. Pure.
+"""Computes how much of what it holds a session uses, over a window of time in which it was observed. Pure.
 
-An agent tells counters now and then; a `Meter` turns those of one attempt into rates, a `Window` gathers what the kernels of a session use
+An agent reports counters now and then; a `Meter` turns those of one attempt into rates, a `Window` gathers what the kernels of a session use
 together. Only time between two samples that belong together is observed time: what is missing is left out, and never counts as zero.
 """
 
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What an attempt used over `seconds`: processors, and bytes, on average."""
+    """The average use of an attempt over `seconds`: processors, and bytes."""
 
     seconds: float
     cpu: float
@@ -68,18 +68,18 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """What was observed and not taken."""
+        """Returns the seconds that were observed and not taken yet."""
         return self._seconds
 
     def take(self) -> Use:
-        """What was used since the last time; only where something was observed."""
+        """Returns what was used since the last call; only where something was observed."""
         use = Use(self._seconds, self._cpu / self._seconds, self._memory / self._seconds)
         self._seconds = self._cpu = self._memory = 0.0
         return use
 
 
 def share_of(kernels: Iterable[tuple[Mapping[str, int], Use]]) -> dict[str, float]:
-    """What kernels use together of what they hold together, in per cent by slot; slots that none holds are left out.
+    """Returns what kernels use together of what they hold together, in per cent by slot; slots that none holds are left out.
 
     What they hold is in smallest units: thousandths of processors, bytes.
     """
@@ -96,7 +96,7 @@ def share_of(kernels: Iterable[tuple[Mapping[str, int], Use]]) -> dict[str, floa
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a window came to: seconds `remaining` until use would be under the thresholds were there none from then on, `averages` in per cent by
+    """The result of a window: seconds `remaining` until use would be under the thresholds were there none from then on, `averages` in per cent by
     slot, and how many seconds were `observed`. It was true `at` a time, and for `patience` seconds after.
     """
 
@@ -119,7 +119,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """How much had been used (per cent times seconds, by slot) when so many seconds had been observed."""
+    """The use (per cent times seconds, by slot) up to the moment when so many seconds had been observed."""
 
     observed: float
     used: Mapping[str, float]
@@ -150,7 +150,7 @@ class Window:
         return True
 
     def read(self, thresholds: Mapping[str, float], *, any_slot: bool, at: float, patience: float) -> Reading | None:
-        """What it comes to; None when nothing was observed, or the session holds none of the slots."""
+        """Returns the result; None when nothing was observed, or the session holds none of the slots."""
         slots = [slot for slot in thresholds if slot in self._now.used]
         if not slots or self._now.observed <= 0:
             return None

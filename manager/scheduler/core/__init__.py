@@ -1,1 +1,1 @@
-"""What the scheduler keeps in memory, as tables of columns, and the snapshots that passes read. Pure."""
+"""The scheduler's cache, as tables of columns, and the snapshots that passes read. Pure."""

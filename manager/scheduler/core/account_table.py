@@ -1,4 +1,4 @@
-"""What the scheduler keeps of the accounts: what live claims hold and how many sessions are placed, and whose quotas hold for them. Pure."""
+"""The accounts in the scheduler's cache: what live claims hold and how many sessions are placed, and whose quotas hold for them. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retinue.manager.session.core.quota_subjects import Account, Subject, subjec
 
 
 class AccountTable:
-    """What live claims hold, and how many placed sessions there are, by group, owner and project."""
+    """The amounts that live claims hold, and the number of placed sessions, by group, owner and project."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots

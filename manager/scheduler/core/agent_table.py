@@ -1,4 +1,4 @@
-"""What the scheduler keeps of the agents: what each has, what is held of it, and whether it counts. Pure."""
+"""The agents in the scheduler's cache: what each has, what is held of it, and whether it counts. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the leader's scheduler keeps in memory of the rows: agents, what is held of them and by whom, quotas, and all that waits. Pure.
+"""The scheduler cache, the leader's in-memory copy of rows: agents, what is held of them and by whom, quotas, and all that waits. Pure.
 
 It is columns of numbers, so that a pass takes what it needs in a few vector steps, whatever waits. It equals the rows at every moment in
 which no placement is on its way to the database; one that is on its way counts as done, so that the next pass can be planned meanwhile.
@@ -51,7 +51,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What placed sessions take: by kernel its agent's row and amounts, by session its account and first kernel (one more at the end)."""
+    """The amounts that placed sessions take: by kernel its agent's row and amounts, by session its account and first kernel (one more at the end)."""
 
     agents: Integers
     requests: Integers

@@ -1,4 +1,4 @@
-"""What the scheduler keeps of the sessions that wait. Pure."""
+"""The waiting sessions in the scheduler's cache. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKED_ABOVE = 1024
 
 @dataclass(frozen=True, slots=True)
 class PendingReason:
-    """Why a session waits, as it is written into its row. `explanation` is JSON."""
+    """The reason why a session waits, as it is written into its row. `explanation` is JSON."""
 
     code: str
     message: str
@@ -236,7 +236,7 @@ def _check_agents(row: PendingSession) -> None:
 
 
 def is_constrained(row: PendingSession) -> bool:
-    """Whether a waiting session has something that few have, so that its row is kept: see `snapshot.held_back` and `snapshot.wishes_of`."""
+    """Returns whether a waiting session has constraints of its own, so that its row is kept: see `snapshot.held_back` and `snapshot.wishes_of`."""
     return bool(
         row.failed_agents
         or row.clearing

@@ -1,4 +1,4 @@
-"""What one pass of one group reads, taken from the cache in a few vector steps. Pure."""
+"""Builds the snapshot that one pass of one group reads, from the cache in a few vector steps. Pure."""
 
 from __future__ import annotations
 

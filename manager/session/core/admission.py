@@ -1,4 +1,4 @@
-"""Which session requests are accepted: pure checks that name every wrong field, and the defaults."""
+"""Admission of session requests: pure checks that name every wrong field, and the defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the manager wants on one agent, and what the agent says there is: plain values, and the difference of two wishes."""
+"""The desired state of one agent, and its reports of the observed state: plain values, and the difference of two desired states."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class DesiredState:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What turns one wish into another."""
+    """The change that turns one desired state into another."""
 
     attempts: tuple[AttemptSpec, ...]
     removed_attempts: tuple[str, ...]
@@ -115,7 +115,7 @@ class Difference:
 
 
 def difference(before: DesiredState, after: DesiredState) -> Difference:
-    """What has to be sent to an agent that knows `before` so that it knows `after`."""
+    """Returns what has to be sent to an agent that knows `before` so that it knows `after`."""
     return Difference(
         tuple(attempt for key, attempt in after.attempts.items() if before.attempts.get(key) != attempt),
         tuple(sorted({key for key in before.attempts if key not in after.attempts} | after.removed)),
@@ -125,10 +125,10 @@ def difference(before: DesiredState, after: DesiredState) -> Difference:
 
 
 class SentState:
-    """What an agent was told, by session, so that a change of some sessions costs no look at the others."""
+    """The state that an agent was sent, by session, so that a change of some sessions does not require reading the others."""
 
     def __init__(self, desired: DesiredState, protected: frozenset[str] = frozenset()) -> None:
-        """Nothing is known but what the agent was told whole; `protected` are addresses that no kernel may reach."""
+        """Starts from what the agent was sent as a whole; `protected` are addresses that no kernel may reach."""
         self._protected = protected
         self._attempts: dict[str, dict[str, AttemptSpec]] = {}
         self._networks: dict[str, DesiredNetwork] = {}
@@ -137,8 +137,8 @@ class SentState:
     def advance(
         self, wanted: DesiredState, session_ids: Iterable[str] | None, protected: frozenset[str] = frozenset()
     ) -> Difference:
-        """What has to be said so that the agent knows `wanted`, and takes it for said. `wanted` is all there is of these sessions on
-        the agent, but for sessions that cannot be read: of these the agent keeps what it was told; None means of all sessions.
+        """Returns what must be sent so that the agent knows `wanted`, and counts it as sent. `wanted` is all there is of these sessions on
+        the agent, but for sessions that cannot be read: of these the agent keeps what it was sent; None means of all sessions.
         """
         wanted = self._completed(wanted)
         ids: Collection[str] = {*self._attempts, *self._networks} if session_ids is None else set(session_ids)
@@ -174,7 +174,7 @@ class SentState:
 
 @dataclass(frozen=True, slots=True)
 class LayerReport:
-    """What an agent says of a layer that is being fetched: bytes, `total` 0 while that is not known."""
+    """An agent's report of a layer that is being fetched: bytes, `total` 0 while that is not known."""
 
     id: str
     bytes: int
@@ -184,7 +184,7 @@ class LayerReport:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStatus:
-    """What an agent says of an attempt; `state` is UNKNOWN when this manager does not know it.
+    """An agent's report of an attempt; `state` is UNKNOWN when this manager does not know it.
 
     `end_time` is by the clock of the agent, None before the end and when the agent does not know it.
     """
@@ -203,14 +203,14 @@ class AttemptStatus:
 
     @property
     def attempt_id(self) -> str:
-        """What it is called between manager and agents."""
+        """Returns its name between manager and agents."""
         kernel_id, epoch = self.key
         return f"{kernel_id}.{epoch}"
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptUsage:
-    """What an agent says an attempt has used: `clock` and `cpu` in seconds, `memory` in bytes; None is missing."""
+    """An agent's report of what an attempt has used: `clock` and `cpu` in seconds, `memory` in bytes; None is missing."""
 
     attempt_id: str
     clock: float
@@ -230,7 +230,7 @@ class NodeCondition:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What an agent says of itself when a stream opens, with all it observes."""
+    """An agent's report of itself when a stream opens, with all it observes."""
 
     agent_id: str
     instance: str
@@ -248,7 +248,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What an agent says has changed; `sequence` is the number of the report in its stream."""
+    """An agent's report of changes; `sequence` is the number of the report in its stream."""
 
     agent_id: str
     attempts: tuple[AttemptStatus, ...]

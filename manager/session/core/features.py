@@ -1,4 +1,4 @@
-"""Which features a type of session has: the one table that admission and the API go by. Pure."""
+"""The features of each type of session: the one table that admission and the API go by. Pure."""
 
 from __future__ import annotations
 

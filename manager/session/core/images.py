@@ -1,4 +1,4 @@
-"""Which image a session's kernels run: a reference is taken for one image from the first agent's word on. Pure."""
+"""Resolves the image of a session's kernels: a reference stands for one image from the first agent's report on. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOVED = SessionReason.IMAGE_MOVED
 
 @dataclass(frozen=True, slots=True)
 class SeenImage:
-    """What an agent found: digest in its registry (empty if it came from none), the engine's id, and ports it says it serves."""
+    """The image that an agent found: digest in its registry (empty if it came from none), the engine's id, and ports it says it serves."""
 
     digest: str = ""
     id: str = ""

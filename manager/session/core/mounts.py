@@ -1,4 +1,4 @@
-"""Which directories of nodes a session may mount, and where: pure checks of a request, and of what a resource group grants."""
+"""The directories of nodes that a session may mount, and their paths inside: pure checks of a request, and of what a resource group grants."""
 
 from __future__ import annotations
 

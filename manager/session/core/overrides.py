@@ -1,4 +1,4 @@
-"""How what is given overrides what a template has: fields by path, deeply merged. Pure.
+"""Merges the fields of a request over those of a template: fields by path, deeply merged. Pure.
 
 A request is seen as its leaves: values by the paths of their fields. Entries of maps and roles are leaves of their own, by their keys; lists are
 one leaf each. Which paths are leaves follows from the contract, so no leaf's path is the beginning of another's.
@@ -15,7 +15,7 @@ Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What is done to the leaves of a request: first those at or below `removed` go, then those of `given` are set.
+    """The changes to the leaves of a request: first those at or below `removed` go, then those of `given` are set.
 
     `then` is associative, `NOTHING` is its identity, and doing the same twice is doing it once.
     """

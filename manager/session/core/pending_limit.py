@@ -1,4 +1,4 @@
-"""How many sessions of one user may wait when no quota says it. Pure, with the time passed in.
+"""Limits how many sessions of one user may wait when no quota does. Pure, with the time passed in.
 
 Counting what waits costs as much as there is of it, so it is not done for every request: after a count, a user may make as many sessions as
 were left without another. What waits grows by what is made here only, so the bound holds in one process; with several managers, and between

@@ -1,4 +1,4 @@
-"""Which ports of a session's main kernel can be reached from outside, and by what name. Pure."""
+"""The ports of a session's main kernel that can be reached from outside, and their names. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user asked for, as plain values, and how it unfolds into kernels."""
+"""The spec of a session, as plain values, and its expansion into kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UnreadableSpecError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """What one kernel runs and with what; amounts as text, by slot name."""
+    """The spec of one kernel: what it runs, and with what; amounts as text, by slot name."""
 
     image: str = ""
     command: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class KernelSpec:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a session is run again: tries in all, whether after failures too, and the pauses between them."""
+    """The policy for running a session again: tries in all, whether after failures too, and the pauses between them."""
 
     max_attempts: int = 1
     on_failure: bool = False

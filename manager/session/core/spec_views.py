@@ -1,4 +1,4 @@
-"""How much of a stored request its readers get. Pure.
+"""Views of a stored request: how much of it its readers get. Pure.
 
 Variables often hold secrets, and with scripts they are most of the bytes of a large request. So lists and the journal have neither (BASIC),
 and what shows all of a session (FULL) has the values of variables for its owner only.

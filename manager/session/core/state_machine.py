@@ -1,4 +1,4 @@
-"""How one session moves: a pure machine over the session, its kernels and their newest attempts.
+"""The state machine of one session: a pure machine over the session, its kernels and their newest attempts.
 
 It is fed what happened (`observe`, `terminate`, `roll_back`, `strand`), moves kernels and session along the tables of
 `retinue.manager.session.core.states`, and collects the moves and the changed goals of attempts. It knows no clock, no database and no agent: the

@@ -35,7 +35,7 @@ class KernelState(StrEnum):
 
 
 class SessionType(StrEnum):
-    """What a session is for."""
+    """The type of a session: its purpose."""
 
     INTERACTIVE = "INTERACTIVE"
     BATCH = "BATCH"
