@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class AttemptReason(StrEnum):
-    """How an attempt ended, or why it could not start."""
+    """The reason why an attempt ended, or could not start."""
 
     EXITED = "EXITED"
     STOPPED = "STOPPED"
@@ -29,7 +29,7 @@ class AttemptReason(StrEnum):
 
 
 class ConditionReason(StrEnum):
-    """Which condition of its type the node has."""
+    """The reason of a condition, within its type."""
 
     DOCKER = "DOCKER"
     PROCESS = "PROCESS"

@@ -39,7 +39,7 @@ class Runtimes:
             await self._docker.open(listener)
 
     async def close(self) -> None:
-        """Lets go of everything; kernels run on."""
+        """Releases all resources; kernels continue to run."""
         try:
             if self._docker is not None:
                 await self._docker.close()
@@ -90,12 +90,12 @@ class Runtimes:
         await self._owner(attempt_id).remove(attempt_id)
 
     def output(self, attempt_id: str) -> Output:
-        """What the attempt printed. Raises UnknownAttemptError."""
+        """Returns the output of the attempt. Raises UnknownAttemptError."""
         return self._owner(attempt_id).output(attempt_id)
 
     def _kind(self, spec: AttemptSpec) -> Runtime:
         return self._docker if spec.image and self._docker is not None else self._process
 
     def _owner(self, attempt_id: str) -> Runtime:
-        """Who has the record of the attempt; one of which there is none is unknown to any of them."""
+        """Returns the runtime that has the record of the attempt; without one, either runtime reports it as unknown."""
         return self._docker if self._docker is not None and self._docker.knows(attempt_id) else self._process

@@ -174,7 +174,7 @@ class DockerRuntime:
                 await tried.wait()
 
     async def close(self) -> None:
-        """Lets go of everything; kernels run on."""
+        """Releases all resources; kernels continue to run."""
         await self._tasks.close()
         await self._images.close()
         self._watches.close()
@@ -187,7 +187,7 @@ class DockerRuntime:
         return self._store.observed()
 
     def output(self, attempt_id: str) -> Output:
-        """What the attempt printed. Raises UnknownAttemptError."""
+        """Returns the output of the attempt. Raises UnknownAttemptError."""
         return self._store.output(attempt_id)
 
     def kernel(self, attempt_id: str) -> Kernel:
@@ -218,7 +218,7 @@ class DockerRuntime:
         return Wire(DockerStream(reader), writer, lambda: self._end_attached(execution), {})
 
     async def _end_attached(self, execution: str) -> None:
-        """Returns when nothing is left of a helper whose connection is closed, or nobody can tell."""
+        """Returns when nothing is left of a helper whose connection is closed, or when that cannot be found out."""
         kernels = self._kernels
         with contextlib.suppress(TimeoutError, BackendError):
             async with asyncio.timeout(ATTACHED_TIMEOUT):
@@ -229,7 +229,7 @@ class DockerRuntime:
     async def prepare(self, spec: AttemptSpec, hosts: str) -> None:
         """Creates the attempt and holds it at its start barrier; what cannot be created is recorded as FAILED.
 
-        Returns at once when its image has to be fetched: it is PULLING then, and goes on by itself.
+        Returns at once when its image has to be fetched: it is PULLING then, and continues by itself.
         """
         if spec.id in self._store and self._store.record(spec.id).phase is not Phase.WAITING:
             return
@@ -260,7 +260,7 @@ class DockerRuntime:
         task.add_done_callback(lambda _task: self._fetches.pop(spec.id, None))
 
     async def _fetch_and_start(self, spec: AttemptSpec, hosts: str) -> None:
-        """Goes on with an attempt whose image is not on the node, unless it is stopped meanwhile."""
+        """Fetches the image of an attempt and starts the attempt, unless it is stopped meanwhile."""
 
         def tell(layers: tuple[Layer, ...]) -> None:
             self._store.layers[spec.id] = layers
@@ -274,7 +274,7 @@ class DockerRuntime:
         except EngineError as error:
             failure = START_FAILED, str(error)
         except Exception:
-            # Nobody else would end the attempt.
+            # No other task would end the attempt.
             log.exception("the image of attempt %s cannot be fetched", spec.id)
             failure = START_FAILED, UNFORESEEN
         finally:
@@ -304,7 +304,7 @@ class DockerRuntime:
             await self._store.write(record)
             async with self._starts:
                 place = self._store.place(spec.id)
-                # The disk takes its time while the engine works: nothing is let go before, and after a crash of the node the container's
+                # The disk takes its time while the engine works: nothing is released before, and after a crash of the node the container's
                 # own name and labels say that it was there.
                 lasting = asyncio.ensure_future(self._store.make_lasting(spec.id))
                 try:
@@ -312,7 +312,7 @@ class DockerRuntime:
                 finally:
                     await lasting
             record = replace(record, phase=Phase.CREATED, init=init, memory_group=str(memory_group(init.pid) or ""))
-            # What is not recorded, a later agent could not reach.
+            # A later agent could not reach a kernel that is not recorded.
             await self._store.write(record)
         except ImageError as error:
             await self._fail(spec.id, (error.reason, str(error)))
@@ -325,7 +325,7 @@ class DockerRuntime:
             self._store.show(replace(self._store.record(spec.id), reason=reason, message=message))
             await self._fail(spec.id)
         except Exception:
-            # It would be held in its phase: nobody else would end it.
+            # It would be held in its phase: no other task would end it.
             log.exception("attempt %s could not be started", spec.id)
             self._store.show(replace(self._store.record(spec.id), message=UNFORESEEN))
             await self._fail(spec.id)
@@ -395,7 +395,7 @@ class DockerRuntime:
             await KERNELS.run(send_signal, init, SIGKILL)
 
     async def areas(self) -> Mapping[str, Area]:
-        """What attempts that run have on the node's disk, by id: work directory, what is written over the image, and volumes."""
+        """Returns the disk areas of running attempts, by id: work directory, what is written over the image, and volumes."""
         running = [record for record in self._store if record.init is not None]
         uppers = {
             record.id: await asyncio.to_thread(upper_layer, record.init.pid)
@@ -555,7 +555,7 @@ class DockerRuntime:
             when = max(state.end_time, record.start_time)
             out_of_memory = state.out_of_memory or record.out_of_memory
             out_of_memory = out_of_memory or await asyncio.to_thread(memory_was_used_up, self._store.place(record.id))
-            # What the restart of the node has ended, the engine found ended when it came up; its code means nothing.
+            # The engine reports attempts that a restart of the node ended as ended when it came up; their exit code means nothing.
             if not rebooted or state.end_time < await asyncio.to_thread(boot_time):
                 code = state.exit_code
         fenced = await asyncio.to_thread(was_ended, self._options.state_dir, record.id)

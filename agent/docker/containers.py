@@ -1,6 +1,6 @@
-"""What there is of a container kernel on the node, and the blocking half of all that is done with it.
+"""The files, container and directory of a container kernel on the node, and the blocking operations on them.
 
-Every attempt has, under its id: files in a directory given by its record (gate, output, names), a container, and a work
+Every attempt has, under its id: files in a directory given by its record (start barrier, output, names), a container, and a work
 directory under the scratch directory.
 """
 
@@ -61,7 +61,7 @@ READY_POLL = 0.001
 END_TIMEOUT = 5.0
 """Seconds to wait at a time for killed processes to be gone."""
 TRIES, TRY_PAUSE = 3, 0.5
-"""How often, and after how many seconds, the engine is asked again for what may or may not have been done."""
+"""The number of tries, and the seconds between them, of a request to the engine that may or may not have been carried out."""
 
 # In the words of engines and runc, for a user or group that an image names and does not have.
 _UNKNOWN_USER = re.compile(r"unable to find (?:user|group) |no matching entries in (?:passwd|group) file")
@@ -71,7 +71,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class DockerOptions:
-    """How containers are run; `tasks` bounds their processes and threads, `output_limit` is in bytes.
+    """The options of containers; `tasks` bounds their processes and threads, `output_limit` is in bytes.
 
     `work_size` and `work_files` bound what a kernel has on the disk, in bytes and files; 0 means a part of it.
 
@@ -131,7 +131,7 @@ class DockerKernels:
         return self._engine.foreign(self._options.agent_id)
 
     def find(self, attempt_id: str) -> ContainerState | None:
-        """How the attempt's own container is; None when there is none, or another one under its name."""
+        """Returns the state of the attempt's own container; None when there is none, or another one has its name."""
         there = self._engine.inspect(container_name(attempt_id))
         labels = (self._options.agent_id, attempt_id)
         return there if there is not None and (there.agent_id, there.attempt_id) == labels else None
@@ -181,7 +181,7 @@ class DockerKernels:
     def _run(self, container: Container, place: Path) -> Process:
         """Creates and starts a container, and returns its first process once that waits at the start barrier."""
         name = container_name(container.spec.id)
-        # Only one that was there before has to be looked at: it may be of a try whose answer was lost.
+        # Only one that existed before has to be checked: it may be of a try whose answer was lost.
         if not _persist(lambda: self._engine.create(name, body(container))) and not self._is_ours(container.spec.id):
             raise KernelError(f"there is a container {name} already")
         self._check_accounts(name, container.image_id)
@@ -199,7 +199,7 @@ class DockerKernels:
         self._checked.add(image_id)
 
     def _is_ours(self, attempt_id: str) -> bool:
-        """Returns whether a container is this attempt's and was not started: whatever was started before is not started again."""
+        """Returns whether a container is this attempt's and was not started: a container is never started twice."""
         there = self.find(attempt_id)
         return there is not None and there.fresh
 
@@ -253,7 +253,7 @@ class DockerKernels:
         return self._engine.execute(container_name(attempt_id), [f"{INSIDE}/attach", "confine", f"{INSIDE}/filter"])
 
     def end_attached(self, execution: str) -> bool:
-        """Tells a helper that it is alone, should the engine not have told it; False while it still runs. Raises EngineError."""
+        """Signals a helper that its caller is gone, in case the engine did not; False while it still runs. Raises EngineError."""
         pid = self._engine.executing(execution)
         helper = None if pid is None else identify(pid)
         return helper is None or not send_signal(helper, SIGTERM)
@@ -300,7 +300,7 @@ class DockerKernels:
 
 
 def area_of(record: Record, work: Path, upper: Path | None, written: Written) -> Area:
-    """What a kernel has on the node's disk; `upper` has what was written over the image, if it can be looked at. Blocks."""
+    """Returns the disk area of a kernel; `upper` has what was written over the image, if that can be examined. Blocks."""
     found = (upper, *map(host_directory, written.volumes))
     directories = (work, *(directory for directory in found if directory is not None))
     processes: tuple[int, ...] = ()
@@ -313,7 +313,7 @@ def area_of(record: Record, work: Path, upper: Path | None, written: Written) ->
 
 @contextlib.contextmanager
 def _gate(place: Path, init: Process | None = None) -> Iterator[int | None]:
-    """The writing end of the start barrier; None while nobody waits at it. Of a kernel that runs, it is found without its name."""
+    """Opens the writing end of the start barrier; None while no process waits at it. For a running kernel, it is found without its name."""
     gates = [place / GATE]
     if init is not None:
         gates.append(PROC / str(init.pid) / "root" / INSIDE.lstrip("/") / "gate")
@@ -335,13 +335,13 @@ def _gate(place: Path, init: Process | None = None) -> Iterator[int | None]:
 
 
 def waits_at_gate(place: Path, init: Process) -> bool:
-    """Returns whether the command of a kernel that runs was not let go yet."""
+    """Returns whether the command of a running kernel was not released yet."""
     with _gate(place, init) as gate:
         return gate is not None
 
 
 def memory_was_used_up(place: Path) -> bool:
-    """Whether the first process said so before its end: the engine, should it have been away, does not know, and the group may be gone."""
+    """Returns whether the first process reported it before its end: an engine that was away does not know, and the group may be gone."""
     try:
         return stat.S_IMODE((place / GATE).stat().st_mode) == 0
     except OSError:
@@ -354,14 +354,14 @@ def start_server(place: Path, init: Process | None) -> None:
 
 
 def open_barrier(place: Path, init: Process | None) -> None:
-    """Lets the command go; a second time does no harm, and an engine is not needed."""
+    """Releases the command; a second call does nothing, and an engine is not needed."""
     _tell(place, init, b"\n")
 
 
 def _tell(place: Path, init: Process | None, byte: bytes) -> None:
     with _gate(place, init) as gate:
         if gate is not None:
-            # One that is full was filled by the command, which was let go then.
+            # A full pipe was filled by the command, which was released before.
             with contextlib.suppress(BlockingIOError):
                 os.write(gate, byte)
 
@@ -377,7 +377,7 @@ def _persist(action: Callable[[], Result]) -> Result:
 
 
 def boot_time() -> float:
-    """When the node was started, in seconds since the epoch."""
+    """Returns the time at which the node was started, in seconds since the epoch."""
     for line in Path("/proc/stat").read_text().splitlines():
         if line.startswith("btime "):
             return float(line.split()[1])

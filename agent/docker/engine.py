@@ -48,7 +48,7 @@ class EngineUnavailableError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """How a container is. `pid` is the node's number of its first process, 0 when there is none.
+    """The state of a container. `pid` is the node's number of its first process, 0 when there is none.
 
     `end_time` is in seconds since the epoch, None before its end; `exit_code` counts from then on.
     """
@@ -66,7 +66,7 @@ class ContainerState:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a container has on the engine's disk: directories that are volumes of its own, and bytes written over its image."""
+    """Disk use of a container: directories that are volumes of its own, and bytes written over its image."""
 
     volumes: tuple[str, ...] = ()
     layer: int = 0
@@ -146,7 +146,7 @@ class Engine:
             return True
 
     def file(self, name: str, path: str) -> FileFacts | None:
-        """What a container holds at a path, links followed inside it; None when that is nothing. It is not opened, whatever it is."""
+        """Returns facts about the file at a path of a container, links followed inside it; None when there is none. Never opens it."""
         with _translated():
             client = self._connected()
             url = f"{client.base_url}/v{client.api_version}/containers/{name}/archive"
@@ -164,11 +164,11 @@ class Engine:
             return facts
 
     def start(self, name: str) -> None:
-        """Starts a container; one that runs already goes on."""
+        """Starts a container; one that runs already continues."""
         self._call(lambda client: client.start(name))
 
     def inspect(self, name: str) -> ContainerState | None:
-        """How a container is; None when there is none of that name."""
+        """Returns the state of a container; None when there is none of that name."""
         try:
             return parse_state(self._call(lambda client: client.inspect_container(name)))
         except _MissingError:
@@ -226,7 +226,7 @@ class Engine:
         return set(self._labelled(agent_id)[0])
 
     def written(self, agent_id: str, *, sizes: bool) -> dict[str, Written]:
-        """What an agent's running containers have on the engine's disk, by attempt; with `sizes` the engine looks at all their files."""
+        """Returns the disk use of an agent's running containers, by attempt; with `sizes` the engine examines all their files."""
         wanted = {"label": f"{AGENT_LABEL}={agent_id}"}
         found = self._call(lambda client: client.containers(size=sizes, filters=wanted))
         return {
@@ -276,12 +276,12 @@ class Engine:
                     timeout=CALL_TIMEOUT,
                     num_pools=CONNECTIONS,
                 )
-                # What an environment says of proxies and passwords is not meant for the engine, and is read again for each call.
+                # Proxies and passwords in the environment are not meant for the engine, and would be read again for each call.
                 self._client.trust_env = False
             return self._client
 
     def _probe(self) -> None:
-        """Raises OSError when nobody listens: the SDK leaks a socket for each call that finds that out."""
+        """Raises OSError when nothing listens: the SDK leaks a socket for each call that finds that out."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(CALL_TIMEOUT)
             probe.connect(self.host.removeprefix("unix://"))
@@ -305,7 +305,7 @@ def _translated() -> Iterator[None]:
 
 
 def find_host(given: str, needed: bool) -> str | None:
-    """Where the engine is: as `given`, or at the usual place if it answers there, or is `needed`; else None. Blocks."""
+    """Returns the engine's address: as `given`, or the usual one if it answers there, or is `needed`; else None. Blocks."""
     if given or needed:
         return given or DEFAULT_HOST
     if not Path(DEFAULT_HOST.removeprefix("unix://")).is_socket():

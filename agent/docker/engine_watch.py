@@ -1,4 +1,4 @@
-"""Reports an engine that was there and does not answer any more: what runs goes on, and nothing new is placed on the node."""
+"""Reports an engine that was there and does not answer any more: running kernels continue, and nothing new is placed on the node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNRESPONSIVE_AFTER = 15.0
 
 
 class Checked(Protocol):
-    """What can be asked whether it answers."""
+    """An engine that can be asked whether it answers."""
 
     def check(self) -> None:
         """Returns if it answers; blocks meanwhile. Raises BackendError."""

@@ -1,4 +1,4 @@
-"""What an image makes of an attempt: least resources, shared memory, variables. Pure."""
+"""Applies the defaults of an image to an attempt: least resources, shared memory, variables. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INVALID, NEEDS_MORE = AttemptReason.IMAGE_INVALID, AttemptReason.IMAGE_NEEDS_MOR
 
 
 def fitted(spec: AttemptSpec, image: Image) -> tuple[AttemptSpec, ImageFacts]:
-    """The attempt with what its image says and its request does not, and what is to be told of the image.
+    """Returns the attempt with the values that its image gives and its request does not, and the facts to report of the image.
 
     Raises ImageError when the labels cannot be read, or ask for more than the attempt has.
     """

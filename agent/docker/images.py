@@ -65,7 +65,7 @@ class Image:
     user: str
     labels: Mapping[str, str]
     excess: str = ""
-    """What of it no container is made with, in words; empty when there is nothing."""
+    """The parts of it that rule out a container, in words; empty when there are none."""
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Images:
     async def fetch(self, reference: str, wanted: ImageIdentity, tell: Tell) -> Image:
         """Fetches an image that is not on the node; `tell` is called on the loop with its layers, now and then.
 
-        Others that want it wait for the same fetch. Whoever waits may be cancelled; with the last one the fetch is.
+        Others that want it wait for the same fetch. Each waiter may be cancelled; with the last one the fetch is cancelled.
         Raises ImageError, EngineError.
         """
         if wanted and not wanted.digest:
@@ -229,7 +229,7 @@ class Images:
             pull.abort()
         name = f"{parts.repository}@{digest}" if digest else reference
         if await asyncio.to_thread(self._engine.image, name) is None:
-            # One that is told to end may say so of the fetch as well.
+            # An engine that is asked to end may report the end of the fetch as well.
             raise EngineError("the Docker engine ended the fetch without having the image")
         if login:
             now = time.monotonic()
@@ -238,12 +238,12 @@ class Images:
 
 
 def _line(text: str) -> str:
-    """What an engine or a registry says, as a part of a line of a log."""
+    """Returns a message of an engine or a registry, made safe for a line of a log."""
     return "".join(character if character.isprintable() else " " for character in text[:_MAX_LOGGED])
 
 
 def _identities(found: Mapping[str, Any], repository: str) -> list[ImageIdentity]:
-    """What an image on the node is known as, that of the repository first."""
+    """Returns the identities of an image on the node, that of the repository first."""
     digests = [str(name).partition("@") for name in found.get("RepoDigests") or []]
     digests.sort(key=lambda parts: parts[0].removeprefix("docker.io/") != repository.removeprefix("docker.io/"))
     identifier = str(found["Id"])
@@ -251,7 +251,7 @@ def _identities(found: Mapping[str, Any], repository: str) -> list[ImageIdentity
 
 
 async def _in_thread(action: Callable[[], None]) -> None:
-    """Runs something in a thread that nobody waits for when the process ends: a registry may be silent for long."""
+    """Runs something in a thread that the process does not wait for when it ends: a registry may be silent for long."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -263,9 +263,9 @@ async def _in_thread(action: Callable[[], None]) -> None:
         problem: Exception | None = None
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - raised again for whoever waits
+        except Exception as error:  # noqa: BLE001 - raised again for the waiter
             problem = error
-        # The loop may be over before the registry has answered.
+        # The loop may be closed before the registry has answered.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, problem)
 

@@ -35,7 +35,7 @@ class Pull:
         self._over = False
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What the engine says of its progress, until it has the image. Blocks; for one thread.
+        """Yields the engine's progress events, until it has the image. Blocks; for one thread.
 
         Raises EngineError in the engine's words, EngineUnavailableError when the connection ends too early.
         """
@@ -45,7 +45,7 @@ class Pull:
                 self._socket = connection.sock = channel
                 channel.settimeout(CONNECT_TIMEOUT)
                 channel.connect(self._path)
-                # A registry may be silent for long; whoever waits decides for how long.
+                # A registry may be silent for long; the waiter decides for how long.
                 channel.settimeout(None)
                 if not self._over:
                     headers = {"X-Registry-Auth": encode_login(self._login)}

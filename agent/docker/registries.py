@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_REGISTRY = "docker.io"
 _ALIASES = {"index.docker.io": DEFAULT_REGISTRY, "registry-1.docker.io": DEFAULT_REGISTRY}
 NOT_FOUND, DENIED, FAILED = AttemptReason.IMAGE_NOT_FOUND, AttemptReason.IMAGE_DENIED, AttemptReason.IMAGE_PULL_FAILED
-# In the words of engines and registries: codes do not tell these apart.
+# In the words of engines and registries: codes do not distinguish these.
 _DENIED = ("denied", "unauthorized", "no basic auth credentials", "authentication required", "incorrect username")
 _NOT_FOUND = (
     "manifest unknown",
@@ -101,7 +101,7 @@ def is_named(found: Mapping[str, Any], reference: str) -> bool:
 
 
 def read_credentials(path: Path | None, registry: str) -> dict[str, str]:
-    """What the engine needs to log in to a registry; empty when there is nothing for it. Raises CredentialsError. Blocks."""
+    """Returns what the engine needs to log in to a registry; empty when there is nothing for it. Raises CredentialsError. Blocks."""
     if path is None:
         return {}
     try:
@@ -131,7 +131,7 @@ def encode_login(login: dict[str, str]) -> str:
 
 
 def in_words(message: str) -> str:
-    """What users read of a failed fetch on which an engine says that: one of a few sentences, to go on with after the image's name."""
+    """Returns the text for users about a failed fetch with that message: one of a few sentences, to follow the image's name."""
     text = message.lower()
     return _WORDS[next((word for word in (NO_SPACE, LIMITED) if word in text), judge(message))]
 

@@ -1,8 +1,8 @@
-"""Which addresses a registry of images may have: the node's engine connects to them for whoever names an image.
+"""Restricts the addresses of image registries: the node's engine connects to them for any user who names an image.
 
 Never the node itself, what only this link knows (metadata services of clouds among it), and the nodes and managers of the fleet,
-unless the node's administrator allows it. What a name means is asked just before the engine is; whoever can change that in between
-is whoever has the registry's name, which a resource group has allowed.
+unless the node's administrator allows it. The name is resolved just before the engine is called. Changing it in between takes
+control of the registry's name, which a resource group has allowed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Where clouds tell a machine its secrets, besides link-local addresses.
+# Metadata services, which give a machine its secrets, besides link-local addresses.
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
 )
-# Where IPv6 addresses with an IPv4 address in their last 32 bits are.
+# IPv6 networks whose addresses hold an IPv4 address in their last 32 bits.
 _EMBEDDING = tuple(map(ipaddress.IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")))
 _UNUSED = ipaddress.IPv4Network("240.0.0.0/4")
-# What else of IPv6 a registry can have: global addresses, and those of a site.
+# Other IPv6 addresses that a registry can have: global ones, and those of a site.
 _IPV6 = tuple(map(ipaddress.IPv6Network, ("2000::/3", "fc00::/7")))
 
 
@@ -55,7 +55,7 @@ def is_own(address: Address) -> bool:
 
 
 class RegistryAddresses:
-    """What one node lets its engine connect to."""
+    """The addresses that one node lets its engine connect to."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""What is put inside a kernel."""
+"""Programs and files that are put inside a kernel."""

@@ -18,10 +18,10 @@ PROGRAMS = (INIT, ATTACH, PUMP)
 EXECUTE_ONLY = (INIT, ATTACH)
 """Programs whose files kernels can run and not read: Linux keeps others from tracing such processes from their first moment on.
 
-Whoever could trace one before it has set its filter of system calls would run without it.
+A process that traced one before it set its filter of system calls would run without the filter.
 """
 SHIPPED = Path("/usr/lib/retinue")
-"""Where images of the agent have it: those hold no compiler."""
+"""The directory of the programs in images of the agent: those hold no compiler."""
 COMPILERS = ("musl-gcc", "gcc", "cc")
 """In order of preference: with musl it is 30 KB, with glibc 800 KB."""
 FLAGS = ("-static", "-Os", "-s", "-Wall", "-Wextra", "-Werror")
@@ -38,7 +38,7 @@ def source_of(program: str) -> Path:
 
 
 def built_path(cache: Path, program: str = INIT) -> Path:
-    """Where a program is once it is built; differs with its source and the machine type."""
+    """Returns the path of a built program; differs with its source and the machine type."""
     sources = (source_of(program), *sorted(Path(__file__).parent.glob("*.h")))
     content = b"".join(source.read_bytes() for source in sources) + " ".join((*FLAGS, f"{_mode(program):o}")).encode()
     digest = hashlib.sha256(content).hexdigest()[:16]

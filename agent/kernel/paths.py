@@ -1,4 +1,4 @@
-"""Where things are in a kernel that are not of its image."""
+"""Paths in a kernel of files that are not of its image."""
 
 HOME = "/home/work"
 """The kernel's own directory, and its user's home."""

@@ -43,7 +43,7 @@ MADE = "3"
 
 
 def runtime_path(cache: Path = CACHE) -> Path:
-    """Where the runtime is once it is built; differs with the interpreter, what goes into it and the machine type."""
+    """Returns the path of the built runtime; differs with the interpreter, its contents and the machine type."""
     facts = " ".join((MADE, sys.version, *REQUIREMENTS, OUTPUT.read_text()))
     return cache / f"python-{platform.machine()}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
@@ -79,7 +79,7 @@ def _fill(root: Path, launcher: Path) -> None:
     standard = Path(sysconfig.get_path("stdlib"))
     packages = library / standard.name / "site-packages"
     (root / "bin").mkdir(parents=True)
-    # Where Debian's own interpreter looks.
+    # The directory in which Debian's own interpreter looks.
     packages.parent.mkdir(parents=True)
     (packages.parent / "dist-packages").symlink_to(packages.name)
     # Debian keeps the platform's own modules beside: what is linked to is copied.

@@ -112,7 +112,7 @@ SOURCES = (
 
 
 def programs_path(cache: Path = CACHE) -> Path:
-    """Where the directory of the programs is once they are built; differs with what they are built of."""
+    """Returns the directory of the built programs; differs with their sources."""
     digest = hashlib.sha256(repr(SOURCES).encode()).hexdigest()[:DIGEST_LENGTH]
     return cache / f"ssh-{platform.machine()}-{digest}"
 

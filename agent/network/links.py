@@ -112,7 +112,7 @@ class SessionNetworks:
         return {str(uuid.UUID(match[1])) for name in found if (match := self._pattern.fullmatch(name))}
 
     async def carried(self) -> dict[str, Carried]:
-        """What the networks that exist here carry to other nodes, by session. Raises NetworkError."""
+        """Returns what the networks that exist here carry to other nodes, by session. Raises NetworkError."""
         sessions = await self.observed()
         return await NETWORK.run(lambda: {session_id: self._carried(session_id) for session_id in sessions})
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FILES = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
-"""Where a node says which it asks. The first may name a relay on the node alone, and then the second has what that asks."""
+"""Files that list the node's name servers. The first may name only a relay on the node; the second then has the relay's servers."""
 MAX_SERVERS = 3
 """More are not read by the resolvers of C libraries."""
 OPTIONS = "options no-aaaa timeout:2"

@@ -107,7 +107,7 @@ class Netlink:
                 failed(place, error)
 
     def request(self, message: Message) -> list[Any]:
-        """What the kernel answers to one question, decoded. Raises RequestError; NetworkError when the socket fails."""
+        """Returns the kernel's answers to one request, decoded. Raises RequestError; NetworkError when the socket fails."""
         return self._ask(message, _REQUEST | _ACK)[0]
 
     def dump(self, message: Message) -> list[Any]:

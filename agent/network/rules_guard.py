@@ -31,7 +31,7 @@ LOOK_INTERVAL = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a network carries to other nodes: under which VNI, 0 for nothing, and to and from which nodes."""
+    """Traffic of a network between nodes: its VNI, 0 for none, and the other nodes."""
 
     vni: int
     peers: frozenset[str]
@@ -84,7 +84,7 @@ class Guard:
         self._news.set()
 
     def look(self) -> bool:
-        """Returns whether the table was as it was left; if not, it is again. Blocks. Raises NetworkError."""
+        """Restores the table if it was changed; returns whether it was unchanged. Blocks. Raises NetworkError."""
         with self._lock:
             if self._applied is None:
                 return True

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from retinue.agent.network.namespaces import NetworkNamespace
 
 LOOPBACK = ("127.0.0.1", "::1")
-# What says only that another address may be tried.
+# Errors that say only that another address may be tried.
 _ELSEWHERE = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EAFNOSUPPORT}
 
 

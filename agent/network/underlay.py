@@ -1,4 +1,4 @@
-"""Which of the node's addresses and interfaces carries the traffic between nodes. Blocking."""
+"""Finds the address and the interface of the node that carry the traffic between nodes. Blocking."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class ProcessRuntime:
         self._holdings = holdings or Holdings()
         self._clock = clock
         self._conditions = conditions or Conditions()
-        # Beside the book for what goes on in threads.
+        # Used beside the store, for work done in threads.
         self._damaged = damaged or DamagedFiles(options.state_dir / DIRECTORY)
         self._records = Records(options.state_dir / "attempts", self._damaged, disk)
         self._store = AttemptStore(self._records)
@@ -115,7 +115,7 @@ class ProcessRuntime:
         self._tasks.spawn(DiskWatch(self, options.scratch_dir, bounds).run(), "bound work directories")
 
     async def close(self) -> None:
-        """Lets go of everything; kernels run on."""
+        """Releases all resources; kernels continue to run."""
         await self._tasks.close()
         self._watches.close()
         for child in self._children.values():
@@ -130,7 +130,7 @@ class ProcessRuntime:
         return self._store.observed()
 
     def output(self, attempt_id: str) -> Output:
-        """What the attempt printed. Raises UnknownAttemptError."""
+        """Returns the output of the attempt. Raises UnknownAttemptError."""
         return self._store.output(attempt_id)
 
     def kernel(self, attempt_id: str) -> Kernel:
@@ -249,7 +249,7 @@ class ProcessRuntime:
             await KERNELS.run(self._kernels.kill, attempt_id, self._store.record(attempt_id).init)
 
     async def areas(self) -> Mapping[str, Area]:
-        """What attempts that run have on the node's disk, by id. All but work directories lies in memory."""
+        """Returns the disk areas of running attempts, by id. All but work directories lies in memory."""
         running = [record.id for record in self._store if record.init is not None]
         return {attempt_id: await asyncio.to_thread(self._kernels.area, attempt_id) for attempt_id in running}
 
@@ -270,7 +270,7 @@ class ProcessRuntime:
         record = replace(Record.of(spec, self._options.boot_id), cores=cores)
         if not self._records.add(record):
             raise OSError(f"there is a directory of attempt {spec.id} already")
-        # The disk takes its time while the sandbox is set up; what matters is that nothing is let go before.
+        # The disk takes its time while the sandbox is set up; nothing may be released before it is done.
         started = self._kernels.start(
             spec, hosts, cores, self._store.place(spec.id), lambda: self._records.make_lasting(spec.id)
         )

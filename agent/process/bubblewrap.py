@@ -1,4 +1,4 @@
-"""Starts a command in a sandbox over the host's own root, by bubblewrap, and holds it at a gate.
+"""Starts a command in a sandbox over the host's own root, by bubblewrap, and holds it at a start barrier.
 
 The root is an overlay: the host's `/` below, a private writable layer above. That layer is in memory, counted to the
 kernel's limit: an upper layer that lies within the lower one is undefined. All is mounted in a mount namespace of the thread
@@ -6,8 +6,8 @@ that starts bubblewrap, so nothing is ever mounted on the host and nothing has t
 
 Inside, in this order: bubblewrap's reaper (process 1), then as process 2 `setpriv`, which becomes an unprivileged user
 without any capability, then a shell that writes a line to standard output (the sandbox is ready), waits for a line on
-standard input (the gate) and becomes `env`, which sets the environment and becomes the command. Standard input is a
-FIFO opened for reading and writing, so that the death of an agent does not open the gate, and a later agent can.
+standard input (the start barrier) and becomes `env`, which sets the environment and becomes the command. Standard input is a
+FIFO opened for reading and writing, so that the death of an agent does not open the barrier, and a later agent can.
 
 The user's environment travels as the values of variables `e0`, `e1`, … until then: nothing that runs with privileges
 ever sees a variable that the user named, and no process list shows a value.
@@ -46,7 +46,7 @@ class SandboxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What all sandboxes of an agent have in common.
+    """The settings common to all sandboxes of an agent.
 
     `mount_point` is an empty directory used inside private mount namespaces only; `hidden` are paths of the host that
     are empty inside, besides the usual ones. `gid` is the group of all kernels, `filter` what `system_calls` has built.
@@ -60,7 +60,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where the root is mounted, and what is shown in place of directories that are mounts of their own on the host."""
+    """The mount point of the root, and the replacements of directories that are mounts of their own on the host."""
 
     path: str
     separate: Mapping[str, str]
@@ -87,7 +87,7 @@ class Sandbox:
 
 
 def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Which of the paths have to be hidden one by one, links followed; others lie in a directory that is."""
+    """Returns the paths that have to be hidden one by one, links followed; others lie in a hidden directory."""
     masked = [Path(path) for path in ("/tmp", *MASKED)]  # noqa: S108
     real = {path.resolve() for path in paths}
     return tuple(sorted(str(path) for path in real if not any(path.is_relative_to(mask) for mask in masked)))
@@ -106,7 +106,7 @@ def gate_script(variables: int, server: Sequence[str] = ()) -> str:
 
 
 def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
-    """What runs inside, as an argument vector."""
+    """Returns the argument vector of what runs inside."""
     command = sandbox.command or IDLE
     if "=" in command[0]:
         # `env` would take it for one more variable.
@@ -226,7 +226,7 @@ class Launch(Protocol):
 def start(
     sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, meanwhile: Callable[[], None]
 ) -> subprocess.Popen[bytes]:
-    """Starts the sandbox and returns once it is ready at its gate, blocking; the result is the process that watches it.
+    """Starts the sandbox and returns once it is ready at its start barrier, blocking; the result is the process that watches it.
 
     `meanwhile` is done while it is set up. Raises SandboxError or OSError, and then what was started may not be gone.
     """
@@ -256,7 +256,7 @@ def start(
 
 def _start(sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, announce: int) -> subprocess.Popen[bytes]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    # For reading as well: the death of who reads it ends nobody who writes.
+    # For reading as well: the death of a reader must not end a writer.
     with (
         _opened(ends.gate, os.O_RDWR) as gate,
         _opened(ends.output, os.O_RDWR) as output,

@@ -46,7 +46,7 @@ def environment_of(init: Process) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a kernel's processes are confined by: their user and group, a filter of system calls, and control groups."""
+    """The confinement of a kernel's processes: their user and group, a filter of system calls, and control groups."""
 
     uid: int
     gid: int

@@ -1,4 +1,4 @@
-"""What there is of a native process kernel on the node, and the blocking half of all that is done with it.
+"""The files, sandbox and groups of a native process kernel on the node, and the blocking operations on them.
 
 Every attempt has, under its id: files of the running sandbox in a directory given by its record (start barrier, status, output and its pipe),
 control groups, and a work directory under the scratch directory.
@@ -64,7 +64,7 @@ class KernelError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """How kernels are run; `tasks` bounds their processes and threads, `output_limit` is in bytes.
+    """The options of process kernels; `tasks` bounds their processes and threads, `output_limit` is in bytes.
 
     `work_size` and `work_files` bound what a kernel has on the disk, in bytes and files; 0 means a part of it.
 
@@ -121,7 +121,7 @@ class Kernels:
             # From here on this is the only process of the agent on the node.
             self._cgroups.open()
             for name in self._cgroups.names():
-                # What a former agent kept ready.
+                # Spare groups that a former agent kept ready.
                 if name.startswith(SPARE):
                     self._cgroups.remove(name, END_TIMEOUT)
             self._launchers = Launchers(self._cgroups, SPARES)
@@ -138,7 +138,7 @@ class Kernels:
         return {name for name in self._cgroups.names() if not name.startswith(SPARE)}
 
     def confinement(self, attempt_id: str) -> Confinement:
-        """What processes of the attempt are confined by."""
+        """Returns the confinement of the attempt's processes."""
         groups = tuple(self._cgroups.places(attempt_id).values())
         uid = self.work(attempt_id).stat().st_uid
         return Confinement(uid, self._settings.gid, self._settings.filter, groups)
@@ -198,7 +198,7 @@ class Kernels:
                 meanwhile()
 
         try:
-            # What a sandbox says that ends at once is kept until the pump is there.
+            # The output of a sandbox that ends at once is kept until the pump is there.
             with open(pipe, "r+b", buffering=0):
                 child = bubblewrap.start(
                     kernel,
@@ -245,14 +245,14 @@ class Kernels:
         return find_kernel(self._cgroups.processes(attempt_id), GATE)
 
     def status(self, place: Path) -> Status:
-        """What the watching process wrote so far; nothing when the file is lost or damaged."""
+        """Returns what the monitor wrote so far; nothing when the file is lost or damaged."""
         try:
             return parse_status((place / STATUS).read_text(errors="replace"))
         except OSError:
             return Status()
 
     def status_time(self, place: Path) -> float:
-        """When the watching process wrote last, in seconds since the epoch: with an exit code, the kernel's end."""
+        """Returns the time of the monitor's last write, in seconds since the epoch: with an exit code, the kernel's end."""
         return (place / STATUS).stat().st_mtime
 
     def start_server(self, init: Process | None, place: Path) -> None:
@@ -260,12 +260,12 @@ class Kernels:
         self._tell(init, place, b"serve\n")
 
     def open_barrier(self, init: Process | None, place: Path) -> None:
-        """Lets the command go; a second time does no harm."""
+        """Releases the command; a second call does nothing."""
         self._tell(init, place, b"\n")
 
     def _tell(self, init: Process | None, place: Path, line: bytes) -> None:
         for barrier in _barriers(init, place):
-            # Nobody reads at the other end when the sandbox is gone, and then there is nothing to let go.
+            # No process reads at the other end when the sandbox is gone, and then there is nothing to release.
             with contextlib.suppress(OSError):
                 descriptor = os.open(barrier, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
@@ -310,7 +310,7 @@ class Kernels:
         empty_work(self.work(attempt_id))
 
     def area(self, attempt_id: str) -> Area:
-        """What a kernel has on the node's disk."""
+        """Returns the disk area of a kernel."""
         work = self.work(attempt_id)
         return Area((work,), self._cgroups.processes(attempt_id), devices_of(work))
 

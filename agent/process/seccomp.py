@@ -133,7 +133,7 @@ def build_container_filter() -> bytes:
 
 
 def _denials(name: str) -> list[tuple[int, _Rule | None]]:
-    """What both filters deny of a system call: actions, each with its condition, or None for always."""
+    """Returns the denials of both filters for a system call: actions, each with its condition, or None for always."""
     match name:
         case "clone" | "unshare":
             return [(_ERRNO | errno.EPERM, (0, _MASKED_EQUAL, bit, bit)) for bit in _namespaces(name)]

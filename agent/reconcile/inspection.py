@@ -26,7 +26,7 @@ class InspectNetwork:
 
 
 class Inspections:
-    """When each network is to be inspected, and which could not be repaired. Pure but for the condition; times are monotonic."""
+    """The due inspections of networks, and the networks that could not be repaired. Pure but for the condition; times are monotonic."""
 
     def __init__(self, conditions: Conditions, interval: float) -> None:
         """Nothing is known yet."""

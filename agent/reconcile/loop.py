@@ -50,7 +50,7 @@ STOP_TIMEOUT = 3.0
 
 @dataclass(slots=True)
 class _Trouble:
-    """What failed last, how often in a row, and when it may be tried again (monotonic)."""
+    """The last failure, the number of failures in a row, and the time of the next try (monotonic)."""
 
     message: str
     failures: int
@@ -163,7 +163,7 @@ class Reconciler(Generic[Network]):
         return frozenset(self._settled)
 
     def attempts(self) -> Mapping[str, ObservedAttempt | None]:
-        """What there is of each attempt; None for one that is desired and of which nothing was done yet."""
+        """Returns the observed state of each attempt; None for one that is desired and was not begun yet."""
         return dict.fromkeys(self._attempts) | dict(self._backend.observe())
 
     def networks(self) -> frozenset[str]:
@@ -171,7 +171,7 @@ class Reconciler(Generic[Network]):
         return frozenset(self._existing)
 
     def trouble(self, attempt_id: str) -> str:
-        """Why an attempt does not get on, in words; empty when nothing failed."""
+        """Returns why an attempt makes no progress, in words; empty when nothing failed."""
         if not self._troubles:
             return ""
         wanted = self._attempts.get(attempt_id)
@@ -411,7 +411,7 @@ class Reconciler(Generic[Network]):
 
 
 def _key(action: Action | InspectNetwork) -> str:
-    """What a step is about: steps about one thing follow one another."""
+    """Returns the object that a step acts on: steps on one object follow one another."""
     return (
         action.session_id if isinstance(action, EnsureNetwork | RemoveNetwork | InspectNetwork) else action.attempt_id
     )

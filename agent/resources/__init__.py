@@ -1,1 +1,1 @@
-"""What the node has."""
+"""The resources of the node."""

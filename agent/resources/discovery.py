@@ -1,4 +1,4 @@
-"""What a node has to give: processors, memory, kind of machine, and which boot this is."""
+"""Discovers the resources of a node: processors, memory, kind of machine, and the id of this boot."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def capacity(node: Node, reserve: Mapping[str, int], override: Mapping[str, int]
 
 
 def parallel_starts(processors: int) -> int:
-    """How many kernels are started at a time on a node: more would only make each of them slower, whatever starts them."""
+    """Returns how many kernels a node starts at a time: more would only make each of them slower, whatever starts them."""
     return min(MAX_STARTS, max(MIN_STARTS, STARTS_PER_PROCESSOR * processors))
 
 

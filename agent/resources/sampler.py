@@ -18,7 +18,7 @@ FRESH = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a kernel had used at a time: seconds since the epoch for display, and of the monotonic clock for rates."""
+    """The usage of a kernel at a time: seconds since the epoch for display, and of the monotonic clock for rates."""
 
     time: float
     monotonic: float

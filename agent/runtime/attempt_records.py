@@ -36,14 +36,14 @@ COPIES = ".copies"
 """Suffix of the directory of copies, beside that of the attempts."""
 _OBSTRUCTED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
 REMEMBERED = 20_000
-"""How many removed attempts are remembered at the least."""
+"""The minimum number of removed attempts that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of an attempt. Times are seconds since the epoch, `stop_grace` is in seconds.
+    """The record of an attempt. Times are seconds since the epoch, `stop_grace` is in seconds.
 
-    `start_time` is set when the command is let go, before it is. `monitor` is the process that watches over the kernel
+    `start_time` is set just before the command is released. `monitor` is the process that watches over the kernel
     and writes its exit code, `init` the first process inside. `memory_group` is the directory of
     the control group that a container's memory counts in, `out_of_memory` what it said at the end. `rebuilt` marks a record that was
     lost and made again from the processes; its `session_id` is empty until a manager names the attempt.
@@ -115,7 +115,7 @@ def _image_facts(values: Mapping[str, Any]) -> ImageFacts:
 
 @dataclass(slots=True)
 class Loaded:
-    """What a directory of records holds: records by id, and the attempts whose record is lost, each with its copy if there is one.
+    """The contents of a directory of records: records by id, and the attempts whose record is lost, each with its copy if there is one.
 
     The copy of a lost record may be a step behind what was done.
     """
@@ -228,7 +228,7 @@ class Records:
     def add(self, record: Record) -> bool:
         """Makes the attempt's directory with its first record; False when there is one already.
 
-        It outlives a crash of the node from `make_lasting` on; nothing may be let go before.
+        It outlives a crash of the node from `make_lasting` on; nothing may be released before.
         """
         try:
             return self._add(record)

@@ -1,4 +1,4 @@
-"""The attempts of one backend: what is known of each, in memory and on disk, and who is told of changes."""
+"""The attempts of one backend: the record of each, in memory and on disk, and the listener that is notified of changes."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class AttemptStore:
         self._observation = Observation()
         self._listener: Callable[[], None] = lambda: None
         self.kill_at: dict[str, float] = {}
-        """When an attempt that was asked to end is due to be killed, on the monotonic clock."""
+        """The time at which an attempt that was asked to end is killed, on the monotonic clock."""
         self.layers: dict[str, tuple[Layer, ...]] = {}
-        """How far the image of an attempt in PULLING is fetched."""
+        """The layers of the image of each attempt in PULLING, with their progress."""
 
     def __contains__(self, attempt_id: str) -> bool:
         """Returns whether there is a record of the attempt."""
@@ -75,7 +75,7 @@ class AttemptStore:
         return loaded.lost
 
     def record(self, attempt_id: str) -> Record:
-        """What is known of an attempt. Raises UnknownAttemptError."""
+        """Returns the record of an attempt. Raises UnknownAttemptError."""
         if (record := self._records.get(attempt_id)) is None:
             raise UnknownAttemptError(f"there is no attempt {attempt_id}")
         return record
@@ -94,7 +94,7 @@ class AttemptStore:
         return self._store.was_removed(attempt_id)
 
     def lock(self, attempt_id: str) -> asyncio.Lock:
-        """To be held by whoever changes the attempt."""
+        """Returns the lock that every change of the attempt must hold."""
         return self._locks.setdefault(attempt_id, asyncio.Lock())
 
     async def add(self, record: Record, *, lasting: bool = True) -> bool:
@@ -182,12 +182,12 @@ class AttemptStore:
         self.changed()
 
     def changed(self) -> None:
-        """Tells the listener that something is not as it was."""
+        """Notifies the listener of a change."""
         self._listener()
 
     async def remove(self, attempt_id: str) -> None:
         """Removes a record and the attempt's directory, and remembers that it was there. Raises OSError."""
-        # Before the files go: whoever reads the output meanwhile must not take it for empty.
+        # Before the files are deleted: a reader of the output must not take it for empty meanwhile.
         self._leaving.add(attempt_id)
         try:
             await RECORDS.run(self._store.remove, attempt_id)
@@ -200,7 +200,7 @@ class AttemptStore:
         self.changed()
 
     def output(self, attempt_id: str) -> Output:
-        """What the attempt printed. Raises UnknownAttemptError."""
+        """Returns the output of the attempt. Raises UnknownAttemptError."""
         self.record(attempt_id)
         if attempt_id in self._leaving:
             raise UnknownAttemptError(f"attempt {attempt_id} is being removed")

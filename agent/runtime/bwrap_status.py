@@ -1,4 +1,4 @@
-"""What bubblewrap writes to its `--json-status-fd`: one JSON document after another."""
+"""Reads what bubblewrap writes to its `--json-status-fd`: one JSON document after another."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Runtime(Protocol):
         ...
 
     async def close(self) -> None:
-        """Lets go of everything; kernels run on."""
+        """Releases all resources; kernels continue to run."""
         ...
 
     def observe(self) -> Mapping[str, ObservedAttempt]:
@@ -76,5 +76,5 @@ class Runtime(Protocol):
         ...
 
     def output(self, attempt_id: str) -> Output:
-        """What the attempt printed. Raises UnknownAttemptError."""
+        """Returns the output of the attempt. Raises UnknownAttemptError."""
         ...

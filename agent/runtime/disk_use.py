@@ -1,7 +1,7 @@
 """Ends kernels that write more to the node's disk than they may: it belongs to all of the node's kernels, and to the agent.
 
-Where a file system keeps no quotas, how much there is can only be looked at. All kernels are looked at in turn, and at once
-when free space or inodes fall fast. Looking takes at most a tenth of the time.
+Where a file system keeps no quotas, use can only be measured. All kernels are measured in turn, and at once
+when free space or inodes fall fast. Measuring takes at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DISK_EXCEEDED = AttemptReason.DISK_EXCEEDED
 INTERVAL, STEP = 5.0, 0.25
 """Seconds between two rounds, and between two looks at the free space."""
 SHARE = 9.0
-"""How many times as long as a round took the pause after it is at least."""
+"""The minimum pause after a round, as a multiple of the time that the round took."""
 PART = 10
 """Unless set, a kernel may have this part of the file system."""
 LEAST_FILES = 100_000
@@ -42,7 +42,7 @@ _SECTOR = 512
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many bytes and files a kernel may have on the node's disk."""
+    """The numbers of bytes and files that a kernel may have on the node's disk."""
 
     size: int
     files: int
@@ -58,10 +58,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Where a kernel writes to the node's disk.
+    """The places on the node's disk that a kernel writes to.
 
     Its work directory is the first of `directories`. `processes` may keep files there that have no name; `devices` are the file
-    systems, as they see them. `layer` is in bytes, for what lies in no directory that can be looked at.
+    systems, as they see them. `layer` is in bytes, for what lies in no directory that can be examined.
     """
 
     directories: tuple[Path, ...]
@@ -74,7 +74,7 @@ class Watched(Protocol):
     """Kernels whose use of the disk is watched."""
 
     async def areas(self) -> Mapping[str, Area]:
-        """What attempts that run have on the node's disk, by id."""
+        """Returns the disk areas of running attempts, by id."""
         ...
 
     async def end(self, attempt_id: str, reason: str, message: str) -> None:
@@ -224,7 +224,7 @@ class DiskWatch:
     """Looks at all kernels of one backend, whose work directories lie in one directory."""
 
     def __init__(self, watched: Watched, scratch_dir: Path, bounds: Bounds) -> None:
-        """Nothing is looked at before `run`."""
+        """Measures nothing before `run`."""
         self._watched = watched
         self._directory = scratch_dir
         self._bounds = bounds

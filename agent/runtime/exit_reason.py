@@ -1,4 +1,4 @@
-"""How an attempt has ended, from what was recorded of it and what was found."""
+"""Determines how an attempt ended, from its record and from what was found."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ KILLED = 128 + 9
 def verdict(
     record: Record, exit_code: int | None, out_of_memory: bool, rebooted: bool, fenced: bool
 ) -> tuple[Phase, str, str]:
-    """How an attempt of which nothing is left has ended: phase, reason and the same in words.
+    """Returns how an attempt of which nothing is left ended: phase, reason and the same in words.
 
-    `record` is the last one before the end, `exit_code` that of the command if it was let go and the code is known.
+    `record` is the last one before the end, `exit_code` that of the command if it was released and the code is known.
     `fenced` says that a watchdog has killed it.
     """
     if rebooted and exit_code is None:
@@ -36,7 +36,7 @@ def verdict(
 
 
 def _end_of_run(record: Record, exit_code: int | None, out_of_memory: bool) -> tuple[str, str]:
-    """Why a command that ran has ended by itself, or by what was done to it: reason and the same in words."""
+    """Returns why a command that ran ended, by itself or by an action on it: reason and the same in words."""
     if record.reason == DISK_EXCEEDED and exit_code in {None, KILLED}:
         return record.reason, record.message
     if out_of_memory and exit_code != 0:

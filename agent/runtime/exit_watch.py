@@ -1,4 +1,4 @@
-"""Which processes a backend waits for: their ends are noticed by file descriptors, children or not."""
+"""Waits for the processes of a backend: their ends are noticed by file descriptors, children or not."""
 
 from __future__ import annotations
 

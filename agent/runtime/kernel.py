@@ -1,7 +1,7 @@
-"""What a runtime gives access to inside one kernel: handles, and no process, path or directory of the node.
+"""Access to one kernel through a runtime: handles, and no process, path or directory of the node.
 
 A runtime on this node's own Linux answers with `agent/inside/host_kernel.py`. One of virtual machines answers by a channel into the
-guest, one of pods by an API server; whoever uses a handle cannot tell. No handle has to be closed unless it says so, and what an
+guest, one of pods by an API server; the user of a handle sees no difference. No handle has to be closed unless it says so, and what an
 ended kernel is asked for raises NotRunningError.
 """
 
@@ -139,7 +139,7 @@ class Kernel(Protocol):
     async def connect(self, port: int, addresses: Sequence[str]) -> socket.socket:
         """Connects to a port inside the kernel, at the first address where something listens.
 
-        The socket does not block, and its ends can be closed one by one. It may outlive the kernel: whoever holds it closes it
+        The socket does not block, and its ends can be closed one by one. It may outlive the kernel: its holder closes it
         after `wait_ended`. Raises PortClosedError, NotRunningError, OSError, TimeoutError.
         """
         ...

@@ -25,7 +25,7 @@ MESSAGE = "its processes were killed and do not end"
 
 @dataclass(slots=True)
 class _Kill:
-    """When an attempt was killed first, and when it is to be killed again."""
+    """The times at which an attempt was killed first, and is killed again."""
 
     first: float
     again: float

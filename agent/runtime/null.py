@@ -1,6 +1,6 @@
 """Kernels that do nothing, for tests and benches: no process, no container, no file.
 
-An agent has them only when it is told to in so many words (`--null-kernels`), it announces no other kind then, and a manager that is
+An agent has them only when it is asked for them explicitly (`--null-kernels`), it announces no other kind then, and a manager that is
 not in development mode refuses it. What they show is the cost of everything around a kernel.
 """
 
@@ -30,7 +30,7 @@ _NOWHERE = Path("/nonexistent/output")
 
 
 class NullRuntime:
-    """A Runtime whose kernels end with 0 as soon as they are let go; one without a command idles until it is stopped.
+    """A Runtime whose kernels end with 0 as soon as they are released; one without a command idles until it is stopped.
 
     Its attempts are values of this process: they are gone with it, and a manager takes them for lost.
     """
@@ -49,7 +49,7 @@ class NullRuntime:
         self._listener = listener
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Releases nothing: there is nothing to release."""
 
     def observe(self) -> Mapping[str, ObservedAttempt]:
         """All attempts there are, by id."""
@@ -81,7 +81,7 @@ class NullRuntime:
         self._set(replace(self._attempt(attempt_id), attached=True))
 
     async def start(self, attempt_id: str) -> None:
-        """Lets it go, and with a command it is over."""
+        """Releases the attempt; one with a command ends at once."""
         attempt = self._attempt(attempt_id)
         if attempt.phase is not Phase.CREATED:
             return

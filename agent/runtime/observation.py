@@ -1,4 +1,4 @@
-"""What the outside sees of attempts, from their records."""
+"""Derives the observed state of attempts from their records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Observation:
-    """Looked at with every change of any attempt, so what is seen of one is made again only when it is another itself."""
+    """Observed states of attempts. Read on every change of any attempt, so each one is rebuilt only when its own record changes."""
 
     def __init__(self) -> None:
         """Nothing is seen yet."""

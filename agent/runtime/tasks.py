@@ -1,4 +1,4 @@
-"""What a backend does in the background."""
+"""Background tasks of a backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """Tasks that nobody waits for. One that fails is told in the log, by its name."""
+    """Tasks that no caller waits for. A failed one is logged, by its name."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()

@@ -72,7 +72,7 @@ class Disk:
         """Makes the reserve whole if there is space, and sets or clears the condition."""
         try:
             problem = self._space(self._directory) or self._restore()
-            # What is free without the reserve may be all there is.
+            # Again: restoring the reserve may have used up the free space.
             problem = problem or self._space(self._directory) or self._probe()
         except OSError as error:
             problem = f"cannot be written: {error.strerror}"

@@ -1,1 +1,1 @@
-"""What a container is made of, what an image says of itself, how far a pull has come. Pure."""
+"""Specifications of containers, labels of images, and the progress of pulls. Pure."""

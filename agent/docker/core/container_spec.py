@@ -1,4 +1,4 @@
-"""What a container is made of: hardening, limits, mounts and labels, in this one place. Pure."""
+"""The specification of a container: hardening, limits, mounts and labels, in this one place. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from retinue.agent.attempts import AttemptSpec
 
 STOP_TIMEOUT = 1
-"""Seconds. Nobody asks the engine to stop a container: first processes are told directly."""
+"""Seconds. The agent never asks the engine to stop a container: it signals first processes directly."""
 NAME_PREFIX = "retinue-"
 AGENT_LABEL = "retinue.agent"
 ATTEMPT_LABEL = "retinue.attempt"
@@ -32,7 +32,7 @@ BOUND = (
     "/etc/hosts",
     "/etc/resolv.conf",
 )
-"""Where files of the node are in a container. The engine cannot mount them without devices and set-user-ID programs."""
+"""The paths of the node's files in a container. The engine cannot mount them without devices and set-user-ID programs."""
 OPEN_FILES = 65_536
 """Most open files of a process, where the node allows so many."""
 TEMPORARY_SIZE = 1 << 30
@@ -46,7 +46,7 @@ OUT_OF_MEMORY_SCORE = 500
 class Files:
     """The node's files that a container sees.
 
-    They are its first process, what runs commands for others, the filter of system calls that both set, gate, output, names and home.
+    Its first process, the program that runs commands for callers, the system-call filter of both, start barrier, output, names and home.
     """
 
     init: Path
@@ -101,7 +101,7 @@ def body(container: Container) -> dict[str, Any]:
         "Entrypoint": [f"{INSIDE}/{name}" for name in ("init", "gate", "output", "filter")]
         + [str(len(container.server)), *container.server],
         "Cmd": list(spec.command),
-        # What an image says of its health would be run in the kernel, and its cost counted to the user.
+        # The health check of an image would run in the kernel, and its cost would be counted to the user.
         "Healthcheck": {"Test": ["NONE"]},
         # How long the engine waits for an event of a container that it finds dead when it is to kill it.
         "StopTimeout": STOP_TIMEOUT,
@@ -119,7 +119,7 @@ def body(container: Container) -> dict[str, Any]:
 
 
 def host_settings(container: Container) -> dict[str, Any]:
-    """How the container is held: nothing it does not need, and an end to everything it takes.
+    """Returns the host settings of a container: nothing it does not need, and a limit on everything it uses.
 
     Docker's own lists of system calls, and of paths in /proc and /sys that are masked or read-only, stay as they are; our first
     process sets a filter of its own on top. Docker's first process (`Init`) is left out: ours does the same.
@@ -145,7 +145,7 @@ def host_settings(container: Container) -> dict[str, Any]:
             {"Name": "nofile", "Soft": open_files, "Hard": open_files},
             {"Name": "core", "Soft": 0, "Hard": 0},
         ],
-        # What the command prints never comes here; what little the engine itself says does not grow without end.
+        # The output of the command never gets here; the few messages of the engine itself must not grow without bound.
         "LogConfig": {"Type": "local", "Config": {"max-size": "10m", "max-file": "3"}},
         "Mounts": mounts(container.files),
         **limits(spec.slots, spec.shared_memory),
@@ -194,7 +194,7 @@ def mounts(files: Files) -> list[dict[str, Any]]:
         "/etc/hosts": files.hosts,
         "/etc/resolv.conf": files.resolver,
     }
-    # The gate's mode is all there is to write of it.
+    # Only the mode of the start barrier is written.
     writable = {f"{INSIDE}/gate": files.gate, f"{INSIDE}/output": files.output, HOME: files.home}
     return [
         {

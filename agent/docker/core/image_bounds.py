@@ -1,4 +1,4 @@
-"""How much an image may bring into a container: its user, variables and volumes. Pure.
+"""Bounds what an image may bring into a container: its user, variables and volumes. Pure.
 
 An engine takes any amount. A container is then made for minutes, or fails at its start with words that fit no message, and looks like trouble
 of the node that another node may not have.

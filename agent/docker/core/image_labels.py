@@ -1,4 +1,4 @@
-"""What an image says of itself in its labels: least resources, shared memory, ports, variables. Pure.
+"""Reads the labels of an image: least resources, shared memory, ports, variables. Pure.
 
 Labels are `retinue.…`; those of the reference system, `ai.backend.…`, mean the same where the former are missing, so that its
 images work as they are. A label that cannot be read is an error of the image: nothing is guessed.
@@ -58,7 +58,7 @@ class Labels:
 
 
 def read_labels(labels: Mapping[str, str]) -> Labels:
-    """What an image's labels say. Raises LabelError."""
+    """Returns the values of an image's labels. Raises LabelError."""
     _check_sizes(labels)
     ports = labels.get(SERVICE_PORTS, labels.get(THEIR_SERVICE_PORTS, ""))
     shared = labels.get(SHARED_MEMORY) or labels.get(THEIR_SHARED_MEMORY, "")

@@ -1,4 +1,4 @@
-"""How far the fetching of an image has come: the engine's events folded into layers, told at steps. Pure."""
+"""Tracks the progress of an image pull: folds the engine's events into layers, reported in steps. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 STEP = 0.05
-"""Part of the whole that is worth telling of."""
+"""The part of the whole that is worth a report."""
 SHORTEST, LONGEST = 1.0, 30.0
-"""Seconds between two tellings: at the least, and at the most if there is any progress."""
+"""Seconds between two reports: the minimum, and the maximum if there is any progress."""
 MAX_LAYERS = 200
 MAX_ID = 64
 MAX_BYTES = 2**53
@@ -54,7 +54,7 @@ def totals(layers: Sequence[Layer]) -> tuple[int, int]:
 
 
 def worth_telling(told: Sequence[Layer], now: Sequence[Layer], seconds: float) -> bool:
-    """Returns whether `now` should be told, so many seconds after `told` was; the journal keeps all that is told."""
+    """Returns whether `now` should be reported, so many seconds after `told` was; the journal keeps every report."""
     if list(told) == list(now) or seconds < SHORTEST:
         return False
     (before, _), (after, total) = totals(told), totals(now)

@@ -1,4 +1,4 @@
-"""What the agent and `attach.c` say to each other: a letter, four bytes of length, and so many bytes. Pure."""
+"""Frames between the agent and `attach.c`: a letter, four bytes of length, and so many bytes. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTED, OUTPUT, ERRORS, TAKEN, EXITED, REFUSED, RUNNING = b"P", b"O", b"X", b"A
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What to run inside a kernel; with a terminal of `size` rows and columns, or without one.
+    """A command to run inside a kernel; with a terminal of `size` rows and columns, or without one.
 
     An empty `directory` is where the helper was started; `environment` is added to what it has there. With `leaves`, processes that the
     command leaves behind live on, as long as the kernel.

@@ -29,7 +29,7 @@ _KEY_TYPE = b"ssh-ed25519"
 
 @dataclass(frozen=True, slots=True)
 class SshFiles:
-    """What a kernel finds: private keys for its user only, the rest for everybody. Texts end in a newline."""
+    """The ssh files of a kernel: private keys for its user only, the rest for everybody. Texts end in a newline."""
 
     host_key: bytes = field(repr=False)
     identity: bytes = field(repr=False)
@@ -58,7 +58,7 @@ def host_names(hosts: str) -> list[str]:
 
 
 def server_command(hostname: str) -> list[str]:
-    """What runs the server, as an argument vector: in the foreground, on the address of `hostname` and no other."""
+    """Returns the argument vector of the server: in the foreground, on the address of `hostname` and no other."""
     # With `-e`, sessions have the environment of the server, which is that of the kernel's command.
     return [f"{PROGRAMS}/{SERVER}", "-F", "-e", "-m", "-r", f"{FILES}/{HOST_KEY}", "-p", f"{hostname}:{PORT}"]
 

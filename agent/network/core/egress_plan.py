@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 OUT_LINK = "out0"
 """The kernel's end."""
 GATEWAY = "169.254.1.1"
-"""Where the kernel's default route leads. No interface has this address: the neighbour entry is all that counts."""
+"""The gateway of the kernel's default route. No interface has this address: the neighbour entry is all that counts."""
 GATEWAY_MAC = "0e:59:00:00:00:01"
 SLOTS = ipaddress.IPv4Network(POOL).num_addresses - 2
 """Number of egress links that a node has room for. A slot decides the address, and the index of the node's end."""

@@ -1,4 +1,4 @@
-"""What there is in one network namespace, as plain values. Pure."""
+"""The observed state of one network namespace, as plain values. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BridgeSettings:
-    """How a bridge works."""
+    """The settings of a bridge."""
 
     spanning_tree: bool
     multicast_snooping: bool
@@ -19,7 +19,7 @@ class BridgeSettings:
 
 @dataclass(frozen=True, slots=True)
 class TunnelSettings:
-    """How a VXLAN device works; `uplink` is an interface's index in the node's namespace, `ttl` counts hops."""
+    """The settings of a VXLAN device; `uplink` is an interface's index in the node's namespace, `ttl` counts hops."""
 
     vni: int
     local: str
@@ -31,7 +31,7 @@ class TunnelSettings:
 
 @dataclass(frozen=True, slots=True)
 class PortSettings:
-    """How a port of a bridge works; `locked` is None on a Linux that does not know it."""
+    """The settings of a port of a bridge; `locked` is None on a Linux that does not know it."""
 
     learning: bool
     unicast_flood: bool
@@ -76,7 +76,7 @@ class StationEntry:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourEntry:
-    """Which MAC has an address: a permanent neighbour of the bridge."""
+    """The MAC of an address: a permanent neighbour of the bridge."""
 
     address: str
     mac: str

@@ -162,7 +162,7 @@ class _Port:
 
 
 def _plan_bridge(network: Network, observed: Observed) -> tuple[list[Operation], Observed]:
-    """What the bridge needs, and what of `observed` is still there after that."""
+    """Plans the bridge; returns the steps, and what remains of `observed` after them."""
     mac, link = bridge_mac(network), observed.links.get(BRIDGE)
     steps: list[Operation] = []
     if link is not None and (link.kind, link.index, link.mac) == ("bridge", BRIDGE_INDEX, mac):
@@ -179,7 +179,7 @@ def _plan_bridge(network: Network, observed: Observed) -> tuple[list[Operation],
 
 
 def _plan_tunnel(network: Network, uplink: Uplink | None, observed: Observed) -> list[Operation]:
-    """What the VXLAN device needs, and the entries for remote kernels in its table and in those of the bridge."""
+    """Plans the VXLAN device, and the entries for remote kernels in its table and in those of the bridge."""
     link = observed.links.get(TUNNEL)
     remote = [member for member in network.members if not member.local]
     steps: list[Operation] = []
@@ -195,7 +195,7 @@ def _plan_tunnel(network: Network, uplink: Uplink | None, observed: Observed) ->
         if link is None:
             steps.append(CreateTunnel(TUNNEL_INDEX, TUNNEL, network.mtu, settings))
             link = Link(TUNNEL_INDEX, TUNNEL, "vxlan", "", network.mtu, up=False, tunnel=settings)
-            # What the old one had went with it.
+            # The entries of the old device were deleted with it.
             tunnels = frozenset()
         port = _Port(network.mtu, TUNNEL_PORT, frozenset(member.mac for member in remote))
         steps += _plan_port(link, port, observed)
@@ -218,7 +218,7 @@ def _tunnel_settings(network: Network, uplink: Uplink | None) -> TunnelSettings:
 
 
 def _plan_port(link: Link, wanted: _Port, observed: Observed) -> list[Operation]:
-    """What makes `link` a port of the bridge as it should be."""
+    """Plans the steps that make `link` the wanted port of the bridge."""
     steps: list[Operation] = []
     if (link.mtu, link.master, link.up) != (wanted.mtu, BRIDGE_INDEX, True):
         steps.append(SetLink(link.index, wanted.mtu, BRIDGE_INDEX))
@@ -248,7 +248,7 @@ def _new_port(network: Network, member: Member, peer_index: int) -> list[Operati
 
 
 def _plan_inside(network: Network, member: Member, index: int, inner: Link | None, kernel: Observed) -> list[Operation]:
-    """What the kernel's own end needs; `inner` is None when it has just been created, with the index `index`."""
+    """Plans the kernel's own end; `inner` is None when it has just been created, with the index `index`."""
     steps: list[Operation] = []
     loopback = kernel.links.get("lo")
     if loopback is not None and not loopback.up:

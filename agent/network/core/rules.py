@@ -1,4 +1,4 @@
-"""What the packet filter of a node lets pass, as the text of one table. Pure.
+"""Writes the rules of a node's packet filter, as the text of one table. Pure.
 
 Two things are guarded. VXLAN for this agent's sessions is taken from the nodes of their other kernels only, on whatever
 address of the node it comes in. And what leaves a kernel by its egress link goes to the outside world only: never to the node
@@ -23,15 +23,15 @@ POOL = "198.18.0.0/15"
 EGRESS_PREFIX = "rte"
 """Prefix of the names of all agents' egress links."""
 NEVER = ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", POOL, "224.0.0.0/3")
-"""What no kernel reaches whatever is allowed: the node's own loopback, what has no router, and services of a cloud."""
+"""Networks that no kernel reaches, whatever is allowed: the node's loopback, networks without a router, services of a cloud."""
 NOT_PUBLIC = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16")
-"""What no kernel reaches unless it is allowed: the addresses of sites (RFC 1918, RFC 6598)."""
+"""Networks that no kernel reaches unless allowed: the addresses of sites (RFC 1918, RFC 6598)."""
 VXLAN_PORT = 4789
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """What a table is made of. Addresses and networks are IPv4 but for those of `peers`; `links` is the prefix of the names of egress links.
+    """The inputs of a table. Addresses and networks are IPv4 but for those of `peers`; `links` is the prefix of the names of egress links.
 
     `vnis` are those of this agent's networks, `peers` each of them with a node of its other kernels. `fleet` are all nodes, managers
     and databases, `connected` the networks the node is on; kernels reach neither, except for names at `name_servers`.

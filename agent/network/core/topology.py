@@ -1,4 +1,4 @@
-"""What a session's private network is: its subnet, its VXLAN number and who is where in it. Pure."""
+"""The topology of a session's private network: its subnet, its VXLAN number and the location of its members. Pure."""
 
 from __future__ import annotations
 

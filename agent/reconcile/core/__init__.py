@@ -1,1 +1,1 @@
-"""What to do next on the node: desired against observed. Pure."""
+"""Plans the next steps on the node from the desired and the observed state. Pure."""

@@ -1,4 +1,4 @@
-"""What to do next on the node: desired against observed. Pure; time is passed in.
+"""Plans the next steps on the node from the desired and the observed state. Pure; time is passed in.
 
 Each plan holds at most one step per attempt and per network. The caller applies it and plans again from what is then observed,
 until a plan is empty: a lost answer, a crash and a restart are all the same case.
@@ -41,7 +41,7 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What there is: attempts by id; sessions of which anything of a network exists, and those whose network is whole.
+    """The observed state: attempts by id; sessions of which anything of a network exists, and those whose network is whole.
 
     `settled` are ended attempts of which a manager has recorded the end, `fenced` those that have been without a manager for too long.
     """

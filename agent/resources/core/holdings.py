@@ -1,4 +1,4 @@
-"""Which cores and devices of the node each attempt holds: nothing is held twice. No I/O; the owner of the attempt records restores it."""
+"""Tracks the cores and devices that each attempt holds: nothing is held twice. No I/O; the owner of the attempt records restores it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What an attempt holds for itself: numbers of cores (none: it may use any), ids of GPUs."""
+    """The exclusive holdings of an attempt: numbers of cores (none: it may use any), ids of GPUs."""
 
     cores: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a kernel has used so far, read from the text of the node's files. Pure.
+"""Computes the usage of a kernel from the text of the node's files. Pure.
 
 Sources: cgroup-v1 (cpuacct.usage, memory.*, blkio.throttle.io_service_bytes, pids.current) and cgroup-v2 (cpu.stat, memory.*, io.stat,
 pids.current) of the Linux kernel's administration guide, and /proc/PID/net/dev, whose counters are those that netlink reports of the
@@ -38,7 +38,7 @@ class Usage:
 
 
 def usage_of(read: Callable[[str, str], str | None], unified: bool, network: str | None) -> Usage:
-    """What the files say; `read` gives the text of one by controller (empty in version 2) and name, `network` is /proc/PID/net/dev."""
+    """Returns the usage; `read` gives the text of a file by controller (empty in version 2) and name, `network` is /proc/PID/net/dev."""
     received, sent = network_bytes(network)
     parts = _version_two(read) if unified else _version_one(read)
     return Usage(*parts[:6], received, sent, parts[6])
