@@ -21,7 +21,7 @@ def generate(root: Path = ROOT) -> None:
     target = root / "gen.new"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
-    # What is not ours comes with its own package: googleapis-common-protos.
+    # Protos of others come with their own package: googleapis-common-protos.
     protos = sorted(str(path) for path in (root / "protos/retinue").rglob("*.proto"))
     well_known = str(Path(protoc.__file__).parent / "_proto")
     # The plugins are scripts beside the interpreter, or on the path of an isolated build.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Projects:
-    """What sessions are accounted to. All methods raise CallError."""
+    """The accounts of sessions. All methods raise CallError."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         """Nothing is sent yet."""
@@ -67,7 +67,7 @@ class Users:
         )
 
     async def caller(self) -> pb.User:
-        """Who we are."""
+        """Returns the calling user."""
         return (await call(self._stub.GetCaller, pb.GetCallerRequest())).user
 
     async def create(

@@ -33,7 +33,7 @@ class BidiStream(Generic[_Request, _Response]):
         self._kept: deque[_Response] = deque()
         self._status = StreamStatus(call)
         self.ended_well = False
-        """Whether the server ended the call without an error."""
+        """Returns whether the server ended the call without an error."""
 
     def cancel(self) -> None:
         """Ends the call, if it has not ended."""

@@ -103,7 +103,7 @@ class Code:
         return self._follow(pb.ExecuteCodeRequest(run=_run(code_pb2.CodeRun(batch=commands), run_id, timeout)))
 
     def resume(self, run_id: str, offset: int = 0) -> AsyncGenerator[code_pb2.CodeEvent, None]:
-        """What happens in a run of any stream, from an offset on."""
+        """Yields the events of a run of any stream, from an offset on."""
         return self._follow(pb.ExecuteCodeRequest(resume=code_pb2.CodeResume(run_id=run_id, offset=offset)))
 
     async def execute(self, code: str, *, run_id: str = "", timeout: float | None = None) -> CodeResult:  # noqa: ASYNC109  # of the run
@@ -159,7 +159,7 @@ class Code:
                     return
         finally:
             del self._runs[run_id]
-            # What is read for all runs may wait for room here.
+            # The reader of all runs may wait for room in this queue.
             while not events.empty():
                 events.get_nowait()
 

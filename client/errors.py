@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""The errors of the client, as one tree.
 
 RetinueError
 ├── UsageError              a value given to the library makes no sense; nothing was sent
@@ -55,7 +55,7 @@ class TransferError(RetinueError):
 
 
 class WaitTimeout(RetinueError):
-    """What was waited for did not come in time."""
+    """The awaited state or answer did not come in time."""
 
 
 class SessionEnded(RetinueError):
@@ -79,7 +79,7 @@ class CallError(RetinueError):
     """The server, or the connection to it, refused a call.
 
     `code` is the gRPC status code, `reason` an UPPER_SNAKE word of the server (empty when the answer came from
-    elsewhere), `metadata` its details, `violations` the wrong fields or the quotas exceeded, `request_id` what to look for in the server's
+    another program), `metadata` its details, `violations` the wrong fields or the quotas exceeded, `request_id` what to look for in the server's
     log, `retry_after` seconds to wait or None.
     """
 
@@ -153,7 +153,7 @@ class ServerFault(CallError):
     """A bug of the server, or an answer that is none."""
 
 
-# What gRPC says of a certificate that no trusted CA has signed, or that is another server's.
+# Messages of gRPC about a certificate that no trusted CA has signed, or that belongs to another server.
 _UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed")
 
 _BY_CODE: Mapping[grpc.StatusCode, type[CallError]] = {

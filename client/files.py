@@ -50,7 +50,7 @@ class Files:
         self._retry_budget = retry_budget
 
     async def list(self, path: str = "", *, recursive: bool = False) -> Sequence[file_pb2.FileEntry]:
-        """What is in a directory of the work directory, by path; of anything else its own entry. Raises CallError."""
+        """Returns the entries of a directory of the work directory, by path; of anything else its own entry. Raises CallError."""
         backoff = Backoff(self._retry_budget)
         request = pb.ListFilesRequest(session=self._session, hostname=self._hostname, path=path, recursive=recursive)
         while True:
@@ -61,7 +61,7 @@ class Files:
                 async for response in stream:
                     entries += response.entries
             except grpc.aio.AioRpcError as error:
-                # What was announced before may have changed: announce it again.
+                # Entries listed before may have changed: list them again.
                 await _pause(backoff, from_rpc(error, identity))
             else:
                 return sorted(entries, key=lambda entry: entry.path)
@@ -106,7 +106,7 @@ class Files:
                 yield
         except (CallError, asyncio.CancelledError):
             if writing.done() and not writing.cancelled():
-                # What went wrong here ended the call, and comes first.
+                # A failure on this side ended the call, and is raised first.
                 writing.result()
             raise
         finally:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GroupPolicy(TypedDict, total=False):
-    """How a group schedules; see ResourceGroup in the contract. `egress` is `allow` or `deny`.
+    """The scheduling options of a group; see ResourceGroup in the contract. `egress` is `allow` or `deny`.
 
     A strategy without options may be given by its name.
     """
@@ -76,7 +76,7 @@ class Agents:
         return (await call(self._stub.UndrainAgent, pb.UndrainAgentRequest(agent_id=agent_id, etag=etag))).agent
 
     async def orphans(self, agent_id: str = "", *, limit: int | None = None) -> AsyncGenerator[pb.Orphan, None]:
-        """What agents, or one, run unknown to the database since it was restored from a backup."""
+        """Yields what agents, or one, run that the database does not know since it was restored from a backup."""
 
         async def fetch(token: str, size: int) -> pb.ListOrphansResponse:
             return await call(

@@ -1,4 +1,4 @@
-"""How the idle policies of resource groups differ for users."""
+"""Overrides of the idle policies of resource groups, for users."""
 
 from __future__ import annotations
 

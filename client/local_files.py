@@ -33,7 +33,7 @@ Progress: TypeAlias = "Callable[[str, int, int], None]"
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What was copied, and (path, why) of what was not: `skipped` is no regular file, `missing` is one and could not be copied."""
+    """The result of a copy, and (path, why) of what was not copied: `skipped` is no regular file, `missing` is one and could not be copied."""
 
     files: int
     bytes: int
@@ -60,7 +60,7 @@ class Upload:
 def found(
     source: Path, path: str, *, recursive: bool
 ) -> tuple[list[Upload], list[tuple[str, str]], list[tuple[str, str]]]:
-    """What there is to be sent, directories before what is in them, and (path, why) of what is left out: what is no regular file, and what
+    """Returns the files to send, directories before their contents, and (path, why) of those left out: what is no regular file, and what
     cannot be sent. Raises TransferError, OSError.
     """
     status = source.stat()
@@ -117,7 +117,7 @@ def pieces(upload: Upload, offset: int) -> Generator[bytes, None, None]:
 def local_places(
     entries: Sequence[file_pb2.FileEntry], path: str, target: Path, *, recursive: bool
 ) -> Mapping[str, Path]:
-    """Where files of a kernel go, by their path there. Raises TransferError on any that would lead out of the target."""
+    """Returns the local paths of a kernel's files, by their path there. Raises TransferError on any that would lead out of the target."""
     asked = path.rstrip("/")
     if len(entries) == 1 and entries[0].path == asked and asked:
         if entries[0].type != file_pb2.FILE_TYPE_REGULAR:
@@ -180,7 +180,7 @@ class Arriving:
                 place.mkdir(parents=True, exist_ok=True)
 
     def wanted(self, paths: Sequence[str]) -> Sequence[file_pb2.FileRange]:
-        """What of these is still to come."""
+        """Returns the parts of these that are still missing."""
         return [self._range(path) for path in paths if path in self._left]
 
     def _range(self, path: str) -> file_pb2.FileRange:

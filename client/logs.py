@@ -64,7 +64,7 @@ async def stream_logs(  # the fields of the request
 
     async with aclosing(resumed(stub.StreamLogs, request, endless=False, retry_budget=retry_budget)) as responses:
         async for response in responses:
-            # Where a span by time or by lines begins, the server says.
+            # The server says at which offset a span by time or by lines begins.
             first = response.offset if since is not None or tail else 0 if all_kernels else offset
             number, start = positions.get(response.hostname, (response.epoch, first))
             if response.epoch < number:
@@ -76,7 +76,7 @@ async def stream_logs(  # the fields of the request
 
 
 def continuation(position: int, response: kernel_service_pb2.StreamLogsResponse) -> LogChunk | None:
-    """What is new in a response to someone who has everything before `position`; None when nothing is."""
+    """Returns the part of a response that is new to a reader who has everything before `position`; None when nothing is."""
     known = max(0, position - response.offset)
     if known >= len(response.data):
         return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Quotas:
-    """What sessions may hold, together. All methods raise CallError."""
+    """The limits on what sessions may hold together. All methods raise CallError."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         """Nothing is sent yet."""

@@ -170,7 +170,7 @@ class Session:
         return await self._sessions.start_app(self.id, app, arguments, environment=environment)
 
     async def app(self, app: str) -> app_pb2.AppStatus:
-        """Whether the program of an app runs, and what it printed last."""
+        """Returns whether the program of an app runs, and its last output."""
         return await self._sessions.app(self.id, app)
 
     async def stop_app(self, app: str, *, grace: float | None = None) -> app_pb2.AppStatus:
@@ -186,5 +186,5 @@ class Session:
         return self._became(await self._sessions.extend(self.id, duration))
 
     async def explain(self) -> session_service_pb2.ExplainSessionResponse:
-        """Why it waits."""
+        """Returns why the session waits."""
         return await self._sessions.explain(self.id)

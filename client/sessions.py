@@ -81,7 +81,7 @@ class Sessions:
         return Session(self, response.session, response.revision, response.incarnation)
 
     async def check(self, **options: Unpack[SessionOptions]) -> session_service_pb2.PlacementPreview:
-        """Where a session would go now, or why it would wait; nothing is made."""
+        """Returns where a session would be placed now, or why it would wait; creates nothing."""
         return (await self.check_from(session_spec(**options))).preview
 
     async def check_from(self, spec: session_pb2.SessionSpec) -> session_service_pb2.CreateSessionResponse:
@@ -150,7 +150,7 @@ class Sessions:
         return Session(self, response.session, response.revision, response.incarnation)
 
     async def explain(self, session: str) -> session_service_pb2.ExplainSessionResponse:
-        """Why a session waits."""
+        """Returns why a session waits."""
         return await call(self._stub.ExplainSession, session_service_pb2.ExplainSessionRequest(session=session))
 
     def watch(
@@ -274,7 +274,7 @@ class Sessions:
         return (await call(self._apps.StartApp, request)).status
 
     async def app(self, session: str, app: str) -> app_pb2.AppStatus:
-        """Whether the program of an app runs, and what it printed last."""
+        """Returns whether the program of an app runs, and its last output."""
         request = app_service_pb2.GetAppRequest(session=session, app=app)
         return (await call(self._apps.GetApp, request)).status
 

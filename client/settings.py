@@ -1,4 +1,4 @@
-"""Where the manager is and who we are: from flags, from the environment, from a file of contexts.
+"""Reads the manager's address and the caller's credentials: from flags, from the environment, from a file of contexts.
 
 The file, `~/.config/retinue/contexts.yaml`, may be read by its owner only:
 
@@ -37,7 +37,7 @@ _CA_ADVICE = "RETINUE_CA, or --ca, must name a copy of the manager's ca.pem"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to reach a manager. `ca` is the path of a PEM file, or the PEM itself; None trusts the usual CAs."""
+    """The connection settings of a manager. `ca` is the path of a PEM file, or the PEM itself; None trusts the usual CAs."""
 
     endpoint: str
     token: str | None = None
@@ -69,7 +69,7 @@ def read_ca(ca: str | bytes | os.PathLike[str] | None) -> bytes | None:
 
 
 def contexts_path(environment: Mapping[str, str]) -> Path:
-    """Where the contexts are: `RETINUE_CONTEXTS`, else beneath `XDG_CONFIG_HOME` or `~/.config`."""
+    """Returns the path of the contexts file: `RETINUE_CONTEXTS`, else beneath `XDG_CONFIG_HOME` or `~/.config`."""
     if path := environment.get("RETINUE_CONTEXTS"):
         return Path(path)
     base = environment.get("XDG_CONFIG_HOME")

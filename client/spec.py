@@ -1,4 +1,4 @@
-"""What a session is asked for with, from plain Python values to the request."""
+"""Builds the request for a session from plain Python values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SessionOptions(TypedDict, total=False):
-    """What can be asked for; everything but `type` and, for batch, `command` has a default.
+    """The options of a session; everything but `type` and, for batch, `command` has a default.
 
     `type`: `batch`, `interactive`, …. `name`, `project`, `resource_group`: by name. `cluster_mode`: `single-node` or
     `multi-node`. `priority`: 0 to 100. `command`: argument vector of `main1`. `environment`, `slots`, `image`: of every

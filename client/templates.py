@@ -73,5 +73,5 @@ class Templates:
         await call(self._stub.DeleteTemplate, pb.DeleteTemplateRequest(template=template, project=project, etag=etag))
 
     async def render(self, spec: session_pb2.SessionSpec) -> session_pb2.SessionSpec:
-        """What a session would be asked for with: the template that the message names, with the rest of the message over it."""
+        """Returns the merged specification of a session: the template that the message names, with the rest of the message over it."""
         return (await call(self._stub.RenderTemplate, pb.RenderTemplateRequest(spec=spec))).spec

@@ -1,4 +1,4 @@
-"""What happens to sessions, as one ordered stream over any number of connections."""
+"""Watches sessions: their events, as one ordered stream over any number of connections."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ async def show(stage: Stage, cluster: Cluster, administrator: Client) -> None:
             served = await _served(administrator, submitted, revision, len(expected.order))
         finally:
             await joining
-        # Where the paper leaves the choice open, the manager's is followed.
+        # If the paper leaves the choice open, follow the manager's.
         expected = paper.fill(
             _exact(CAPACITY), {owner: _exact(demand) for owner, demand in DEMANDS.items()}, TASKS, preferred=served
         )

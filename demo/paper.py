@@ -1,4 +1,4 @@
-"""What Dominant Resource Fairness prescribes, in exact fractions and by itself: nothing of the manager is used here.
+"""Computes what Dominant Resource Fairness prescribes, in exact fractions; uses nothing of the manager.
 
 Progressive filling (Ghodsi, Zaharia, Hindman, Konwinski, Shenker, Stoica: Dominant Resource Fairness, NSDI'11,
 Algorithm 1): the next task is that of the owner with the lowest dominant share, the largest part that it holds of any
@@ -16,7 +16,7 @@ Amounts = Mapping[str, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Whose tasks are served, in order; which owners each place was a tie of; shares and tasks held at the end."""
+    """The owners whose tasks are served, in order; the owners tied for each turn; shares and tasks held at the end."""
 
     order: tuple[str, ...]
     ties: tuple[frozenset[str], ...]

@@ -1,4 +1,4 @@
-"""What the demonstration shows and checks: headings, sessions as they move, statements that are true or end it."""
+"""Shows and checks the steps of the demonstration: headings, sessions as they move, statements that are true or end it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DemoError(Exception):
 
 
 class Stage:
-    """Prints to one console; on a terminal sessions are shown live, elsewhere line by line."""
+    """Prints to one console; on a terminal sessions are shown live, otherwise line by line."""
 
     def __init__(self) -> None:
         """Time counts from here."""

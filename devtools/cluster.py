@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 DIRECTORIES = Path("/var/lib/retinue")
-"""Where clusters without a directory of their own go; the database's user can reach it."""
+"""The parent of clusters without a directory of their own; the database's user can reach it."""
 AGENT_PORT = 7450
 _POLL_SECONDS = 0.1
 _DRAIN_SECONDS = 15.0
@@ -40,7 +40,7 @@ class ClusterError(RetinueError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """What a cluster is made of.
+    """The parts of a cluster.
 
     `agents` on nodes of their own, each with `slots`; 0 means one agent in this machine's own network, for machines
     where namespaces cannot be made. Times of the agents' supervision in seconds. `port` is the manager's for users, the
@@ -111,14 +111,14 @@ class Cluster:
 
     @property
     def directory(self) -> Path:
-        """Where its data and logs are. Raises ClusterError before the start."""
+        """Returns the directory of its data and logs. Raises ClusterError before the start."""
         if self._directory is None:
             raise ClusterError("the cluster was not started")
         return self._directory
 
     @property
     def settings(self) -> Settings:
-        """How to reach its manager as its administrator. Raises ClusterError before the start."""
+        """Returns the settings to reach its manager as its administrator. Raises ClusterError before the start."""
         if not self._facts:
             raise ClusterError("the manager has not come up")
         return Settings(f"127.0.0.1:{self._ports[0]}", self._facts["token"], str(self.directory / "ca.pem"))
@@ -286,7 +286,7 @@ class Cluster:
             await asyncio.sleep(_POLL_SECONDS)
 
     def find_leftovers(self, agent: LocalAgent) -> leftovers.Leftovers:
-        """What there is of an agent's kernels and networks. Blocks."""
+        """Returns what exists of an agent's kernels and networks. Blocks."""
         return leftovers.find(agent.id, agent.node, agent.state_directory, agent.docker_host)
 
     def casualties(self) -> list[ChildProcess]:

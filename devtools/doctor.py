@@ -1,4 +1,4 @@
-"""What a machine needs to be a node: facts read from it, and what they mean. `examine` reads, `evaluate` judges them."""
+"""Checks whether a machine can be a node: `examine` reads facts from it, `evaluate` turns them into findings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 OK, WARNING, ERROR = "OK", "WARNING", "ERROR"
 SESSION_ADDRESSES = ipaddress.ip_network("10.128.0.0/9")
-"""Where managers take the private networks of sessions from."""
+"""The range from which managers allocate the private networks of sessions."""
 LEAST_MTU = 1300
 PROGRAM_PLACES = (Path("/usr/lib/retinue"), Path("/var/cache/retinue"))
-"""Where agents have what they put inside kernels: as shipped in their image, and as built on the node."""
+"""The directories of the programs that agents put inside kernels: shipped in their image, and built on the node."""
 OLDEST_ENGINE, OLDEST_RUNC = (20, 10), (1, 1)
 OLDEST_KERNEL = (5, 12)
 """From there on, what is mounted into kernels can be made read-only before it is seen (`mount_setattr`)."""
@@ -36,13 +36,13 @@ TOOLS = {
 }
 LINKS = ("bridge", "veth", "vxlan")
 RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
-"""Where a node says which name servers it asks; agents go by both."""
+"""The files that list a node's name servers; agents read both."""
 _TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was found. None, or an empty value, says that it is not there or could not be found out.
+    """The facts that were found. None, or an empty value, says that it is not there or could not be found out.
 
     `links` are the kinds of links that can be made. `addresses` are networks of the machine's own links and routes.
     `clock_synchronized` is None where it is unknown. `obstacles` are chains of the packet filter, as `FAMILY TABLE CHAIN`, that
@@ -79,7 +79,7 @@ class Finding:
 
 
 def evaluate(facts: Facts) -> list[Finding]:
-    """What the facts mean for a node; pure."""
+    """Returns the findings that the facts give for a node; pure."""
     findings = [
         Finding("root", OK, "this is root")
         if facts.root

@@ -1,4 +1,4 @@
-"""What agents have on this machine: looked up in the machine itself, not asked of the agents, and removed by force."""
+"""Finds what agents have on this machine, in the machine itself and not through the agents, and removes it by force."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Leftovers:
     containers: tuple[str, ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """How many there are of each."""
+        """Returns the number of each."""
         return {field.name.replace("_", " "): len(getattr(self, field.name)) for field in fields(self)}
 
     @property

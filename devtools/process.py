@@ -34,7 +34,7 @@ class ChildProcess:
         self._command = tuple(command)
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
-        # Where in the log the last run begins.
+        # The offset in the log at which the last run begins.
         self._begin = 0
 
     @property
@@ -44,7 +44,7 @@ class ChildProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """How the last run ended, negative for a signal; None before the first and while it runs."""
+        """Returns the exit status of the last run, negative for a signal; None before the first and while it runs."""
         return self._process.poll() if self._process is not None else None
 
     async def start(self) -> None:
@@ -122,7 +122,7 @@ def how_it_ended(status: int) -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process was started, in clock ticks since boot: with the pid it names one process. None when it is gone."""
+    """Returns the start time of a process, in clock ticks since boot: with the pid it names one process. None when it is gone."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

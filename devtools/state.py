@@ -1,4 +1,4 @@
-"""What a local cluster has made, on disk: so that the next one on the same directory can remove what a killed one left."""
+"""Records on disk what a local cluster has made: so that the next one on the same directory can remove what a killed one left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from retinue.devtools import leftovers, nodes, process
 
 PREFIX = "local-"
-"""How directories begin that go with their cluster."""
+"""The prefix of directories that are removed with their cluster."""
 _FILE = "cluster.json"
 _LOCK = "cluster.lock"
 # A directory is locked at once when it is made; one that is younger may be about to be.
@@ -43,7 +43,7 @@ class ClusterState:
 
     @classmethod
     def read(cls, directory: Path) -> ClusterState | None:
-        """What is on disk; None when there is nothing."""
+        """Returns the state on disk; None when there is none."""
         try:
             content = json.loads((directory / _FILE).read_text())
         except FileNotFoundError:

@@ -18,7 +18,7 @@ from retinue.client.errors import RetinueError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Where each command is; modules are imported when their command is used.
+# The module of each command; it is imported when its command is used.
 _COMMANDS = {
     "run": "run",
     "apply": "apply",
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def _open_missing_streams() -> None:
-    """What this program was started without becomes the null device: no file or connection gets its number, and it reads as empty."""
+    """Opens the null device for each missing standard stream: no file or connection gets its number, and it reads as empty."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
@@ -122,7 +122,7 @@ def _open_missing_streams() -> None:
 
 
 def _drop_output() -> None:
-    """What is still to be written is not: the interpreter must not try once more at its end."""
+    """Drops output that is not written yet: the interpreter must not try to write it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -79,7 +79,7 @@ def _tell(place: str, name: str, refusal: CallError) -> None:
 
 
 def read_file(file: str) -> tuple[str, str]:
-    """What a file is called in errors, and its text; `-` is standard input. Raises UsageError."""
+    """Returns a file's name for errors, and its text; `-` is standard input. Raises UsageError."""
     try:
         if file == "-":
             return "standard input", sys.stdin.buffer.read().decode()

@@ -1,4 +1,4 @@
-"""What code prints and shows, on a terminal and in files."""
+"""Shows the output of code, on a terminal and in files."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Conversation:
                 self._call(events.aclose()).result(CLOSE_SECONDS)
 
     def complete(self, line: str, end: int, word: str) -> list[str]:
-        """What a word at the end of the part of a line may become."""
+        """Returns the completions of the word at the end of the part of a line."""
         if not line[:end].strip():
             return [f"{word}    "]
         asking = self._call(self._code.complete(line, end))
@@ -78,7 +78,7 @@ class Conversation:
         except (TimeoutError, CallError):
             asking.cancel()
             return []
-        # What the session replaces may begin before or after what readline takes for a word.
+        # The text that the session replaces may begin before or after the word that readline sees.
         begin = end - len(word)
         if found.start <= begin:
             kept = line[found.start : begin]
@@ -90,7 +90,7 @@ class Conversation:
 
 
 def _asked(output: Output, request: code_pb2.CodeInputRequest) -> str | None:
-    """What the user answers; None for an interrupt instead."""
+    """Returns the user's answer; None for an interrupt instead."""
     try:
         with _on_interrupt(signal.default_int_handler):
             return output.ask(request)
@@ -161,7 +161,7 @@ def read_code() -> str | None:
 
 
 def is_whole(lines: list[str]) -> bool:
-    """Whether lines can be run, or more has to come. An empty line ends what indents, and anything that is not Python is run at once."""
+    """Returns whether lines can be run, or more must follow. An empty line ends an indented block; anything not Python is run at once."""
     if lines[-1].endswith("\\"):
         return False
     try:

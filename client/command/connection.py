@@ -1,4 +1,4 @@
-"""What all commands share: which manager to talk to, and how an asynchronous command is run."""
+"""Connects commands to a manager, and runs asynchronous commands; shared by all commands."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _restore_context(path: Path, written: Settings, previous: str | None) -> Non
 
 
 def introduction(settings: Settings, contexts: Path, logs: Path) -> str:
-    """What to do with a cluster that has come up."""
+    """Returns the introduction to a cluster that has started."""
     ca = shlex.quote(settings.ca or "")
     return f"""
 The cluster is up at {settings.endpoint}; context `{_CONTEXT}` is in {contexts}, logs are in {logs}.

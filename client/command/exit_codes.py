@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What the program's own codes mean."""
+    """The meanings of the program's own codes."""
 
     OK = 0
     FAILURE = 1

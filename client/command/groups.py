@@ -186,7 +186,7 @@ async def update_group(connection: Connection, /, name: str, output: str, etag: 
         raise click.UsageError("nothing to change was given")
     async with connection.client() as client:
         if scheduling_policy.given_in(given):
-            # What is given changes a part of what is there: nobody else may change it meanwhile.
+            # The options change a part of the current policy: no other caller may change it meanwhile.
             current = await client.resource_groups.get(name)
             policy |= _scheduling(current.scheduling_policy, given)
             etag = etag or current.etag

@@ -1,4 +1,4 @@
-"""What commands print on standard output: tables for people, proto JSON and YAML for programs, names for scripts."""
+"""Prints the results of commands on standard output: tables for people, proto JSON and YAML for programs, names for scripts."""
 
 from __future__ import annotations
 

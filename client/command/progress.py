@@ -1,4 +1,4 @@
-"""Shows a session's progress to RUNNING and to its end: a live view on a terminal, plain lines elsewhere."""
+"""Shows a session's progress to RUNNING and to its end: a live view on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class LiveProgress:
 
 
 def reason_text(session: session_pb2.Session) -> str:
-    """Why the session is in its state, safe; empty when nothing is said."""
+    """Returns why the session is in its state, safe to print; empty when no reason is given."""
     return ": ".join(safe(part) for part in (session.reason, session.message) if part)
 
 
@@ -171,7 +171,7 @@ def summary(session: session_pb2.Session, seconds: float) -> str:
 
 
 def outcome(session: session_pb2.Session) -> str:
-    """How a session ended, safe: `TERMINATED SUCCESS, exit code 0 (COMMAND_ENDED: main1 exited with 0)`."""
+    """Returns how a session ended, safe to print: `TERMINATED SUCCESS, exit code 0 (COMMAND_ENDED: main1 exited with 0)`."""
     text = enum_names.state_of(session)
     result = enum_names.name_of(enum_names.SESSION_RESULT, session.result)
     if result not in ("UNDEFINED", "UNSPECIFIED"):
@@ -183,7 +183,7 @@ def outcome(session: session_pb2.Session) -> str:
 
 
 def pull_text(kernel: session_pb2.Kernel) -> str:
-    """How far a kernel's image is fetched: `43 % of 2.8 GB`; empty when nothing is known of that."""
+    """Returns the progress of a kernel's image pull: `43 % of 2.8 GB`; empty when it is unknown."""
     pull = kernel.pull
     if not pull.total_bytes:
         return ""
@@ -191,7 +191,7 @@ def pull_text(kernel: session_pb2.Kernel) -> str:
 
 
 def kernel_counts(session: session_pb2.Session) -> str:
-    """How many kernels are in which state: `3 RUNNING, 1 CREATING`."""
+    """Returns the number of kernels in each state: `3 RUNNING, 1 CREATING`."""
     counts: dict[str, int] = {}
     for kernel in sorted(session.kernels, key=lambda kernel: -kernel.state):
         state = enum_names.name_of(enum_names.KERNEL_STATE, kernel.state)

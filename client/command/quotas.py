@@ -40,7 +40,7 @@ def _slots(quota: pb.Quota) -> str:
 
 
 def _of(quota: pb.Quota, field: str, number: int) -> str:
-    """What counts, of how many: `3/10`; without a limit only the former."""
+    """Returns the use and its limit: `3/10`; without a limit only the former."""
     return f"{number}/{getattr(quota, field)}" if quota.HasField(field) else str(number)  # type: ignore[arg-type]  # one of ours
 
 

@@ -172,7 +172,7 @@ def _cluster(spec: session_pb2.SessionSpec) -> str:
 
 
 def _ports(session: session_pb2.Session) -> str:
-    """What clients reach: of a kernel that has started also what its image declares."""
+    """Returns the ports that clients reach; for a started kernel also those that its image declares."""
     main = session.kernels[0].service_ports if session.kernels else ()
     named = {
         port.name: f"{safe(port.name)} {safe(port.protocol) or 'tcp'} {','.join(map(str, port.ports))}"

@@ -1,4 +1,4 @@
-"""The terminal that the program runs on: as it is, and handed over to a command elsewhere."""
+"""The terminal that the program runs on: its state, and its use for a remote command."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ raw_option = click.option(
 )
 
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
-# What may be the start of one; it is waited for so long, in characters.
+# A possible start of a colour sequence; at most so many characters are held back.
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-9;:]{0,64})?\Z")
 # Lines, columns, and progress bars that write over their own line.
 _KEPT = "\n\t\r"

@@ -44,7 +44,7 @@ def span(seconds: float | None) -> str:
 
 
 def since(message: Message, field: str, now: float) -> str:
-    """How long ago a Timestamp field was, at `now` in seconds since 1970; `-` when unset."""
+    """Returns how long ago a Timestamp field was, at `now` in seconds since 1970; `-` when unset."""
     moment = enum_names.time_of(message, field)
     return "-" if moment is None else span(now - moment)
 

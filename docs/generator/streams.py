@@ -55,7 +55,7 @@ def _meanings(contract: Contract, method: MethodDescriptorProto) -> str:
 
 
 def _says(contract: Contract, name: str) -> Iterator[tuple[str, str]]:
-    """What a message may be: its fields and their comments, in order."""
+    """Yields the variants of a message: its fields and their comments, in order."""
     file, message, place = contract.message(name)
     for field, comment in file.fields(message, place):
         yield field.name, comment

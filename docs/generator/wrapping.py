@@ -16,7 +16,7 @@ _ITEM = re.compile(r"( *)([*+-]|\d+[.)])( +)")
 _AS_IT_IS = re.compile(r" *(\||#{1,6} |<|>|\[[^\]]+\]: |([*_-] *){3,}$)|.*(  |\\)$")
 # A word with the code spans in it; a span has no end in another paragraph.
 _WORD = re.compile(r"(?:(`+)(?!`).*?(?<!`)\1(?!`)|\S)+")
-# What would begin a block of its own at the beginning of a line.
+# Text that would begin a block of its own at the beginning of a line.
 _BEGINS = re.compile(r"([*+-]|\d+[.)]|#{1,6}|=+|-+)$|[|>]|```|~~~")
 
 
