@@ -54,7 +54,7 @@ $(PLUGINS): $(DEV) scripts/install-stub-plugins
 docs: $(DEV) $(STUBS) ## the pages in docs/reference, from protos, tables and commands
 	$(PY) -m docs.generator
 
-check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, words, import rules
+check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, words, rows, import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
@@ -62,6 +62,7 @@ check: $(DEV) $(STUBS) ## ruff, mypy --strict (tests too), buf, words, import ru
 	$(VENV)/bin/buf format --diff --exit-code
 	scripts/check-proto-width
 	scripts/check-words
+	scripts/check-rows
 	$(VENV)/bin/lint-imports
 
 format: $(DEV) ## lay out Python, protos and Markdown

@@ -14,7 +14,7 @@ from retinue.manager.session.core.service_ports import Reachable, reachable
 from retinue.manager.session.core.spec import MAIN
 from retinue.manager.session.core.states import KernelState
 from retinue.manager.store import attempts
-from retinue.manager.store.recordset import Row
+from retinue.manager.store.attempts import KernelLocationRecord
 
 MAIN_HOSTNAME = f"{MAIN}1"
 
@@ -24,20 +24,20 @@ class KernelUnknownError(Exception):
 
 
 class KernelNotRunningError(Exception):
-    """The kernel does not run: not yet, or no longer; `state` is its own."""
+    """The kernel does not run: not yet, or no longer. `state` is its state, UNKNOWN for one that only another version of the manager knows."""
 
-    def __init__(self, hostname: str, state: str) -> None:
-        super().__init__(f"kernel {hostname} does not run: it is {state}")
+    def __init__(self, hostname: str, state: KernelState | None) -> None:
         self.hostname = hostname
-        self.state = state
+        self.state = state or "UNKNOWN"
+        super().__init__(f"kernel {hostname} does not run: it is {self.state}")
 
 
 async def running_place(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> AttemptLocation:
-    """Where a kernel runs. Raises KernelUnknownError, KernelNotRunningError."""
-    row = await attempts.read_newest(tx, session_id, hostname)
-    if row is None:
+    """Returns where a kernel runs. Raises KernelUnknownError, KernelNotRunningError."""
+    kernel = await attempts.read_newest(tx, session_id, hostname)
+    if kernel is None:
         raise KernelUnknownError(hostname)
-    return place(row, hostname)
+    return place(kernel, hostname)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,21 @@ class MainKernel:
 
 
 async def running_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernel:
-    """The main kernel of a session that is there. Raises KernelNotRunningError."""
-    row = await attempts.read_main(tx, session_id)
-    services = tuple(map(stored_service, row["spec"].get("services", ())))
+    """Returns the main kernel of a session that is there. Raises KernelNotRunningError."""
+    main = await attempts.read_main(tx, session_id)
+    services = tuple(map(stored_service, main.spec.get("services", ())))
     return MainKernel(
-        place(row, MAIN_HOSTNAME), row["kernel_address"], reachable(row["spec"], row["service_ports"]), services
+        place(main.location, MAIN_HOSTNAME), main.address, reachable(main.spec, main.service_ports), services
     )
 
 
-def place(row: Row, hostname: str = MAIN_HOSTNAME) -> AttemptLocation:
-    """Where the kernel of a row of `attempts.read_newest` runs. Raises KernelNotRunningError."""
-    if row["state"] != KernelState.RUNNING or row["agent_id"] is None:
-        raise KernelNotRunningError(hostname, row["state"])
-    return AttemptLocation(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
+def place(kernel: KernelLocationRecord, hostname: str = MAIN_HOSTNAME) -> AttemptLocation:
+    """Returns where a kernel runs. Raises KernelNotRunningError."""
+    if (
+        kernel.state is not KernelState.RUNNING
+        or kernel.agent_id is None
+        or kernel.agent_address is None
+        or kernel.epoch is None
+    ):
+        raise KernelNotRunningError(hostname, kernel.state)
+    return AttemptLocation(kernel.agent_id, kernel.agent_address, attempt_id(kernel.kernel_id, kernel.epoch))

@@ -13,11 +13,12 @@ from retinue.manager.access import kernel_locator
 from retinue.manager.agent_rpc.relay import AttemptLocation
 from retinue.manager.gateway.core.rules import Target
 from retinue.manager.identity.tokens import hash_secret
+from retinue.manager.session.core.states import SessionState
 from retinue.manager.store import port_access
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.journal import RevisionCompacted, RevisionInFuture, RevisionLost
 from retinue.manager.store.journal_tail import JournalTail
-from retinue.manager.store.recordset import Row
+from retinue.manager.store.port_access import PortAccessRecord
 from retinue.manager.supervision import supervise
 
 _log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 # Entries that were not used for so long are evicted.
 IDLE_SECONDS = 300.0
-OVER = ("TERMINATING", "TERMINATED", "CANCELLED")
+OVER = (SessionState.TERMINATING, SessionState.TERMINATED, SessionState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +100,12 @@ class AccessCache:
     async def _read(self, keys: Collection[bytes]) -> None:
         now = self._monotonic()
         async with self._database.transaction() as tx:
-            rows = {bytes(row["hash"]): row for row in await port_access.read(tx, keys)}
+            found = {record.hash: record for record in await port_access.read(tx, keys)}
         for key in keys:
-            if key not in rows:
+            if key not in found:
                 self._drop(key)
                 continue
-            access = _access(rows[key])
+            access = _access(found[key])
             known = self._known.setdefault(key, _Known(access, now, now))
             known.access, known.read = access, now
             if access.over:
@@ -150,11 +151,10 @@ class AccessCache:
             self._drop(key)
 
 
-def _access(row: Row) -> Access:
+def _access(record: PortAccessRecord) -> Access:
     try:
-        place = kernel_locator.place(row)
+        place = kernel_locator.place(record.location)
     except kernel_locator.KernelNotRunningError:
         place = None
-    target = Target(row["session_id"], row["port"])
-    over = row["session_state"] in OVER
-    return Access(bytes(row["hash"]), row["user_name"], target, over, place, row["kernel_address"])
+    target = Target(record.session_id, record.port)
+    return Access(record.hash, record.user, target, record.session_state in OVER, place, record.kernel_address)

@@ -4,13 +4,43 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import orjson
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.store.tables import Agent
+
 Conditions: TypeAlias = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConditionRecord:
+    """A condition of an agent; `blocks` says whether it keeps kernels from being placed there."""
+
+    type: str
+    reason: str
+    message: str
+    since: dt.datetime
+    blocks: bool
+
+
+def conditions_of(agent: Agent) -> list[AgentConditionRecord]:
+    """Returns what managers have found of an agent, then what it reports. Raises LookupError, TypeError and ValueError on what another version
+    wrote.
+    """
+    return [
+        AgentConditionRecord(
+            stored["type"],
+            stored["reason"],
+            stored["message"],
+            dt.datetime.fromisoformat(stored["since"]),
+            stored["blocks"],
+        )
+        for stored in (*agent.found_conditions, *agent.reported_conditions)
+    ]
 
 
 async def change(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from retinue.manager.session.core.states import KernelState
 from retinue.manager.store.database import Statement, Transaction
 from retinue.manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.session_records import KERNEL_STATES
 from retinue.manager.store.sessions import Visibility
 from retinue.manager.store.usage import LONGEST_LOOK_BACK_DAYS
 
@@ -91,46 +93,87 @@ async def read_desired(
     return [DesiredAttemptRecord(**row) for row in attempts], [NetworkMemberRecord(**row) for row in networks]
 
 
-async def read_newest(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> Row | None:
-    """One kernel with the agent of its newest attempt: state, kernel_id, epoch, agent_id and address, None without an attempt."""
+@dataclass(frozen=True, slots=True)
+class KernelLocationRecord:
+    """A kernel with the agent of its newest attempt; without an attempt, all of that is None.
+
+    `state` is None when only another version of the manager knows it.
+    """
+
+    kernel_id: uuid.UUID
+    state: KernelState | None
+    epoch: int | None
+    agent_id: str | None
+    agent_address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MainKernelRecord:
+    """The main kernel of a session: its address in the session's network (empty without one), the ports of its image, the session's spec."""
+
+    location: KernelLocationRecord
+    address: str
+    service_ports: Sequence[Mapping[str, Any]]
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningKernelRecord:
+    """A kernel that runs, with its newest attempt and the agent of that."""
+
+    session_id: uuid.UUID
+    session_name: str
+    hostname: str
+    kernel_id: uuid.UUID
+    epoch: int
+    agent_id: str
+    agent_address: str
+
+
+def kernel_location(row: Row) -> KernelLocationRecord:
+    """Returns the location in a row that has kernel_id, state, epoch, agent_id and agent_address."""
+    return KernelLocationRecord(
+        row["kernel_id"], KERNEL_STATES.get(row["state"]), row["epoch"], row["agent_id"], row["agent_address"]
+    )
+
+
+async def read_newest(tx: AsyncSession, session_id: uuid.UUID, hostname: str) -> KernelLocationRecord | None:
+    """Returns a kernel with the agent of its newest attempt; None when the session has no such kernel."""
     rows = await tx.execute(
         text("""
-            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address
+            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address
             FROM kernel k LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
             WHERE k.session_id = :session AND k.hostname = :hostname
         """),
         {"session": session_id, "hostname": hostname},
     )
     found = fetched(rows)
-    return found[0] if found else None
+    return kernel_location(found[0]) if found else None
 
 
-async def read_main(tx: AsyncSession, session_id: uuid.UUID) -> Row:
-    """The main kernel of a session that is there, as `read_newest` reads it, with its address in the session's network (kernel_address), the
-    service_ports of its image, and the session's spec.
-    """
+async def read_main(tx: AsyncSession, session_id: uuid.UUID) -> MainKernelRecord:
+    """Returns the main kernel of a session that is there."""
     rows = await tx.execute(
         text("""
-            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address, k.address AS kernel_address, k.service_ports, s.spec
+            SELECT k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address, k.address, k.service_ports, s.spec
             FROM kernel k JOIN session s ON s.id = k.session_id
             LEFT JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch LEFT JOIN agent g ON g.id = a.agent_id
             WHERE k.id = :session
         """),
         {"session": session_id},
     )
-    return fetched(rows)[0]
+    (row,) = fetched(rows)
+    return MainKernelRecord(kernel_location(row), row["address"], row["service_ports"], row["spec"])
 
 
 async def read_running(
     tx: AsyncSession, visibility: Visibility, session_id: uuid.UUID | None, hostname: str, limit: int
-) -> list[Row]:
-    """Returns kernels that run and that the caller may read, of one session or of all, by session in order of creation.
-
-    Each with session_id, session_name, hostname, kernel_id, epoch, agent_id and the agent's address.
-    """
+) -> list[RunningKernelRecord]:
+    """Returns kernels that run and that the caller may read, of one session or of all, by session in order of creation."""
     rows = await tx.execute(
         text(f"""
-            SELECT s.id AS session_id, s.name AS session_name, k.hostname, k.id AS kernel_id, a.epoch, a.agent_id, g.address
+            SELECT s.id AS session_id, s.name AS session_name, k.hostname, k.id AS kernel_id, a.epoch, a.agent_id,
+                g.address AS agent_address
             FROM kernel k JOIN session s ON s.id = k.session_id
             JOIN attempt a ON a.kernel_id = k.id AND a.epoch = k.epoch JOIN agent g ON g.id = a.agent_id
             WHERE k.state = 'RUNNING' AND a.end_time IS NULL AND {visibility.condition("s")}
@@ -139,7 +182,7 @@ async def read_running(
         """),  # noqa: S608  # the condition is ours
         {"session": session_id, "hostname": hostname, "limit": limit, **visibility.parameters()},
     )
-    return fetched(rows)
+    return [RunningKernelRecord(**row) for row in fetched(rows)]
 
 
 async def read_reported(tx: AsyncSession, agent_id: str) -> list[tuple[uuid.UUID, int]]:

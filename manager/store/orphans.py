@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store.recordset import Row, fetched
+from retinue.manager.store.recordset import fetched
 
 # Kernel and epoch.
 AttemptKey = tuple[uuid.UUID, int]
@@ -146,12 +147,29 @@ async def read_unreported(tx: AsyncSession) -> list[str]:
     return list(rows.scalars())
 
 
-async def list_page(tx: AsyncSession, agent_id: str, after: tuple[str, uuid.UUID, int] | None, limit: int) -> list[Row]:
-    """Orphans, of one agent unless `agent_id` is empty, by agent, kernel and epoch: with name, owner and state of the session if it is known."""
+@dataclass(frozen=True, slots=True)
+class OrphanRecord:
+    """An orphan with `state` as its agent reports it, and name and owner of its session, None when no such session is known."""
+
+    agent_id: str
+    kernel_id: uuid.UUID
+    epoch: int
+    session_id: uuid.UUID | None
+    state: str
+    end_requested: bool
+    create_time: dt.datetime
+    session_name: str | None
+    owner: str | None
+
+
+async def list_page(
+    tx: AsyncSession, agent_id: str, after: tuple[str, uuid.UUID, int] | None, limit: int
+) -> list[OrphanRecord]:
+    """Returns orphans, of one agent unless `agent_id` is empty, by agent, kernel and epoch."""
     rows = await tx.execute(
         text("""
             SELECT o.agent_id, o.kernel_id, o.epoch, o.session_id, o.state, o.end_requested, o.create_time, s.name AS session_name,
-                s.owner, s.state AS session_state
+                s.owner
             FROM orphan o LEFT JOIN session s ON s.id = o.session_id
             WHERE (:agent = '' OR o.agent_id = :agent)
               AND (:first OR (o.agent_id, o.kernel_id, o.epoch) > (:after_agent, CAST(:after_kernel AS uuid), CAST(:after_epoch AS int)))
@@ -166,4 +184,4 @@ async def list_page(tx: AsyncSession, agent_id: str, after: tuple[str, uuid.UUID
             "limit": limit,
         },
     )
-    return fetched(rows)
+    return [OrphanRecord(**row) for row in fetched(rows)]

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store.recordset import Row, fetched
+from retinue.manager.session.core.states import SessionState
+from retinue.manager.store.attempts import KernelLocationRecord, kernel_location
+from retinue.manager.store.recordset import fetched
+from retinue.manager.store.session_records import STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,22 @@ class Exchanged:
     user: str
     token_id: uuid.UUID
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class PortAccessRecord:
+    """A browser's right to a port of a session: where its main kernel is, and the kernel's address in the session's network.
+
+    `session_state` is None when only another version of the manager knows it.
+    """
+
+    hash: bytes
+    session_id: uuid.UUID
+    port: int
+    user: str
+    session_state: SessionState | None
+    location: KernelLocationRecord
+    kernel_address: str
 
 
 async def create_ticket(
@@ -76,17 +95,15 @@ async def exchange(
     return None if row is None else Exchanged(row.user_name, row.token_id, row.path)
 
 
-async def read(tx: AsyncSession, hashes: Collection[bytes]) -> list[Row]:
-    """Access that is good now: its end has not come, the token that it was got with still is, and the session still is its user's, or the
-    user an administrator.
-
-    Each with hash, session_id, port, user_name, session_state, and the main kernel as `attempts.read_newest` reads it, with its address
-    in the session's network (kernel_address).
+async def read(tx: AsyncSession, hashes: Collection[bytes]) -> list[PortAccessRecord]:
+    """Returns access that is valid now: it has not expired, nor has the token that it was got with, and the session still is its user's, or
+    the user an administrator.
     """
     rows = await tx.execute(
         text("""
             SELECT p.hash, p.session_id, p.port, p.user_name, s.state AS session_state,
-                k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address, k.address AS kernel_address
+                k.state, k.id AS kernel_id, a.epoch, a.agent_id, g.address AS agent_address,
+                k.address AS kernel_address
             FROM port_access p
             JOIN token t ON t.id = p.token_id AND t.revoke_time IS NULL AND (t.expire_time IS NULL OR t.expire_time > now())
             JOIN user_account u ON u.name = p.user_name
@@ -97,7 +114,18 @@ async def read(tx: AsyncSession, hashes: Collection[bytes]) -> list[Row]:
         """),
         {"hashes": list(hashes)},
     )
-    return fetched(rows)
+    return [
+        PortAccessRecord(
+            hash=bytes(row["hash"]),
+            session_id=row["session_id"],
+            port=row["port"],
+            user=row["user_name"],
+            session_state=STATES.get(row["session_state"]),
+            location=kernel_location(row),
+            kernel_address=row["kernel_address"],
+        )
+        for row in fetched(rows)
+    ]
 
 
 async def forget(tx: AsyncSession) -> None:

@@ -18,7 +18,7 @@ from retinue.manager.store.recordset import Row
 TYPES: Mapping[str, SessionType] = {item.value: item for item in SessionType}
 STATES: Mapping[str, SessionState] = {item.value: item for item in SessionState}
 RESULTS: Mapping[str, Result] = {item.value: item for item in Result}
-_KERNEL_STATES: Mapping[str, KernelState] = {item.value: item for item in KernelState}
+KERNEL_STATES: Mapping[str, KernelState] = {item.value: item for item in KernelState}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ def _kernel(row: Row) -> KernelRecord:
         local_rank=row["local_rank"],
         hostname=row["hostname"],
         slots=row["slots"],
-        state=_KERNEL_STATES.get(row["state"]),
+        state=KERNEL_STATES.get(row["state"]),
         agent_id=row["agent_id"],
         epoch=row["epoch"],
         address=row["address"],
@@ -200,7 +200,7 @@ def created_kernels(stored: Iterable[Mapping[str, Any]]) -> list[KernelRecord]:
             local_rank=kernel["local_rank"],
             hostname=kernel["hostname"],
             slots=kernel["slots"],
-            state=_KERNEL_STATES.get(kernel["state"]),
+            state=KERNEL_STATES.get(kernel["state"]),
         )
         for kernel in stored
     ]

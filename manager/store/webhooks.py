@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from retinue.manager.store.recordset import Row, fetched, recordset
+from retinue.manager.store.recordset import fetched, recordset
 
 
 async def insert(tx: AsyncSession, rows: Iterable[tuple[uuid.UUID, int, str, list[str], bytes]]) -> None:
@@ -38,6 +39,36 @@ class Delivery:
     secret: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class NewDelivery:
+    """A request that is to be sent: an event of a session for the webhook at a position among its webhooks."""
+
+    session_id: uuid.UUID
+    position: int
+    revision: int
+    event: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookEventRecord:
+    """An entry of the journal about a session, for the webhook at a position among its webhooks, which asks for `events`.
+
+    `kind`, `payload` and `events` stay as they are stored: another version of the manager may have written them.
+    """
+
+    revision: int
+    create_time: dt.datetime
+    session_id: uuid.UUID
+    owner: str
+    project: str
+    kind: str
+    payload: Mapping[str, Any]
+    name: str
+    position: int
+    events: Sequence[str]
+
+
 async def read_cursor(tx: AsyncSession) -> tuple[int, int]:
     """The revision that the journal was gone through to, and the newest."""
     row = await tx.execute(text("SELECT c.revision, h.revision FROM webhook_cursor c, journal_head h"))
@@ -45,8 +76,8 @@ async def read_cursor(tx: AsyncSession) -> tuple[int, int]:
     return cursor, newest
 
 
-async def read_events(tx: AsyncSession, after: int, upto: int) -> list[Row]:
-    """Entries of the journal about sessions with webhooks, one row for each of these."""
+async def read_events(tx: AsyncSession, after: int, upto: int) -> list[WebhookEventRecord]:
+    """Returns the entries of the journal about sessions with webhooks, once for each of these."""
     found = await tx.execute(
         text("""
             SELECT j.revision, j.create_time, j.session_id, j.owner, j.project, j.kind, j.payload, s.name, w.position, w.events
@@ -55,11 +86,11 @@ async def read_events(tx: AsyncSession, after: int, upto: int) -> list[Row]:
         """),
         {"after": after, "upto": upto},
     )
-    return fetched(found)
+    return [WebhookEventRecord(**row) for row in fetched(found)]
 
 
-async def add(tx: AsyncSession, upto: int, deliveries: Iterable[Mapping[str, Any]]) -> None:
-    """Keeps what is to be told: rows of session_id, position, revision, event and body; the journal was gone through up to `upto`."""
+async def add(tx: AsyncSession, upto: int, deliveries: Iterable[NewDelivery]) -> None:
+    """Writes what is to be sent; the journal was read up to `upto`."""
     await tx.execute(
         text("""
             INSERT INTO webhook_delivery (session_id, position, revision, event, body, tries, next_try_time)

@@ -6,14 +6,13 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from retinue.manager.store import leadership, webhooks
 from retinue.manager.store.database import Database
-from retinue.manager.store.webhooks import Delivery
+from retinue.manager.store.webhooks import Delivery, NewDelivery, WebhookEventRecord
 from retinue.manager.webhooks.core import rules
-from retinue.manager.webhooks.core.rules import AddressPolicy
+from retinue.manager.webhooks.core.rules import AddressPolicy, SessionEntry
 from retinue.manager.webhooks.post import PostError, post
 from retinue.manager.webhooks.seal import unseal
 
@@ -72,9 +71,9 @@ class WebhookDispatcher:
                 cursor, newest = await webhooks.read_cursor(tx)
                 after = max(cursor, self._seen)
                 upto = min(newest, after + _PORTION)
-                rows = await webhooks.read_events(tx, after, upto) if upto > after else []
-                deliveries = list(filter(None, map(_delivery, rows)))
-                if rows or upto - cursor > 10 * _PORTION:
+                found = await webhooks.read_events(tx, after, upto) if upto > after else []
+                deliveries = list(filter(None, map(_delivery, found)))
+                if found or upto - cursor > 10 * _PORTION:
                     await webhooks.add(tx, upto, deliveries)
             self._seen = upto
             if upto == newest:
@@ -131,19 +130,23 @@ class WebhookDispatcher:
             await webhooks.settle(tx, delivery, retry)
 
 
-def _delivery(row: Mapping[str, Any]) -> dict[str, Any] | None:
+def _delivery(found: WebhookEventRecord) -> NewDelivery | None:
     """Returns what is to be sent of an entry of the journal; None when that is nothing, or the entry cannot be read."""
     try:
-        event = rules.wanted(tuple(row["events"]), rules.events_of(row["kind"], row["payload"]))
+        event = rules.wanted(tuple(found.events), rules.events_of(found.kind, found.payload))
         if not event:
             return None
-        return {
-            "session_id": row["session_id"],
-            "position": row["position"],
-            "revision": row["revision"],
-            "event": event,
-            "body": rules.body_of(event, row),
-        }
+        entry = SessionEntry(
+            revision=found.revision,
+            create_time=found.create_time,
+            session_id=found.session_id,
+            name=found.name,
+            owner=found.owner,
+            project=found.project,
+            kind=found.kind,
+            payload=found.payload,
+        )
+        return NewDelivery(found.session_id, found.position, found.revision, event, rules.body_of(event, entry))
     except Exception as error:  # noqa: BLE001  # logged; what comes after it is sent
-        _log.error("entry %s of the journal is sent to no webhook: %r", row["revision"], error)
+        _log.error("entry %s of the journal is sent to no webhook: %r", found.revision, error)
         return None

@@ -113,9 +113,9 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         async with self._database.transaction() as tx:
             found = await orphans.list_page(tx, request.agent_id, after, page.size + 1)
         listed, token = page.close(
-            [orphan_message(row) for row in found[: page.size]],
+            [orphan_message(orphan) for orphan in found[: page.size]],
             len(found),
-            lambda place: [found[place]["agent_id"], str(found[place]["kernel_id"]), str(found[place]["epoch"])],
+            lambda place: [found[place].agent_id, str(found[place].kernel_id), str(found[place].epoch)],
         )
         return pb.ListOrphansResponse(orphans=listed, next_page_token=token)
 

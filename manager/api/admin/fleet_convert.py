@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -16,8 +14,10 @@ from retinue.manager.scheduling.columns import Policy
 from retinue.manager.server.etags import etag
 from retinue.manager.server.times import timestamp
 from retinue.manager.session.core.ipam import check_underlay
+from retinue.manager.store.agent_conditions import AgentConditionRecord, conditions_of
 from retinue.manager.store.agents import Load
 from retinue.manager.store.ledger import Mismatch
+from retinue.manager.store.orphans import OrphanRecord
 from retinue.manager.store.tables import Agent, DrfShare, ResourceGroup
 from retinue.manager.v1 import fleet_service_pb2 as pb
 from retinue.rpc.core.amounts import format_amount
@@ -63,31 +63,31 @@ def _agent_message(agent: Agent, load: Load) -> pb.Agent:
         create_time=timestamp(agent.create_time),
         heartbeat_time=timestamp(agent.heartbeat_time),
         backends=agent.backends,
-        conditions=[_condition(row) for row in (*agent.found_conditions, *agent.reported_conditions)],
+        conditions=list(map(_condition, conditions_of(agent))),
     )
 
 
-def _condition(row: Mapping[str, Any]) -> pb.AgentCondition:
+def _condition(condition: AgentConditionRecord) -> pb.AgentCondition:
     return pb.AgentCondition(
-        type=_CONDITIONS.get(row["type"], pb.AGENT_CONDITION_TYPE_OTHER),
-        reason=row["reason"],
-        message=row["message"],
-        since_time=timestamp(dt.datetime.fromisoformat(row["since"])),
-        blocks_placement=row["blocks"],
+        type=_CONDITIONS.get(condition.type, pb.AGENT_CONDITION_TYPE_OTHER),
+        reason=condition.reason,
+        message=condition.message,
+        since_time=timestamp(condition.since),
+        blocks_placement=condition.blocks,
     )
 
 
-def orphan_message(row: Mapping[str, Any]) -> pb.Orphan:
-    """An attempt that an agent runs and the database does not know."""
+def orphan_message(orphan: OrphanRecord) -> pb.Orphan:
+    """Returns an attempt that an agent runs and the database does not know."""
     return pb.Orphan(
-        agent_id=row["agent_id"],
-        attempt_id=f"{row['kernel_id']}.{row['epoch']}",
-        session_id=str(row["session_id"] or ""),
-        session_name=row["session_name"] or "",
-        owner=row["owner"] or "",
-        state=row["state"],
-        end_requested=row["end_requested"],
-        create_time=timestamp(row["create_time"]),
+        agent_id=orphan.agent_id,
+        attempt_id=f"{orphan.kernel_id}.{orphan.epoch}",
+        session_id=str(orphan.session_id or ""),
+        session_name=orphan.session_name or "",
+        owner=orphan.owner or "",
+        state=orphan.state,
+        end_requested=orphan.end_requested,
+        create_time=timestamp(orphan.create_time),
     )
 
 

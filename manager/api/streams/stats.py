@@ -15,8 +15,8 @@ from retinue.manager.dispatch.desired_state import attempt_id
 from retinue.manager.server.fields import Violations
 from retinue.manager.session.core.states import ENDED_SESSION_STATES
 from retinue.manager.store import attempts, sessions
+from retinue.manager.store.attempts import RunningKernelRecord
 from retinue.manager.store.database import Database
-from retinue.manager.store.recordset import Row
 from retinue.manager.v1 import kernel_service_pb2 as pb
 
 SHORTEST, LONGEST = dt.timedelta(seconds=1), dt.timedelta(hours=1)
@@ -40,13 +40,15 @@ async def serve_stats(
     due = loop.time()
     try:
         while True:
-            rows, over = await _running(database, session_id, request.hostname)
+            running, over = await _running(database, session_id, request.hostname)
             places = [
-                AttemptLocation(row["agent_id"], row["address"], attempt_id(row["kernel_id"], row["epoch"]))
-                for row in rows
+                AttemptLocation(kernel.agent_id, kernel.agent_address, attempt_id(kernel.kernel_id, kernel.epoch))
+                for kernel in running
             ]
             found = await reader.read(places, ANSWER_SECONDS)
-            kernels = [_message(row, found.get(place.attempt_id)) for row, place in zip(rows, places, strict=True)]
+            kernels = [
+                _message(kernel, found.get(place.attempt_id)) for kernel, place in zip(running, places, strict=True)
+            ]
             yield pb.StreamStatsResponse(kernels=kernels)
             if over:
                 return
@@ -69,8 +71,10 @@ def _interval(request: pb.StreamStatsRequest) -> float:
     return seconds
 
 
-async def _running(database: Database, session_id: uuid.UUID | None, hostname: str) -> tuple[list[Row], bool]:
-    """Kernels that run, and whether none ever will again."""
+async def _running(
+    database: Database, session_id: uuid.UUID | None, hostname: str
+) -> tuple[list[RunningKernelRecord], bool]:
+    """Returns kernels that run, and whether none ever will again."""
     async with database.transaction() as tx:
         if session_id is None:
             return await attempts.read_running(tx, caller_visibility(), None, "", MAX_KERNELS), False
@@ -80,11 +84,11 @@ async def _running(database: Database, session_id: uuid.UUID | None, hostname: s
         return await attempts.read_running(tx, caller_visibility(), session_id, hostname, MAX_KERNELS), False
 
 
-def _message(row: Row, stats: agent_pb.AttemptStats | None) -> pb.KernelStats:
+def _message(kernel: RunningKernelRecord, stats: agent_pb.AttemptStats | None) -> pb.KernelStats:
     return pb.KernelStats(
-        session_id=str(row["session_id"]),
-        session_name=row["session_name"],
-        hostname=row["hostname"],
-        agent=row["agent_id"],
+        session_id=str(kernel.session_id),
+        session_name=kernel.session_name,
+        hostname=kernel.hostname,
+        agent=kernel.agent_id,
         usage=None if stats is None else stats.usage,
     )

@@ -5,10 +5,12 @@ The signature is HMAC-SHA256 over the time of sending, a dot and the body, so th
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import hmac
 import ipaddress
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -108,11 +110,25 @@ def wanted(asked: tuple[str, ...], happened: tuple[str, ...]) -> str:
     return next((event for event in reversed(happened) if event in asked), "")
 
 
-def body_of(event: str, row: Mapping[str, Any]) -> str:
-    """The JSON that is sent; `row` has revision, create_time, session_id, owner, project, name, kind and payload."""
-    payload = row["payload"] if row["kind"] == "SESSION_MOVED" else {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEntry:
+    """An entry of the journal about a session, with the session's name."""
+
+    revision: int
+    create_time: dt.datetime
+    session_id: uuid.UUID
+    name: str
+    owner: str
+    project: str
+    kind: str
+    payload: Mapping[str, Any]
+
+
+def body_of(event: str, entry: SessionEntry) -> str:
+    """Returns the JSON that is sent. Raises LookupError and TypeError on a payload of another version."""
+    payload = entry.payload if entry.kind == "SESSION_MOVED" else {}
     if event == IDLE_WARNING:
-        warnings = _warnings(row["payload"])
+        warnings = _warnings(entry.payload)
         payload = {
             "to": "RUNNING",
             "reason": ", ".join(warning["type"] for warning in warnings),
@@ -120,13 +136,13 @@ def body_of(event: str, row: Mapping[str, Any]) -> str:
         }
     told = {
         "event": event,
-        "revision": row["revision"],
-        "time": row["create_time"].isoformat(),
+        "revision": entry.revision,
+        "time": entry.create_time.isoformat(),
         "session": {
-            "id": str(row["session_id"]),
-            "name": row["name"],
-            "owner": row["owner"],
-            "project": row["project"],
+            "id": str(entry.session_id),
+            "name": entry.name,
+            "owner": entry.owner,
+            "project": entry.project,
             "state": payload.get("to", "PENDING"),
             "result": payload.get("result", "UNDEFINED"),
             "exitCode": payload.get("exit_code"),

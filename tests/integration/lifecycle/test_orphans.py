@@ -54,8 +54,8 @@ async def test_the_unknown_is_recorded_and_what_has_ended_is_named(database: Dat
     removed = await controller.superfluous("one", reports)
     assert set(removed) == {f"{KERNEL}.1", f"{elsewhere}.1"}
     async with database.transaction() as tx:
-        rows = await orphans.list_page(tx, "", None, 10)
-    assert [(row["agent_id"], row["kernel_id"], row["session_id"], row["end_requested"]) for row in rows] == [
+        found = await orphans.list_page(tx, "", None, 10)
+    assert [(one.agent_id, one.kernel_id, one.session_id, one.end_requested) for one in found] == [
         ("one", OTHER, SESSION, False)
     ]
     assert await blocked(database, "one")

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import uuid
 
 import pytest
 
@@ -105,32 +106,32 @@ def test_a_warning_is_told_once() -> None:
     assert rules.events_of("NOTED", warned) == ("IDLE_WARNING",)
     assert rules.events_of("NOTED", {**warned, "new": ["AGENT_LOST"]}) == (), "it was there before"
     assert rules.wanted((), ("IDLE_WARNING",)) == "", "who asks for nothing is told of the end only"
-    row = {
-        "revision": 7,
-        "create_time": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
-        "session_id": "s",
-        "name": "n",
-        "owner": "o",
-        "project": "p",
-        "kind": "NOTED",
-        "payload": warned,
-    }
-    told = json.loads(rules.body_of("IDLE_WARNING", row))["session"]
+    entry = rules.SessionEntry(
+        revision=7,
+        create_time=dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        session_id=uuid.UUID(int=1),
+        name="n",
+        owner="o",
+        project="p",
+        kind="NOTED",
+        payload=warned,
+    )
+    told = json.loads(rules.body_of("IDLE_WARNING", entry))["session"]
     assert (told["state"], told["reason"], told["message"]) == ("RUNNING", "LIFETIME_WARNING", "old")
 
 
 def test_the_body_is_signed() -> None:
-    row = {
-        "revision": 7,
-        "create_time": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
-        "session_id": "s",
-        "name": "n",
-        "owner": "o",
-        "project": "p",
-        "kind": "SESSION_MOVED",
-        "payload": {"to": "TERMINATED", "result": "SUCCESS", "exit_code": 0, "reason": "COMMAND_ENDED", "message": ""},
-    }
-    body = rules.body_of("SUCCEEDED", row)
+    entry = rules.SessionEntry(
+        revision=7,
+        create_time=dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        session_id=uuid.UUID(int=1),
+        name="n",
+        owner="o",
+        project="p",
+        kind="SESSION_MOVED",
+        payload={"to": "TERMINATED", "result": "SUCCESS", "exit_code": 0, "reason": "COMMAND_ENDED", "message": ""},
+    )
+    body = rules.body_of("SUCCEEDED", entry)
     told = json.loads(body)
     assert (told["event"], told["revision"], told["session"]["exitCode"], told["session"]["result"]) == (
         "SUCCEEDED",
