@@ -38,7 +38,7 @@ TIMEOUT = 10.0
 
 
 def now_utc() -> dt.datetime:
-    """The time now, in UTC."""
+    """Returns the time now, in UTC."""
     return dt.datetime.now(dt.UTC)
 
 

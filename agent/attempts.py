@@ -106,7 +106,7 @@ class Mount:
 
     @property
     def source(self) -> str:
-        """The directory as a user names it."""
+        """Returns the directory as a user names it."""
         return f"{self.root.rstrip('/')}/{self.path}" if self.path else self.root
 
 

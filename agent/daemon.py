@@ -116,7 +116,7 @@ class Settings:
 
 @functools.cache
 def version() -> str:
-    """Version of this software."""
+    """Returns the version of this software."""
     return metadata.version("retinue")
 
 
@@ -307,7 +307,7 @@ def _processes(settings: Settings, node: Node, resolver: str, common: _Common) -
 def _containers(
     settings: Settings, node: Node, resolver: str, common: _Common, registries: RegistryAddresses
 ) -> DockerRuntime | None:
-    """The backend for kernels with an image; None where there is no engine and never was. Blocks."""
+    """Returns the backend for kernels with an image; None where there is no engine and never was. Blocks."""
     host = find_host(settings.docker_host, has_records(settings.state_dir))
     if host is None:
         return None

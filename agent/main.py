@@ -239,7 +239,7 @@ def run(  # noqa: PLR0917 - one per option
 
 
 def _secret(value: str | None) -> str:
-    """A secret, or the content of the file of that name."""
+    """Returns a secret, or the content of the file of that name."""
     if not value:
         return ""
     path = Path(value)

@@ -26,7 +26,7 @@ class Runtimes:
 
     @property
     def names(self) -> list[str]:
-        """Names of the kinds that attempts can be created of now."""
+        """Returns the names of the kinds that attempts can be created of now."""
         usable = [self._process.name]
         if self._docker is not None and self._docker.available:
             usable.append(self._docker.name)
@@ -47,7 +47,7 @@ class Runtimes:
             await self._process.close()
 
     def observe(self) -> Mapping[str, ObservedAttempt]:
-        """All attempts there is a record of, by id."""
+        """Returns all attempts there is a record of, by id."""
         found = dict(self._process.observe())
         if self._docker is not None:
             found |= self._docker.observe()

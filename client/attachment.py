@@ -101,7 +101,7 @@ def attach_start(
     environment: Mapping[str, str] | None,
     working_directory: str,
 ) -> pb.AttachStart:
-    """The first step; `terminal` is rows and columns."""
+    """Returns the first step; `terminal` is rows and columns."""
     size = None if terminal is None else terminal_pb2.TerminalSize(rows=terminal[0], columns=terminal[1])
     return pb.AttachStart(
         session=session,

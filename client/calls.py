@@ -54,7 +54,7 @@ async def resumed(
     endless: bool,
     retry_budget: RetryBudget,
 ) -> AsyncGenerator[_Response, None]:
-    """The responses of a stream that is opened again whenever it breaks.
+    """Yields the responses of a stream that is opened again whenever it breaks.
 
     `request` is asked each time for what is still wanted, after everything yielded so far was taken in. An `endless`
     stream is also opened again when the server ends it. Raises CallError: at once when trying again is of no use, else

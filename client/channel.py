@@ -90,7 +90,7 @@ IDLE_SECONDS = 25
 
 
 def service_config() -> str:
-    """The gRPC service config in JSON: UNAVAILABLE is tried again, for the calls of `RETRIED_METHODS` only."""
+    """Returns the gRPC service config in JSON: UNAVAILABLE is tried again, for the calls of `RETRIED_METHODS` only."""
     names = [
         {"service": service, "method": method} for service, methods in RETRIED_METHODS.items() for method in methods
     ]
@@ -99,7 +99,7 @@ def service_config() -> str:
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of `HOST`, `HOST:PORT`, `[V6]:PORT` or a bare IPv6 address. Raises UsageError."""
+    """Returns host and port of `HOST`, `HOST:PORT`, `[V6]:PORT` or a bare IPv6 address. Raises UsageError."""
     text = endpoint.strip().removeprefix("https://").rstrip("/")
     host, port = text, str(DEFAULT_PORT)
     if text.startswith("["):
@@ -118,7 +118,7 @@ def parse_endpoints(endpoints: str) -> list[tuple[str, int]]:
 
 
 def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> grpc.aio.Channel:
-    """A channel to the manager at `endpoint`, or to the first of several that can be reached, separated by commas; nothing is sent yet.
+    """Returns a channel to the manager at `endpoint`, or to the first of several that can be reached, separated by commas; nothing is sent yet.
 
     `ca` is the PEM of the CA that signed the managers' certificates; None trusts the machine's usual ones. Names among several are looked up
     here, and block. Raises UsageError.
@@ -145,7 +145,7 @@ def open_channel(endpoint: str, token: str | None, ca: bytes | None) -> grpc.aio
 
 
 def _target(endpoints: list[tuple[str, int]], *, own_ca: bool) -> tuple[str, str]:
-    """A target of gRPC, and the name that the certificate there must carry; empty for the one in the target."""
+    """Returns a target of gRPC, and the name that the certificate there must carry; empty for the one in the target."""
     if len(endpoints) == 1 and not _is_address(endpoints[0][0]):
         host, port = endpoints[0]
         return f"dns:///{host}:{port}", ""
@@ -172,7 +172,7 @@ def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]
 
 
 def _as_v6(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """An address as targets of both kinds take it."""
+    """Returns an address as targets of both kinds take it."""
     return str(address) if isinstance(address, ipaddress.IPv6Address) else f"::ffff:{address}"
 
 

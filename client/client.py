@@ -54,7 +54,7 @@ class Client:
         ca: str | bytes | os.PathLike[str] | None = None,
         retry_budget: RetryBudget | None = None,
     ) -> Self:
-        """A client of the manager at `HOST:PORT`; the connection is made by the first call, inside a running event
+        """Returns a client of the manager at `HOST:PORT`; the connection is made by the first call, inside a running event
         loop.
 
         `ca` is the CA that signed the manager's certificate: PEM, or the path of a PEM file; None trusts the machine's
@@ -64,7 +64,7 @@ class Client:
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None, *, retry_budget: RetryBudget | None = None) -> Self:
-        """A client by settings; by default those of the environment and of the current context. Raises UsageError."""
+        """Returns a client by settings; by default those of the environment and of the current context. Raises UsageError."""
         settings = settings or resolve(os.environ)
         return cls.connect(settings.endpoint, token=settings.token, ca=settings.ca, retry_budget=retry_budget)
 

@@ -172,7 +172,7 @@ _BY_CODE: Mapping[grpc.StatusCode, type[CallError]] = {
 
 
 def from_rpc(error: grpc.aio.AioRpcError, request_id: str = "") -> CallError:
-    """The error of the tree for a failed call; `request_id` is what the call was sent with."""
+    """Returns the error of the tree for a failed call; `request_id` is what the call was sent with."""
     message = error.details() or error.code().name
     return _made(error.code(), message, _status(error), _answered_id(error) or request_id)
 

@@ -48,7 +48,7 @@ class Agents:
         self._stub: fleet_service_pb2_grpc.FleetServiceAsyncStub = fleet_service_pb2_grpc.FleetServiceStub(channel)
 
     async def get(self, agent_id: str) -> pb.Agent:
-        """One agent."""
+        """Returns one agent."""
         return (await call(self._stub.GetAgent, pb.GetAgentRequest(agent_id=agent_id))).agent
 
     async def list(
@@ -94,7 +94,7 @@ class Agents:
     async def create_join_token(
         self, *, resource_group: str = "", agent_id: str = "", ttl: timedelta | None = None, uses: int = 1
     ) -> pb.CreateJoinTokenResponse:
-        """A token with which nodes enrol as agents of a group; it is shown once."""
+        """Creates a token with which nodes enrol as agents of a group; it is shown once."""
         request = pb.CreateJoinTokenRequest(resource_group=resource_group, agent_id=agent_id, uses=uses)
         if ttl is not None:
             request.ttl.FromTimedelta(ttl)
@@ -109,7 +109,7 @@ class ResourceGroups:
         self._stub: fleet_service_pb2_grpc.FleetServiceAsyncStub = fleet_service_pb2_grpc.FleetServiceStub(channel)
 
     async def get(self, name: str) -> pb.ResourceGroup:
-        """One group."""
+        """Returns one group."""
         return (await call(self._stub.GetResourceGroup, pb.GetResourceGroupRequest(name=name))).resource_group
 
     async def list(self, *, limit: int | None = None) -> AsyncGenerator[pb.ResourceGroup, None]:
@@ -144,7 +144,7 @@ class ResourceGroups:
         await call(self._stub.DeleteResourceGroup, pb.DeleteResourceGroupRequest(name=name, etag=etag))
 
     async def shares(self, resource_group: str = "") -> Sequence[pb.Share]:
-        """The owners' dominant shares in a group (default: `default`), largest first; others than administrators get their own only."""
+        """Returns the owners' dominant shares in a group (default: `default`), largest first; others than administrators get their own only."""
         return (await call(self._stub.ListShares, pb.ListSharesRequest(resource_group=resource_group))).shares
 
     async def verify(self, resource_group: str = "") -> pb.VerifyLedgerResponse:

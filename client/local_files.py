@@ -52,7 +52,7 @@ class Upload:
     directory: bool = False
 
     def digest(self) -> bytes:
-        """SHA-256 of its content. Raises OSError."""
+        """Returns the SHA-256 of its content. Raises OSError."""
         with self.source.open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
 
@@ -103,7 +103,7 @@ def _is_text(path: str) -> bool:
 
 
 def pieces(upload: Upload, offset: int) -> Generator[bytes, None, None]:
-    """The content of a file from an offset. Raises TransferError when it is not as long as it was."""
+    """Yields the content of a file from an offset. Raises TransferError when it is not as long as it was."""
     with upload.source.open("rb") as file:
         file.seek(offset)
         left = upload.size - offset

@@ -41,7 +41,7 @@ async def stream_logs(  # the fields of the request
     epoch: int = 0,
     retry_budget: RetryBudget,
 ) -> AsyncGenerator[LogChunk, None]:
-    """Output from `offset` on, every byte exactly once; of `hostname` (empty: `main1`) or of all kernels, interleaved.
+    """Yields output from `offset` on, every byte exactly once; of `hostname` (empty: `main1`) or of all kernels, interleaved.
 
     Of the try number `epoch` (0: the newest). With `follow` it continues until the kernels have ended, with their later tries. `since` leaves out
     what was printed before, more or less, and `tail` all but so many last lines. Raises CallError.

@@ -28,7 +28,7 @@ _WELL_KNOWN = ("google.protobuf.Duration", "google.protobuf.Timestamp")
 
 
 def read_specs(text: str, source: str) -> list[tuple[session_pb2.SessionSpec, int]]:
-    """The sessions in a text, each with its line, from 1. `source` is what the text is called in errors.
+    """Returns the sessions in a text, each with its line, from 1. `source` is what the text is called in errors.
 
     Every document is the `spec` of a session, a session as `retinue get -o yaml` prints it, a list of these, or a mapping with such a list under
     `sessions` or `specs`. Fields are called as in the API's JSON; values of enums may be written short (`batch`). `template` may be just its name;
@@ -46,7 +46,7 @@ def read_specs(text: str, source: str) -> list[tuple[session_pb2.SessionSpec, in
 
 
 def read_templates(text: str, source: str) -> list[tuple[template_service_pb2.Template, int]]:
-    """The templates in a text, each with its line, as `retinue template get -o yaml` prints them; else as `read_specs`."""
+    """Returns the templates in a text, each with its line, as `retinue template get -o yaml` prints them; else as `read_specs`."""
     reader = _Reader(source)
     return _read(
         text,
@@ -93,7 +93,7 @@ class _Reader:
         self._removed: list[str] | None = None
 
     def items(self, node: Any, names: tuple[str, ...], depth: int = 0) -> Iterator[Any]:
-        """The mappings that stand for one thing each in a document; `names` are those of lists of them."""
+        """Yields the mappings that stand for one thing each in a document; `names` are those of lists of them."""
         if node is None or _is_null(node):
             return
         # Before going into it: lists of nothing but aliases have next to no values, and no end.
@@ -110,12 +110,12 @@ class _Reader:
         yield node
 
     def template(self, node: Any) -> template_service_pb2.Template:
-        """The template that a mapping stands for."""
+        """Returns the template that a mapping stands for."""
         self._removed = None
         return self._parsed(node, template_service_pb2.Template())
 
     def spec(self, node: Any) -> session_pb2.SessionSpec:
-        """The session that a mapping stands for."""
+        """Returns the session that a mapping stands for."""
         keys = self._entries(node)
         if "spec" in keys:
             # The rest of what the API shows of a session is no part of what is asked for, but must be that.

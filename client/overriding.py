@@ -25,7 +25,7 @@ _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def locate(path: str) -> tuple[str, ...]:
-    """The parts of a path: fields as in the contract, keys of maps and names of roles. Raises UsageError.
+    """Returns the parts of a path: fields as in the contract, keys of maps and names of roles. Raises UsageError.
 
     `kernel` may be left out, of a role too: `slots.cpu` is `kernel.slots.cpu`, `roles.worker.image` is `roles.worker.kernel.image`.
     """

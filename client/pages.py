@@ -23,7 +23,7 @@ _Item = TypeVar("_Item")
 async def paged(
     fetch: Callable[[str, int], Awaitable[_Page]], items: Callable[[_Page], Iterable[_Item]], limit: int | None
 ) -> AsyncGenerator[_Item, None]:
-    """All items, or the first `limit`; `fetch` gets the page token and the size of the page wanted."""
+    """Yields all items, or the first `limit`; `fetch` gets the page token and the size of the page wanted."""
     token, left = "", limit
     while left is None or left > 0:
         page = await fetch(token, PAGE_SIZE if left is None else min(PAGE_SIZE, left))

@@ -79,7 +79,7 @@ class PortConnection:
             await self._exchange.send(pb.OpenPortRequest(data=bytes(data[begin : begin + self.chunk])))
 
     async def end_data(self) -> None:
-        """There is no more to be sent; what comes may still be read."""
+        """Ends sending; received data may still be read."""
         await self._exchange.send(pb.OpenPortRequest(end_of_data=port_pb2.EndOfData()))
 
     async def finish(self) -> None:
@@ -128,7 +128,7 @@ class LocalPort:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port where it listens."""
+        """Returns host and port where it listens."""
         host, port, *_ = self._listening.getsockname()
         return host, port
 

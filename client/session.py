@@ -39,32 +39,32 @@ class Session:
 
     @property
     def id(self) -> str:
-        """Its UUID."""
+        """Returns its UUID."""
         return self.view.id
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Returns its name."""
         return self.view.spec.name
 
     @property
     def state(self) -> str:
-        """Its state as a word, for instance `RUNNING`."""
+        """Returns its state as a word, for instance `RUNNING`."""
         return enum_names.state_of(self.view)
 
     @property
     def result(self) -> str:
-        """`UNDEFINED`, `SUCCESS` or `FAILURE`."""
+        """Returns `UNDEFINED`, `SUCCESS` or `FAILURE`."""
         return enum_names.name_of(enum_names.SESSION_RESULT, self.view.result)
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of `main1`; None before it has exited."""
+        """Returns the exit code of `main1`; None before it has exited."""
         return self.view.exit_code if self.view.HasField("exit_code") else None
 
     @property
     def kernels(self) -> Sequence[session_pb2.Kernel]:
-        """Its kernels, `main1` first."""
+        """Returns its kernels, `main1` first."""
         return self.view.kernels
 
     @property
@@ -123,7 +123,7 @@ class Session:
         since: dt.datetime | None = None,
         tail: int = 0,
     ) -> AsyncGenerator[LogChunk, None]:
-        """Output of one kernel (default `main1`), or of all; see `Sessions.logs`."""
+        """Yields output of one kernel (default `main1`), or of all; see `Sessions.logs`."""
         return self._sessions.logs(
             self.id, hostname, all_kernels=all_kernels, offset=offset, follow=follow, since=since, tail=tail
         )
@@ -148,11 +148,11 @@ class Session:
         )
 
     def open_port(self, port: str | int) -> PortConnection:
-        """A connection to a port of `main1`; see `Sessions.open_port`."""
+        """Opens a connection to a port of `main1`; see `Sessions.open_port`."""
         return self._sessions.open_port(self.id, port)
 
     async def create_port_ticket(self, port: str | int, path: str = "/") -> kernel_service_pb2.CreatePortTicketResponse:
-        """A link by which a browser begins to use a port over HTTP; see `Sessions.create_port_ticket`."""
+        """Creates a link by which a browser begins to use a port over HTTP; see `Sessions.create_port_ticket`."""
         return await self._sessions.create_port_ticket(self.id, port, path)
 
     def code(self, language: str = "") -> Code:
@@ -160,7 +160,7 @@ class Session:
         return self._sessions.code(self.id, language)
 
     def files(self, hostname: str = "") -> Files:
-        """The files in the work directory of one kernel (default `main1`)."""
+        """Returns the files in the work directory of one kernel (default `main1`)."""
         return self._sessions.files(self.id, hostname)
 
     async def start_app(

@@ -8,7 +8,7 @@ _ENDED = frozenset({session_pb2.SESSION_STATE_TERMINATED, session_pb2.SESSION_ST
 
 
 def fold(session: session_pb2.Session | None, event: session_pb2.SessionEvent) -> session_pb2.Session | None:
-    """The session after `event`, as a new value; pure.
+    """Returns the session after `event`, as a new value; pure.
 
     Starts from None with the session's first event, or from the session as read at an earlier revision. Events of other
     sessions, and events before the first known one, change nothing. Moves do not say what the etag became: it is empty

@@ -103,7 +103,7 @@ class Sessions:
         return await call(self._stub.BatchCreateSessions, request)
 
     async def get(self, session: str) -> Session:
-        """One session, by id, by a prefix of it that is unique, or by name."""
+        """Returns one session, by id, by a prefix of it that is unique, or by name."""
         response = await call(self._stub.GetSession, session_service_pb2.GetSessionRequest(session=session))
         return Session(self, response.session, response.revision, response.incarnation)
 
@@ -132,7 +132,7 @@ class Sessions:
             yield session
 
     async def graph(self, session: str) -> session_service_pb2.GetSessionGraphResponse:
-        """All sessions that hang together with one by dependencies."""
+        """Returns all sessions that hang together with one by dependencies."""
         return await call(self._stub.GetSessionGraph, session_service_pb2.GetSessionGraphRequest(session=session))
 
     async def terminate(self, session: str, *, etag: str = "", force: bool = False) -> Session:
@@ -162,7 +162,7 @@ class Sessions:
         until_ended: bool = False,
         filter: str = "",  # noqa: A002  # as in the contract
     ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
-        """Events after a revision (default: from now on), in order, each once, over broken connections.
+        """Yields events after a revision (default: from now on), in order, each once, over broken connections.
 
         `incarnation` is what came with the revision: with it, a database that was restored since is noticed, and the stream ends with
         OutOfRange. `session_id` leaves out those of other sessions; with `until_ended` the stream ends with that session. `filter` is in
@@ -190,7 +190,7 @@ class Sessions:
         tail: int = 0,
         epoch: int = 0,
     ) -> AsyncGenerator[LogChunk, None]:
-        """Output of one kernel (default `main1`) from `offset`, or of all; `follow` continues until they have ended.
+        """Yields output of one kernel (default `main1`) from `offset`, or of all; `follow` continues until they have ended.
 
         `since` (with a time zone) leaves out what was printed before, up to a few seconds; `tail` all but so many last lines of each kernel.
         `epoch` is the number of the try, by default the newest.
@@ -246,13 +246,13 @@ class Sessions:
         return Attachment(self._kernels, start)
 
     def open_port(self, session: str, port: str | int) -> PortConnection:
-        """A connection to a port of `main1`, by its name or number; open while the block of `async with` lasts."""
+        """Opens a connection to a port of `main1`, by its name or number; open while the block of `async with` lasts."""
         return PortConnection(self._kernels, session, str(port))
 
     async def create_port_ticket(
         self, session: str, port: str | int, path: str = "/"
     ) -> kernel_service_pb2.CreatePortTicketResponse:
-        """A link by which a browser begins to use a port of `main1` over HTTP, at a path; good once, for a minute."""
+        """Creates a link by which a browser begins to use a port of `main1` over HTTP, at a path; good once, for a minute."""
         request = kernel_service_pb2.CreatePortTicketRequest(session=session, port=str(port), path=path)
         return await call(self._kernels.CreatePortTicket, request)
 
@@ -261,7 +261,7 @@ class Sessions:
         return Code(self._kernels, session, language)
 
     def files(self, session: str, hostname: str = "") -> Files:
-        """The files in the work directory of a running kernel (default `main1`)."""
+        """Returns the files in the work directory of a running kernel (default `main1`)."""
         return Files(self._kernels, session, hostname, self._retry_budget)
 
     async def start_app(

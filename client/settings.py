@@ -44,7 +44,7 @@ class Settings:
     ca: str | None = None
 
     def read_ca(self) -> bytes | None:
-        """The CA's certificate in PEM. Raises UsageError when the file cannot be read."""
+        """Returns the CA's certificate in PEM. Raises UsageError when the file cannot be read."""
         return read_ca(self.ca)
 
 
@@ -84,7 +84,7 @@ def resolve(
     token: str | None = None,
     ca: str | None = None,
 ) -> Settings:
-    """The settings in force; arguments are those of flags. Raises UsageError when no manager is known or the file is
+    """Returns the settings in force; arguments are those of flags. Raises UsageError when no manager is known or the file is
     not as it should be.
     """
     named = context or environment.get("RETINUE_CONTEXT")
@@ -110,7 +110,7 @@ def resolve(
 
 
 def read_contexts(path: Path) -> tuple[str | None, dict[str, Settings]]:
-    """The current context's name and all contexts; a missing file has none. Raises UsageError."""
+    """Returns the current context's name and all contexts; a missing file has none. Raises UsageError."""
     try:
         with path.open(encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):

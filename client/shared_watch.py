@@ -34,7 +34,7 @@ class SharedWatch:
     async def events(
         self, session_id: str, revision: int, incarnation: str
     ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
-        """Events of a session after a revision that is covered, without end. Raises CallError, as the watch."""
+        """Yields events of a session after a revision that is covered, without end. Raises CallError, as the watch."""
         stream = self._stream
         if stream is None:
             stream = self._stream = _Stream(revision, incarnation)

@@ -74,7 +74,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 def session_spec(**options: Unpack[SessionOptions]) -> session_pb2.SessionSpec:
-    """The request for a session. Raises UsageError on values that no request can hold; the server checks everything
+    """Returns the request for a session. Raises UsageError on values that no request can hold; the server checks everything
     else.
     """
     unknown = options.keys() - SessionOptions.__annotations__.keys()

@@ -37,7 +37,7 @@ class Templates:
         return (await call(self._stub.CreateTemplate, request)).template
 
     async def get(self, template: str, *, project: str = "", version: int = 0) -> pb.Template:
-        """A template, by default in its newest version."""
+        """Returns a template, by default in its newest version."""
         request = pb.GetTemplateRequest(template=template, project=project, version=version)
         return (await call(self._stub.GetTemplate, request)).template
 

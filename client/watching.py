@@ -25,7 +25,7 @@ async def watch(
     filter: str,  # noqa: A002  # as in the contract
     retry_budget: RetryBudget,
 ) -> AsyncGenerator[session_pb2.SessionEvent, None]:
-    """Events after `after_revision` (None: from now on), in order of revision, each exactly once.
+    """Yields events after `after_revision` (None: from now on), in order of revision, each exactly once.
 
     With `until_ended` it ends after the last event of `session_id`. Raises CallError; OutOfRange with reason
     `REVISION_COMPACTED` when the journal does not go back that far, and `REVISION_LOST` when the server's database was restored since

@@ -59,7 +59,7 @@ async def show(stage: Stage, cluster: Cluster, administrator: Client) -> None:
 
 
 async def _submit(stage: Stage, cluster: Cluster, administrator: Client, stack: AsyncExitStack) -> dict[str, Session]:
-    """Each owner's sessions, asked for by the owner, by id."""
+    """Returns each owner's sessions, asked for by the owner, by id."""
     submitted = {}
     for owner, demand in DEMANDS.items():
         await administrator.users.create(owner, projects={"default": "member"})

@@ -58,7 +58,7 @@ def fill(capacity: Amounts, demands: Mapping[str, Amounts], tasks: int, preferre
 
 
 def share(held: Amounts, capacity: Amounts) -> Fraction:
-    """The dominant share."""
+    """Returns the dominant share."""
     return max(held[resource] / total for resource, total in capacity.items())
 
 

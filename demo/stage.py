@@ -30,12 +30,12 @@ class Stage:
         self._begin = time.monotonic()
 
     def heading(self, text: str) -> None:
-        """A new part."""
+        """Prints the heading of a new part."""
         self.console.print()
         self.console.print(f"[bold]== {text}[/bold]  [dim]{self._elapsed()}[/dim]", highlight=False)
 
     def say(self, text: str) -> None:
-        """A plain line."""
+        """Prints a plain line."""
         self.console.print(f"   {text}", markup=False, highlight=False)
 
     def check(self, holds: object, text: str) -> None:

@@ -20,7 +20,7 @@ _PROGRAM = Path(__file__).with_name("counting.py")
 
 
 def count_directly(directory: Path) -> int:
-    """The number of words, counted in this process, for comparison."""
+    """Returns the number of words, counted in this process, for comparison."""
     texts = (path for path in directory.iterdir() if not path.is_symlink())
     return sum(len(path.read_text(encoding="utf-8", errors="replace").split()) for path in texts)
 

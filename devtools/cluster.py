@@ -125,23 +125,23 @@ class Cluster:
 
     @property
     def ca_fingerprint(self) -> str:
-        """SHA-256 of the manager's CA, in hexadecimal."""
+        """Returns the SHA-256 of the manager's CA, in hexadecimal."""
         return self._facts["ca_fingerprint"]
 
     @property
     def agent_endpoint(self) -> str:
-        """The manager's port for agents."""
+        """Returns the manager's port for agents."""
         return self._facts["agent_endpoint"]
 
     @property
     def manager(self) -> ChildProcess:
-        """The manager's process. Raises ClusterError before the start."""
+        """Returns the manager's process. Raises ClusterError before the start."""
         if self._manager is None:
             raise ClusterError("the cluster was not started")
         return self._manager
 
     def client(self, token: str | None = None) -> Client:
-        """A client, of the administrator or of the owner of `token`; to be closed by the caller."""
+        """Returns a client, of the administrator or of the owner of `token`; to be closed by the caller."""
         settings = self.settings
         return Client.connect(settings.endpoint, token=token or settings.token, ca=settings.ca)
 
@@ -403,7 +403,7 @@ def _place(node: nodes.Node | None) -> str:
 
 
 def _version(file: Path) -> tuple[int, int] | None:
-    """Something that differs between two files that had the same name one after the other."""
+    """Returns something that differs between two files that had the same name one after the other."""
     try:
         found = file.stat()
     except FileNotFoundError:
@@ -412,7 +412,7 @@ def _version(file: Path) -> tuple[int, int] | None:
 
 
 def _free_ports(port: int) -> tuple[int, int, int]:
-    """Three ports in a row from `port`, or three free ones. Raises ClusterError when they are in use."""
+    """Returns three ports in a row from `port`, or three free ones. Raises ClusterError when they are in use."""
     wanted = [port + place if port else 0 for place in range(3)]
     with contextlib.ExitStack() as stack:
         try:

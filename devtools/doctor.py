@@ -241,7 +241,7 @@ def examine(docker_host: str = "") -> Facts:
 
 
 def _obstacles(listing: Any) -> list[str]:
-    """Base chains of others that hook into forwarding and drop by default, from `nft -j list chains`."""
+    """Returns the base chains of others that hook into forwarding and drop by default, from `nft -j list chains`."""
     entries = listing.get("nftables", ()) if isinstance(listing, dict) else ()
     chains = [entry["chain"] for entry in entries if "chain" in entry]
     return [

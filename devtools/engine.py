@@ -34,14 +34,14 @@ def answers(host: str = "") -> bool:
 
 
 def ask(host: str, path: str) -> dict[str, Any] | None:
-    """The answer to a question that has an object for an answer; None when there is none. Blocks."""
+    """Returns the answer to a question that has an object for an answer; None when there is none. Blocks."""
     content = _request(host, "GET", path)
     found: dict[str, Any] | None = json.loads(content) if content is not None else None
     return found
 
 
 def containers(host: str, label: str) -> list[str]:
-    """Names of the containers with a label `NAME=VALUE`, ended ones too; none where no engine answers. Blocks."""
+    """Returns the names of the containers with a label `NAME=VALUE`, ended ones too; none where no engine answers. Blocks."""
     query = urlencode({"all": "true", "filters": json.dumps({"label": [label]})})
     content = _request(host, "GET", f"/containers/json?{query}")
     found: list[dict[str, Any]] = json.loads(content) if content is not None else []
@@ -65,7 +65,7 @@ def remove_image(host: str, reference: str) -> None:
 
 
 def _request(host: str, method: str, path: str, body: bytes | None = None) -> bytes | None:
-    """The content of the answer; None when there is none, or it is an error."""
+    """Returns the content of the answer; None when there is none, or it is an error."""
     place = (host or DEFAULT_HOST).removeprefix(_SCHEME)
     if not Path(place).is_socket():
         return None

@@ -79,7 +79,7 @@ def find(agent_id: str, node: nodes.Node | None, state_directory: Path, docker_h
 
 
 def network_namespaces(agent_id: str) -> list[str]:
-    """The namespaces of an agent's session networks."""
+    """Returns the namespaces of an agent's session networks."""
     return namespaces.names(f"rt-{_label(agent_id)}-")
 
 

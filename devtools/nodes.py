@@ -58,12 +58,12 @@ class Underlay:
 
     @property
     def link(self) -> str:
-        """The interface of this machine on the underlay."""
+        """Returns the interface of this machine on the underlay."""
         return f"rtu{self.number}"
 
     @property
     def switch(self) -> str:
-        """The namespace that holds the bridge."""
+        """Returns the namespace that holds the bridge."""
         return f"{self.prefix}{self.number}-switch"
 
     @property
@@ -72,7 +72,7 @@ class Underlay:
         return f"10.213.{self.number}.1"
 
     def node(self, index: int) -> Node:
-        """The node number `index`, whether it exists or not. Raises NodeError when an underlay has no such number."""
+        """Returns the node number `index`, whether it exists or not. Raises NodeError when an underlay has no such number."""
         if not 0 <= index <= _LAST_HOST - _FIRST_HOST:
             raise NodeError(f"an underlay holds {_LAST_HOST - _FIRST_HOST + 1} nodes")
         return Node(index, f"{self.prefix}{self.number}-n{index + 1}", f"10.213.{self.number}.{_FIRST_HOST + index}")
@@ -205,7 +205,7 @@ def _index(links: IPRoute, name: str) -> int:
 
 
 def extra_links(namespace: str) -> list[str]:
-    """Names of the links in a node's namespace besides its loopback and its uplink, with their kind: `vx0 (vxlan)`."""
+    """Returns the names of the links in a node's namespace besides its loopback and its uplink, with their kind: `vx0 (vxlan)`."""
     try:
         with _links(namespace) as links:
             found = {str(link.get_attr("IFLA_IFNAME")): link for link in links.get_links()}
@@ -215,7 +215,7 @@ def extra_links(namespace: str) -> list[str]:
 
 
 def links_of_kind(namespace: str, kind: str) -> list[str]:
-    """Names of the links of one kind, for instance `vxlan`, in a namespace. Raises FileNotFoundError."""
+    """Returns the names of the links of one kind, for instance `vxlan`, in a namespace. Raises FileNotFoundError."""
     with _links(namespace) as links:
         return sorted(str(link.get_attr("IFLA_IFNAME")) for link in links.get_links() if _kind(link) == kind)
 

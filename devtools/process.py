@@ -39,7 +39,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its process while it runs."""
+        """Returns its process while it runs."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
@@ -99,7 +99,7 @@ class ChildProcess:
         return f"{how_it_ended(status)}; the end of {self.log}:{lines or ' nothing was written'}"
 
     def last_lines(self) -> list[str]:
-        """The end of what the last run wrote, or, of a crash, the beginning of the interpreter's report."""
+        """Returns the end of what the last run wrote, or, of a crash, the beginning of the interpreter's report."""
         try:
             with self.log.open("rb") as log:
                 log.seek(max(self._begin, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -111,7 +111,7 @@ class ChildProcess:
 
 
 def how_it_ended(status: int) -> str:
-    """An exit status, negative for a signal, in words."""
+    """Returns an exit status, negative for a signal, in words."""
     if status >= 0:
         return f"ended with exit code {status}"
     try:

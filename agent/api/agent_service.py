@@ -176,7 +176,7 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
 
 
 async def _begin(output: Output, request: agent_service_pb2.StreamLogsRequest) -> int:
-    """The first byte to be sent: the latest of what the request says."""
+    """Returns the first byte to be sent: the latest of what the request says."""
     offset = request.offset
     if request.HasField("since_time"):
         since = request.since_time.seconds + request.since_time.nanos / 1e9

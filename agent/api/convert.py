@@ -59,7 +59,7 @@ HOSTNAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 
 
 def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
-    """The attempt of a message. Raises ApiError on one that could not even be recorded."""
+    """Returns the attempt of a message. Raises ApiError on one that could not even be recorded."""
     if ATTEMPT_ID.fullmatch(message.id) is None or message.id != f"{message.kernel_id}.{message.epoch}":
         raise invalid("attempts.id", f"{message.id!r} is not KERNEL_ID.EPOCH")
     if (goal := GOALS.get(message.goal)) is None:
@@ -93,7 +93,7 @@ def desired_attempt(message: agent_service_pb2.Attempt) -> DesiredAttempt:
 def attempt_status(
     attempt_id: str, attempt: ObservedAttempt | None, trouble: str = ""
 ) -> agent_service_pb2.AttemptStatus:
-    """The status of an attempt; None for one of which nothing was done yet. `trouble` is what last failed on it."""
+    """Returns the status of an attempt; None for one of which nothing was done yet. `trouble` is what last failed on it."""
     if attempt is None:
         state = agent_service_pb2.ATTEMPT_STATE_ACCEPTED
         return agent_service_pb2.AttemptStatus(attempt_id=attempt_id, state=state, message=_shown(trouble))
@@ -153,7 +153,7 @@ def attempt_stats(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptS
 
 
 def attempt_usage(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptUsage:
-    """The same in short, by a clock for rates."""
+    """Returns the same in short, by a clock for rates."""
     clock = duration_pb2.Duration()
     clock.FromNanoseconds(round(sample.monotonic * 1e9))
     cpu = None
@@ -166,7 +166,7 @@ def attempt_usage(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptU
 
 
 def node_conditions(conditions: Iterable[Condition]) -> agent_service_pb2.NodeConditions:
-    """Everything that is wrong with the node."""
+    """Returns everything that is wrong with the node."""
     return agent_service_pb2.NodeConditions(
         conditions=[
             agent_service_pb2.NodeCondition(

@@ -144,7 +144,7 @@ async def _begun(files: WorkDirectory, new: file_pb2.NewFile) -> Upload:
 
 
 async def _sent(files: WorkDirectory, wanted: file_pb2.FileRange) -> AsyncGenerator[pb.DownloadFilesResponse, None]:
-    """The steps of one file, which ends where it ended when it began, or sooner."""
+    """Yields the steps of one file, which ends where it ended when it began, or sooner."""
     if wanted.offset < 0:
         raise invalid("offset", "is negative")
     file = await files.open(wanted.path)

@@ -69,7 +69,7 @@ class Seen:
 
 
 def encode(seen: Seen) -> bytes:
-    """The content of the file."""
+    """Returns the content of the file."""
     return checked.dump({"incarnation": seen.incarnation, "term": seen.term, "former": seen.former})
 
 

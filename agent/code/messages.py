@@ -26,7 +26,7 @@ _TEXT_ENDS = ("+json", "+xml")
 
 
 def text(value: Any, max_length: int = LARGEST_TEXT) -> str:
-    """A text that can be sent: at most so many characters, and no half of a character."""
+    """Returns a text that can be sent: at most so many characters, and no half of a character."""
     if not isinstance(value, str):
         return ""
     return value[:max_length].encode(errors="replace").decode()
@@ -88,7 +88,7 @@ def input_request(content: Mapping[str, Any]) -> pb.CodeEvent:
 
 
 def finished(content: Mapping[str, Any], status: pb.CodeStatus.ValueType | None = None) -> pb.CodeEvent:
-    """The end of a run by the answer to its request; `status` says more of an error than the answer does."""
+    """Returns the end of a run by the answer to its request; `status` says more of an error than the answer does."""
     if content.get("status") == "ok":
         return pb.CodeEvent(finished=pb.CodeFinished(status=pb.CODE_STATUS_OK))
     lines = content.get("traceback")

@@ -51,7 +51,7 @@ class Run:
 
     @property
     def end(self) -> int:
-        """Offset of the next event."""
+        """Returns the offset of the next event."""
         return self._begin + len(self._events)
 
     def interrupt(self, status: pb.CodeStatus.ValueType, *, force: bool = False) -> None:
@@ -85,7 +85,7 @@ class Run:
             self.append(event)
 
     async def read(self, offset: int) -> AsyncGenerator[list[pb.CodeEvent], None]:
-        """Events from an offset to the end of the run, several at a time when they come fast. Raises OffsetPastEndError.
+        """Yields events from an offset to the end of the run, several at a time when they come fast. Raises OffsetPastEndError.
 
         Those that are not kept any more are passed over, which the offsets show, and a remark without a place of its own.
         """

@@ -108,7 +108,7 @@ class Workspace:
         await self._drop()
 
     def find(self, run_id: str) -> Run | None:
-        """A run by its id; None when there is none, or none any more."""
+        """Returns a run by its id; None when there is none, or none any more."""
         return self._runs.get(run_id)
 
     async def add(self, request: pb.CodeRun) -> Run:
@@ -144,7 +144,7 @@ class Workspace:
         return True
 
     def current(self) -> Run | None:
-        """The run whose turn it is; None when nothing runs."""
+        """Returns the run whose turn it is; None when nothing runs."""
         return next((run for run in self._runs.values() if run.started and not run.over), None)
 
     def interrupt(self, run: Run, *, force: bool = False) -> None:
@@ -289,7 +289,7 @@ class Workspace:
         return code
 
     async def _prepare(self) -> Jupyter:
-        """The Jupyter kernel: the one there is, one of a former agent, or a new one."""
+        """Returns the Jupyter kernel: the one there is, one of a former agent, or a new one."""
         if self._jupyter is not None and not self._jupyter.lost.is_set():
             return self._jupyter
         if self._preparation is None or self._preparation.done():
@@ -313,7 +313,7 @@ class Workspace:
             await jupyter.close()
 
     async def _find_again(self) -> Jupyter | None:
-        """The Jupyter kernel that a former agent started, if it is still there."""
+        """Returns the Jupyter kernel that a former agent started, if it is still there."""
         try:
             known: Any = json.loads(await asyncio.to_thread(self._path.read_text))
             record = _Record(**known)

@@ -183,7 +183,7 @@ class DockerRuntime:
         await asyncio.to_thread(self._engine.close)
 
     def observe(self) -> Mapping[str, ObservedAttempt]:
-        """All attempts there is a record of, by id."""
+        """Returns all attempts there is a record of, by id."""
         return self._store.observed()
 
     def output(self, attempt_id: str) -> Output:

@@ -123,11 +123,11 @@ class DockerKernels:
             self._open_files = 1 << 20
 
     def attempts(self) -> set[str]:
-        """Attempts of this agent there is a container of."""
+        """Returns the attempts of this agent there is a container of."""
         return self._engine.attempts(self._options.agent_id)
 
     def foreign(self) -> list[str]:
-        """Names of containers that have this agent's labels and were not made by it; they are left alone."""
+        """Returns the names of containers that have this agent's labels and were not made by it; they are left alone."""
         return self._engine.foreign(self._options.agent_id)
 
     def find(self, attempt_id: str) -> ContainerState | None:
@@ -246,7 +246,7 @@ class DockerKernels:
         )
 
     def attach(self, attempt_id: str) -> tuple[str, socket.socket] | None:
-        """A helper in the container: its id at the engine, and a connection to it, by frames.
+        """Starts a helper in the container; returns its id at the engine, and a connection to it, by frames.
 
         None when the container does not run. Raises EngineError.
         """
@@ -295,7 +295,7 @@ class DockerKernels:
             self._engine.remove(container_name(attempt_id))
 
     def work(self, attempt_id: str) -> Path:
-        """The attempt's work directory on the node."""
+        """Returns the attempt's work directory on the node."""
         return self._options.scratch_dir / attempt_id
 
 

@@ -107,7 +107,7 @@ def parse_state(answer: Mapping[str, Any]) -> ContainerState:
 
 
 def parse_time(text: str) -> float | None:
-    """Seconds since the epoch from the engine's time, which has up to nine decimals; its year 1 means never."""
+    """Returns the seconds since the epoch from the engine's time, which has up to nine decimals; its year 1 means never."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -209,7 +209,7 @@ class Engine:
             return created["Id"], socket.socket(fileno=answer._sock.detach())  # noqa: SLF001  # nothing public gives it
 
     def executing(self, execution: str) -> int | None:
-        """The node's number of the process of a command that `execute` has started; None when it has ended."""
+        """Returns the node's number of the process of a command that `execute` has started; None when it has ended."""
         try:
             state = self._call(lambda client: client.exec_inspect(execution))
         except _MissingError:
@@ -222,7 +222,7 @@ class Engine:
             self._call(lambda client: client.remove_container(name, v=True, force=True))
 
     def attempts(self, agent_id: str) -> set[str]:
-        """Attempts of an agent there is a container of, by the containers' labels and names."""
+        """Returns the attempts of an agent there is a container of, by the containers' labels and names."""
         return set(self._labelled(agent_id)[0])
 
     def written(self, agent_id: str, *, sizes: bool) -> dict[str, Written]:
@@ -238,7 +238,7 @@ class Engine:
         }
 
     def foreign(self, agent_id: str) -> list[str]:
-        """Names of containers that have the labels of an agent and were not made by it."""
+        """Returns the names of containers that have the labels of an agent and were not made by it."""
         return self._labelled(agent_id)[1]
 
     def _labelled(self, agent_id: str) -> tuple[list[str], list[str]]:
@@ -254,7 +254,7 @@ class Engine:
         return own, sorted(foreign)
 
     def image(self, reference: str) -> Mapping[str, Any] | None:
-        """The answer to `GET /images/NAME/json`; None when the image is not on this node."""
+        """Returns the answer to `GET /images/NAME/json`; None when the image is not on this node."""
         try:
             found: Mapping[str, Any] = self._call(lambda client: client.inspect_image(reference))
         except _MissingError:

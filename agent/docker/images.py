@@ -95,7 +95,7 @@ class Images:
         self._fetches: dict[tuple[str, str], _Fetch] = {}
 
     async def find(self, reference: str, wanted: ImageIdentity) -> Image | None:
-        """The image if it is on the node, and is the `wanted` one if that is said. Raises EngineError.
+        """Returns the image if it is on the node, and is the `wanted` one if that is said. Raises EngineError.
 
         None as well where its registry takes credentials, and has not let this node have it just now: that it is here says only that
         some user was allowed to pull it once.

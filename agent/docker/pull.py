@@ -82,7 +82,7 @@ def _read(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
 
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Lines as they come. Raises HTTPException when the answer is cut off: by its own lines, a response would just end.
+    """Yields the lines as they come. Raises HTTPException when the answer is cut off: by its own lines, a response would just end.
 
     Raises EngineError when a line does not end.
     """

@@ -59,12 +59,12 @@ class Reference:
 
     @property
     def wanted(self) -> str:
-        """The tag or digest to ask for: a digest says more."""
+        """Returns the tag or digest to ask for: a digest says more."""
         return self.digest or self.tag or "latest"
 
 
 def parse_reference(text: str) -> Reference:
-    """The parts of a reference, which is as an engine takes it or is refused by that."""
+    """Returns the parts of a reference, which is as an engine takes it or is refused by that."""
     name, _, digest = text.partition("@")
     head, slash, last = name.rpartition("/")
     last, _, tag = last.partition(":")
@@ -78,13 +78,13 @@ def _is_host(first: str) -> bool:
 
 
 def _host(name: str) -> str:
-    """The host of a registry, from the ways to write it: `https://index.docker.io/v1/` is Docker's own."""
+    """Returns the host of a registry, from the ways to write it: `https://index.docker.io/v1/` is Docker's own."""
     host = name.removeprefix("https://").removeprefix("http://").partition("/")[0]
     return _ALIASES.get(host, host)
 
 
 def canonical(text: str) -> str:
-    """A reference without tag and digest in the one form that engines know it by: `docker.io/library/busybox` for `busybox`."""
+    """Returns a reference without tag and digest in the one form that engines know it by: `docker.io/library/busybox` for `busybox`."""
     parts = parse_reference(text)
     first, slash, rest = parts.repository.partition("/")
     path = rest if slash and _is_host(first) else parts.repository
@@ -126,7 +126,7 @@ def _login(entry: dict[str, str], registry: str) -> dict[str, str]:
 
 
 def encode_login(login: dict[str, str]) -> str:
-    """Value of the header `X-Registry-Auth` of the Docker Engine API."""
+    """Returns the value of the header `X-Registry-Auth` of the Docker Engine API."""
     return base64.urlsafe_b64encode(json.dumps(login).encode()).decode()
 
 
@@ -137,7 +137,7 @@ def in_words(message: str) -> str:
 
 
 def judge(message: str) -> str:
-    """The reason that goes with what an engine says on a failed fetch: two are for good, the third may pass."""
+    """Returns the reason that goes with what an engine says on a failed fetch: two are for good, the third may pass."""
     text = message.lower()
     if any(words in text for words in _DENIED):
         return DENIED

@@ -38,7 +38,7 @@ class UnresolvedError(Exception):
 
 
 def resolve(host: str) -> set[str]:
-    """The addresses that a name means on this node, as the engine takes it. Blocks. Raises OSError."""
+    """Returns the addresses that a name means on this node, as the engine takes it. Blocks. Raises OSError."""
     return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
 
 
@@ -113,7 +113,7 @@ class RegistryAddresses:
 
 
 def _embedded(address: Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 address leads to, as far as its form says so."""
+    """Returns the IPv4 address that an IPv6 address leads to, as far as its form says so."""
     if not isinstance(address, ipaddress.IPv6Address) or address.is_loopback or address.is_unspecified:
         return None
     if address.sixtofour is not None:

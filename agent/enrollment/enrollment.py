@@ -30,7 +30,7 @@ TIMEOUT = 20.0
 
 
 def normal_fingerprint(text: str) -> str:
-    """A SHA-256 fingerprint as 64 small hexadecimal digits; colons and case do not matter. Raises ValueError."""
+    """Returns a SHA-256 fingerprint as 64 small hexadecimal digits; colons and case do not matter. Raises ValueError."""
     digits = text.replace(":", "").strip().lower()
     if len(digits) != hashlib.sha256().digest_size * 2 or any(digit not in "0123456789abcdef" for digit in digits):
         raise ValueError("the fingerprint is not 64 hexadecimal digits")
@@ -38,7 +38,7 @@ def normal_fingerprint(text: str) -> str:
 
 
 def pick(chain: Iterable[bytes], fingerprint: str) -> str:
-    """The certificate with that fingerprint, from DER, in PEM. Raises IdentityError when there is none."""
+    """Returns the certificate with that fingerprint, from DER, in PEM. Raises IdentityError when there is none."""
     for certificate in chain:
         if hashlib.sha256(certificate).hexdigest() == fingerprint:
             return ssl.DER_cert_to_PEM_cert(certificate)
@@ -46,7 +46,7 @@ def pick(chain: Iterable[bytes], fingerprint: str) -> str:
 
 
 def fetch_chain(host: str, port: int) -> list[bytes]:
-    """The certificates a server shows, in DER, verified by nothing. Blocks; raises OSError."""
+    """Returns the certificates a server shows, in DER, verified by nothing. Blocks; raises OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -56,7 +56,7 @@ class Identity:
 
 
 def instance_of(identity: Identity, state_dir: Path, product: Path = PRODUCT) -> str:
-    """Names the one copy of an agent that this is: the same for every process with this state directory, and another one for a copy.
+    """Returns the id of this copy of an agent: the same for every process with this state directory, and another one for a copy.
 
     A directory that was copied has another inode number, and a machine that was copied another number of its own. Blocks.
     """
@@ -123,7 +123,7 @@ class IdentityStore:
         self.save(replace(current, private_key=key.private_key, certificate=certificate))
 
     def current(self) -> Identity:
-        """The identity in use; safe to call from any thread. Raises IdentityError when there is none yet."""
+        """Returns the identity in use; safe to call from any thread. Raises IdentityError when there is none yet."""
         if self._identity is None:
             raise IdentityError("the agent is not enrolled")
         return self._identity

@@ -75,11 +75,11 @@ class Fence:
         self._contact = min(clock(), known.contact)
 
     def now(self) -> float:
-        """The time by the clock."""
+        """Returns the time by the clock."""
         return self._clock()
 
     def confirm(self, sent: float) -> None:
-        """The manager has heard what was sent at that time."""
+        """Notes that the manager has received what was sent at that time."""
         self._contact = max(self._contact, sent)
         self._changed.set()
 
@@ -143,7 +143,7 @@ class Fence:
             self._watched(self._directory)
 
     def forget(self, there: Collection[str]) -> None:
-        """Attempts that are neither there nor desired need no guard."""
+        """Drops the guard of attempts that are neither there nor desired."""
         for attempt_id in self._limits.keys() - set(there):
             self._limits = {key: limit for key, limit in self._limits.items() if key != attempt_id}
             self._processes = {key: process for key, process in self._processes.items() if key != attempt_id}
@@ -157,7 +157,7 @@ class Fence:
         return frozenset(key for key, limit in self._limits.items() if silence >= limit)
 
     def wait(self) -> float | None:
-        """Seconds until the next attempt is due if there is no contact; None when none will be."""
+        """Returns the seconds until the next attempt is due if there is no contact; None when none will be."""
         silence = self._clock() - self._contact
         return min((limit - silence for limit in self._limits.values() if limit > silence), default=None)
 

@@ -62,7 +62,7 @@ class Guarded:
     processes: Mapping[str, Process] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """As it is in the file."""
+        """Returns the content of the file."""
         processes = {key: [process.pid, process.start] for key, process in self.processes.items()}
         content = {
             "boot_id": self.boot_id,
@@ -73,7 +73,7 @@ class Guarded:
         return checked.dump(content)
 
     def overdue(self, now: float) -> dict[str, Process]:
-        """First processes of attempts that the agent would have ended, were it there."""
+        """Returns the first processes of attempts that the agent would have ended, were it there."""
         silence = now - self.contact
         return {
             key: process
@@ -169,7 +169,7 @@ def _end(state_dir: Path, attempt_id: str, process: Process) -> None:
 
 
 def _lock(state_dir: Path) -> int | None:
-    """The lock, for as long as the descriptor stays open; None: another has it."""
+    """Acquires the lock, for as long as the descriptor stays open; returns None when another process has it."""
     descriptor = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -47,7 +47,7 @@ class Limits:
 
     @classmethod
     def of(cls, slots: Mapping[str, int], tasks: int) -> Limits:
-        """The limits that go with an attempt's slots."""
+        """Returns the limits that go with an attempt's slots."""
         return cls(slots.get(MEMORY), slots.get(CPU), tasks)
 
 
@@ -57,7 +57,7 @@ def quota(cpu: int) -> int:
 
 
 def memory_group(pid: int, mount: Path = MOUNT) -> Path | None:
-    """The group that a process's memory counts in, no matter who made it; None when that cannot be found out."""
+    """Returns the group that a process's memory counts in, no matter who made it; None when that cannot be found out."""
     unified = (mount / "cgroup.controllers").exists()
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
@@ -194,7 +194,7 @@ class Cgroups:
                         place.rmdir()
 
     def names(self) -> set[str]:
-        """Attempts there is a group of."""
+        """Returns the attempts there is a group of."""
         found: set[str] = set()
         for root in self._roots.values():
             with contextlib.suppress(FileNotFoundError):
@@ -202,7 +202,7 @@ class Cgroups:
         return found - {MONITORS}
 
     def places(self, attempt_id: str) -> dict[str, Path]:
-        """The attempt's directory by controller; in version 2 there is one, under the empty name."""
+        """Returns the attempt's directory by controller; in version 2 there is one, under the empty name."""
         return {name: root / self._family / attempt_id for name, root in self._roots.items()}
 
     def create(self, name: str) -> None:
@@ -239,7 +239,7 @@ class Cgroups:
             _write(place / "tasks", threading.get_native_id())
 
     def joining_prefix(self, attempt_id: str) -> Sequence[str]:
-        """The start of an argument vector that joins the group and then becomes what follows; version 2 only."""
+        """Returns the start of an argument vector that joins the group and then becomes what follows; version 2 only."""
         place = self.places(attempt_id)[""]
         return ("/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(place / "cgroup.procs"))
 
@@ -254,7 +254,7 @@ class Cgroups:
         return out_of_memory_kills(self.places(attempt_id)["" if self.unified else "memory"])
 
     def processes(self, attempt_id: str) -> set[int]:
-        """Numbers of the processes in the attempt's groups.
+        """Returns the numbers of the processes in the attempt's groups.
 
         Never that of this process: a thread of it that joined to start a kernel may not be quite gone yet.
         """

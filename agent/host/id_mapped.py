@@ -26,7 +26,7 @@ _IDS = 1 << 32
 
 
 def swapped(one: int, other: int) -> str:
-    """The map of users, as for /proc/PID/uid_map, by which two of them change places. Pure."""
+    """Returns the map of users, as for /proc/PID/uid_map, by which two of them change places. Pure."""
     low, high = sorted((one, other))
     extents = [(0, 0, low), (low, high, 1), (low + 1, low + 1, high - low - 1), (high, low, 1)]
     extents.append((high + 1, high + 1, _IDS - 1 - (high + 1)))
@@ -35,7 +35,7 @@ def swapped(one: int, other: int) -> str:
 
 @contextlib.contextmanager
 def user_namespace(on_disk: int, uid: int) -> Iterator[int]:
-    """A descriptor of a user namespace by which a mount shows files of `on_disk` as those of `uid`. Blocks; raises OSError."""
+    """Yields a descriptor of a user namespace by which a mount shows files of `on_disk` as those of `uid`. Blocks; raises OSError."""
     ours, theirs = socket.socketpair()
     command = ["unshare", "--user", "cat"]
     with ours, theirs:

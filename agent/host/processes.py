@@ -27,13 +27,13 @@ def _read(pid: int, name: str) -> str:
 
 
 def parse_stat(text: str) -> tuple[str, int, int]:
-    """State letter, parent and start time from the text of /proc/PID/stat; the name may hold anything."""
+    """Returns the state letter, parent and start time from the text of /proc/PID/stat; the name may hold anything."""
     fields = text[text.rindex(")") + 2 :].split()
     return fields[0], int(fields[1]), int(fields[19])
 
 
 def identify(pid: int) -> Process | None:
-    """The living process with that number; None when there is none, or only what is left of one."""
+    """Returns the living process with that number; None when there is none, or only what is left of one."""
     try:
         state, _, start = parse_stat(_read(pid, "stat"))
     except (FileNotFoundError, ProcessLookupError):
@@ -42,7 +42,7 @@ def identify(pid: int) -> Process | None:
 
 
 def owner_of(process: Process) -> tuple[int, int]:
-    """The numbers of a process' user and group. Raises OSError when it has ended."""
+    """Returns the numbers of a process' user and group. Raises OSError when it has ended."""
     numbers = {}
     for line in _read(process.pid, "status").split("\n"):
         name, _, values = line.partition(":")
@@ -57,7 +57,7 @@ def alive(process: Process) -> bool:
 
 
 def open_pidfd(process: Process) -> int | None:
-    """A file descriptor that turns readable when the process ends; None when it has ended already."""
+    """Returns a file descriptor that turns readable when the process ends; None when it has ended already."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -97,7 +97,7 @@ def wait_end(process: Process, timeout: float) -> bool:
 
 
 def command_of(init: Process) -> Process | None:
-    """The process that has number 2 in the process namespace of `init`: the command beneath its reaper."""
+    """Returns the process that has number 2 in the process namespace of `init`: the command beneath its reaper."""
     try:
         children = (PROC / str(init.pid) / "task" / str(init.pid) / "children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):

@@ -82,12 +82,12 @@ def enter(descriptor: int, kind: int) -> None:
 
 
 def open_beneath(directory: int, path: str) -> int:
-    """A descriptor of a directory somewhere beneath another, whatever links there are; never of one outside of it."""
+    """Returns a descriptor of a directory somewhere beneath another, whatever links there are; never of one outside of it."""
     return _open(directory, path, os.O_PATH | os.O_DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
 
 
 def open_strictly(directory: int, path: str, flags: int) -> int:
-    """A descriptor of a file beneath a directory, through no link and on the same file system.
+    """Returns a descriptor of a file beneath a directory, through no link and on the same file system.
 
     With O_PATH and O_NOFOLLOW in `flags`, the file itself may be a link.
     """
@@ -127,7 +127,7 @@ def set_attributes(mount: int, attributes: int, user_namespace: int | None = Non
 
 
 def memory_mount(options: Mapping[str, str]) -> int:
-    """A new file system in memory, mounted nowhere yet; gone with its last descriptor and mount."""
+    """Returns a new file system in memory, mounted nowhere yet; gone with its last descriptor and mount."""
     context = _called("fsopen", _FSOPEN, b"tmpfs", ctypes.c_uint(_FSOPEN_CLOEXEC))
     try:
         for name, value in options.items():
@@ -154,7 +154,7 @@ def punch_hole(descriptor: int, offset: int, length: int) -> None:
 
 
 def inotify(path: str, mask: int) -> int:
-    """A file descriptor that turns readable when one of the events of `mask` happens to `path`."""
+    """Returns a file descriptor that turns readable when one of the events of `mask` happens to `path`."""
     descriptor = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
     try:
         _checked(_libc.inotify_add_watch(descriptor, _text(path), mask), f"inotify_add_watch {path}")

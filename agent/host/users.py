@@ -60,7 +60,7 @@ def parse_range(text: str) -> UserRange:
 
 
 def next_uid(users: UserRange, used: Collection[int], newest: int) -> int:
-    """The first free id after the newest, so that an id rests before it is given out again. Raises UsersError. Pure."""
+    """Returns the first free id after the newest, so that an id rests before it is given out again. Raises UsersError. Pure."""
     size = users.last - users.first + 1
     begin = newest + 1 - users.first if newest in users else 0
     for step in range(size):

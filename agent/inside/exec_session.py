@@ -36,7 +36,7 @@ class Source(Protocol):
     """The source of frames."""
 
     async def readexactly(self, count: int) -> bytes:
-        """So many bytes. Raises asyncio.IncompleteReadError at the end."""
+        """Returns so many bytes. Raises asyncio.IncompleteReadError at the end."""
         ...
 
 
@@ -110,7 +110,7 @@ class Attachment:
             await self._send(frames.input_frame(piece))
 
     async def end_input(self) -> None:
-        """There is no more input."""
+        """Ends the input."""
         await self._send(frames.end_frame())
 
     async def resize(self, rows: int, columns: int) -> None:
@@ -175,7 +175,7 @@ class DockerStream:
         self._left = 0
 
     async def readexactly(self, count: int) -> bytes:
-        """So many bytes of output; errors of the helper itself are left out."""
+        """Returns so many bytes of output; errors of the helper itself are left out."""
         parts: list[bytes] = []
         while count > 0:
             while self._left == 0:

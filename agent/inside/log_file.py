@@ -60,14 +60,14 @@ class Output:
         self._over = over
 
     def size(self) -> int:
-        """Bytes printed so far, given back or not."""
+        """Returns the bytes printed so far, given back or not."""
         try:
             return self._path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def read(self, offset: int) -> Piece | None:
-        """The first bytes that are still there at or after `offset`; None when there are none. Blocks."""
+        """Returns the first bytes that are still there at or after `offset`; None when there are none. Blocks."""
         with _Reader(self._path) as reader:
             return reader.read(offset)
 
@@ -76,7 +76,7 @@ class Output:
         drain(self._path.parent, DRAIN_TIMEOUT)
 
     def tail(self, count: int) -> str:
-        """The last bytes as text, for a message."""
+        """Returns the last bytes as text, for a message."""
         piece = self.read(max(0, self.size() - count))
         return "" if piece is None else piece.data.decode(errors="replace").strip()
 
@@ -176,7 +176,7 @@ class _Reader:
                 self._descriptor = -1
 
     def read(self, offset: int) -> Piece | None:
-        """The first bytes that are there at or after `offset`; None when there are none. Blocks."""
+        """Returns the first bytes that are there at or after `offset`; None when there are none. Blocks."""
         with self._lock:
             return self._read(offset)
 

@@ -264,7 +264,7 @@ def _edit(path: Path, change: Callable[[str], str]) -> None:
 
 
 def _read(path: Path) -> str:
-    """A file of the image, empty when it is not there. Nothing runs yet that could exchange it.
+    """Returns a file of the image, empty when it is not there. Nothing runs yet that could exchange it.
 
     An image may hold anything there: what blocks, what never ends, and a disk of the node.
     """

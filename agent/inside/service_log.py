@@ -44,7 +44,7 @@ def look(init: Process, name: str) -> Seen:
 
 
 def writers(init: Process, name: str) -> list[Process]:
-    """The program of a service and what it has started: processes of the kernel whose output is the locked log."""
+    """Returns the program of a service and what it has started: processes of the kernel whose output is the locked log."""
     if (log := _open(init, name)) is None:
         return []
     try:
@@ -76,7 +76,7 @@ def _writer(number: int, kernel: str, log: os.stat_result) -> Process | None:
 
 
 def _open(init: Process, name: str) -> int | None:
-    """The log, if it is there and a plain file. Follows no links out of the kernel."""
+    """Returns the log, if it is there and a plain file. Follows no links out of the kernel."""
     try:
         root = os.open(f"/proc/{init.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

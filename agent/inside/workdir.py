@@ -88,7 +88,7 @@ def _remove(directory: Path) -> None:
 
 
 def parts_of(path: str) -> tuple[str, ...]:
-    """The parts of a relative path that leads downwards only; none for an empty one. Raises PathError."""
+    """Returns the parts of a relative path that leads downwards only; none for an empty one. Raises PathError."""
     if not path:
         return ()
     parts = tuple(path.rstrip("/").split("/"))
@@ -107,7 +107,7 @@ def parts_of(path: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def opened(home: Path) -> Iterator[int]:
-    """A descriptor of the work directory itself."""
+    """Yields a descriptor of the work directory itself."""
     descriptor = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -116,7 +116,7 @@ def opened(home: Path) -> Iterator[int]:
 
 
 def look_up(home: int, path: str) -> int:
-    """A descriptor that says where a file is; nothing of it is opened. Raises MissingError, RefusedError, PathError."""
+    """Returns a descriptor that says where a file is; nothing of it is opened. Raises MissingError, RefusedError, PathError."""
     relative = "/".join(parts_of(path)) or "."
     try:
         return syscalls.open_strictly(home, relative, os.O_PATH | os.O_NOFOLLOW)
@@ -125,7 +125,7 @@ def look_up(home: int, path: str) -> int:
 
 
 def open_regular(home: int, path: str) -> int:
-    """A descriptor to read a regular file by. Raises MissingError, RefusedError, PathError."""
+    """Returns a descriptor to read a regular file by. Raises MissingError, RefusedError, PathError."""
     place = look_up(home, path)
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
@@ -139,7 +139,7 @@ def open_regular(home: int, path: str) -> int:
 
 
 def open_directory(home: int, parts: tuple[str, ...], *, create: bool = False) -> int:
-    """A descriptor of a directory, which is made with those above it if need be. Raises MissingError, RefusedError."""
+    """Returns a descriptor of a directory, which is made with those above it if need be. Raises MissingError, RefusedError."""
     path = "/".join(parts) or "."
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     try:
@@ -173,14 +173,14 @@ def make_directory(home: int, path: str, mode: int) -> None:
 
 
 def describe(path: str, descriptor: int) -> Entry:
-    """The entry of a file that was looked up."""
+    """Returns the entry of a file that was looked up."""
     status = os.fstat(descriptor)
     target = os.readlink("", dir_fd=descriptor) if stat.S_ISLNK(status.st_mode) else ""
     return _entry(path, status, target)
 
 
 def walk(home: int, path: str, *, recursive: bool) -> Generator[Entry, None, None]:
-    """The entries of a directory, and with `recursive` of those beneath it, in no order; of anything else its own.
+    """Yields the entries of a directory, and with `recursive` of those beneath it, in no order; of anything else its own.
 
     Raises MissingError, RefusedError, PathError. What goes away meanwhile is left out, and so is what lies too deep to be named.
     """

@@ -33,7 +33,7 @@ class BuildError(Exception):
 
 
 def source_of(program: str) -> Path:
-    """The C source of a program."""
+    """Returns the C source of a program."""
     return Path(__file__).with_name(f"{program}.c")
 
 
@@ -46,7 +46,7 @@ def built_path(cache: Path, program: str = INIT) -> Path:
 
 
 def build(cache: Path = CACHE, program: str = INIT) -> Path:
-    """The path of a program; it is built if it is not there yet. Blocks. Raises BuildError."""
+    """Returns the path of a program; it is built if it is not there yet. Blocks. Raises BuildError."""
     path = built_path(cache, program)
     if path.exists():
         return path

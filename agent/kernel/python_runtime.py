@@ -49,12 +49,12 @@ def runtime_path(cache: Path = CACHE) -> Path:
 
 
 def find_runtime(cache: Path = CACHE) -> Path | None:
-    """The runtime's directory; None while it is not built."""
+    """Returns the runtime's directory; None while it is not built."""
     return next((path for path in (runtime_path(cache), runtime_path(SHIPPED)) if path.is_dir()), None)
 
 
 def build_runtime(cache: Path = CACHE) -> Path:
-    """The runtime's directory; it is built if it is not there yet. Blocks for a minute. Raises BuildError."""
+    """Returns the runtime's directory; it is built if it is not there yet. Blocks for a minute. Raises BuildError."""
     if (found := find_runtime(cache)) is not None:
         return found
     path = runtime_path(cache)

@@ -118,12 +118,12 @@ def programs_path(cache: Path = CACHE) -> Path:
 
 
 def find_programs(cache: Path = CACHE) -> Path | None:
-    """The directory of the programs; None while they are not built, and an image of the agent has none."""
+    """Returns the directory of the programs; None while they are not built, and an image of the agent has none."""
     return next((path for path in (programs_path(cache), programs_path(SHIPPED)) if path.is_dir()), None)
 
 
 def build_programs(cache: Path = CACHE) -> Path:
-    """The directory of the programs; they are built if they are not there yet, which takes a minute. Raises BuildError."""
+    """Returns the directory of the programs; they are built if they are not there yet, which takes a minute. Raises BuildError."""
     path = programs_path(cache)
     if path.is_dir():
         return path

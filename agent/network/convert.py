@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def network_from_message(message: agent_service_pb2.Network) -> Network:
-    """The network of a message, checked. Raises InvalidNetworkError, naming what is wrong with it."""
+    """Returns the network of a message, checked. Raises InvalidNetworkError, naming what is wrong with it."""
     network = Network(
         session_id=message.session_id,
         vni=message.vni,
@@ -35,7 +35,7 @@ def network_from_message(message: agent_service_pb2.Network) -> Network:
 
 
 def _usual(address: str) -> str:
-    """The address in the form that the kernel reports it in, so that equal ones compare equal; else as it is."""
+    """Returns the address in the form that the kernel reports it in, so that equal ones compare equal; else as it is."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:

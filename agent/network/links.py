@@ -73,7 +73,7 @@ class SessionNetworks:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def namespace(self, session_id: str) -> str:
-        """Name of the session's namespace, as `ip netns` lists it. Raises InvalidNetworkError if the id is no UUID."""
+        """Returns the name of the session's namespace, as `ip netns` lists it. Raises InvalidNetworkError if the id is no UUID."""
         return self._prefix + session_key(session_id)
 
     async def ensure(self, network: Network) -> int:

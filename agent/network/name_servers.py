@@ -21,7 +21,7 @@ for IPv6 first, as `getent hosts` does, asks name servers, too, and must not wai
 
 
 def parse(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The IPv4 name servers in a resolv.conf that others than the node itself can reach, and the domains to search."""
+    """Returns the IPv4 name servers in a resolv.conf that others than the node itself can reach, and the domains to search."""
     servers: list[str] = []
     search: tuple[str, ...] = ()
     for line in text.splitlines():
@@ -39,7 +39,7 @@ def parse(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def text(servers: Iterable[str], search: Iterable[str] = ()) -> str:
-    """The resolv.conf of kernels that may ask these servers."""
+    """Returns the resolv.conf of kernels that may ask these servers."""
     lines = [f"nameserver {server}\n" for server in servers]
     if not lines:
         return "# This node has no name server that kernels can reach.\n"
@@ -48,7 +48,7 @@ def text(servers: Iterable[str], search: Iterable[str] = ()) -> str:
 
 
 def read() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The name servers of this node that kernels can reach, and its search domains; blocks."""
+    """Returns the name servers of this node that kernels can reach, and its search domains; blocks."""
     for path in FILES:
         with contextlib.suppress(OSError):
             servers, search = parse(path.read_text())

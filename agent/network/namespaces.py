@@ -86,7 +86,7 @@ class NamespaceOf:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[int]:
-    """A descriptor of the network namespace at `path`, closed at the end. Raises NetworkError unless it is one."""
+    """Yields a descriptor of the network namespace at `path`, closed at the end. Raises NetworkError unless it is one."""
     with _explained(f"open network namespace {os.fspath(path)}"):
         descriptor = network_namespaces.open_namespace(path)
     try:
@@ -97,7 +97,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[int]:
 
 @contextmanager
 def opened_name(name: str) -> Iterator[int | None]:
-    """A descriptor of the named namespace, closed at the end; None when there is none, or only a half-made one.
+    """Yields a descriptor of the named namespace, closed at the end; None when there is none, or only a half-made one.
 
     Raises NetworkError.
     """

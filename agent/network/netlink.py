@@ -49,7 +49,7 @@ class Packed:
     body: bytes
 
     def encode(self, number: int) -> bytes:
-        """The whole message, with the sequence number."""
+        """Returns the whole message, with the sequence number."""
         flags = self.flags | _REQUEST | _ACK
         return _HEADER.pack(_HEADER.size + len(self.body), self.kind, flags, number, 0) + self.body
 
@@ -111,7 +111,7 @@ class Netlink:
         return self._ask(message, _REQUEST | _ACK)[0]
 
     def dump(self, message: Message) -> list[Any]:
-        """All that the kernel lists for the question, decoded. Raises as `request` does."""
+        """Returns all that the kernel lists for the question, decoded. Raises as `request` does."""
         for _ in range(_DUMP_TRIES):
             answers, whole = self._ask(message, _REQUEST | _DUMP)
             if whole:
@@ -119,7 +119,7 @@ class Netlink:
         raise NetworkError("netlink: what is there changes faster than it can be read")
 
     def _ask(self, message: Message, flags: int) -> tuple[list[Any], bool]:
-        """The answers, and whether nothing changed while they were put together."""
+        """Returns the answers, and whether nothing changed while they were put together."""
         self._sequence += 1
         message["header"]["flags"] = flags
         message["header"]["sequence_number"] = self._sequence
@@ -147,7 +147,7 @@ class Netlink:
             raise NetworkError(f"netlink: {error}") from error
 
     def _read(self) -> Iterator[tuple[int, int, int, bytes]]:
-        """One read's messages: type, flags, sequence number and payload."""
+        """Yields one read's messages: type, flags, sequence number and payload."""
         try:
             received = self._socket.recv(_RECEIVE_BYTES)
         except OSError as error:
@@ -161,7 +161,7 @@ class Netlink:
 
 @contextlib.contextmanager
 def connected(descriptor: int | None = None) -> Iterator[Netlink]:
-    """A socket inside the namespace of the descriptor, by default the process's own. Raises NetworkError."""
+    """Yields a socket inside the namespace of the descriptor, by default the process's own. Raises NetworkError."""
     with contextlib.ExitStack() as stack:
         try:
             opened = _open() if descriptor is None else namespaces.run_inside(descriptor, _open)
@@ -176,7 +176,7 @@ def _open() -> socket.socket:
 
 
 def _refusal(kind: int, flags: int, payload: bytes) -> RequestError | None:
-    """The error in an answer's last message, if any.
+    """Returns the error in an answer's last message, if any.
 
     It is an errno, then in an error the header of the request, then attributes with the kernel's words.
     """

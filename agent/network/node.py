@@ -60,7 +60,7 @@ class NodeNetworks:
 
 
 def addresses_of(host: str) -> set[str]:
-    """The addresses of a host, by name or address; empty when it has none now. Blocks."""
+    """Returns the addresses of a host, by name or address; empty when it has none now. Blocks."""
     with contextlib.suppress(OSError):
         return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(host, None)}
     return set()

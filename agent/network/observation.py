@@ -40,7 +40,7 @@ _PERMANENT, _NO_ARP = neighbour_flags.states["permanent"], neighbour_flags.state
 
 
 def observe_session(netlink: Netlink, bridge: str) -> Observed:
-    """A session's namespace, whole: its links, and the tables of its bridge and of its VXLAN device. Raises NetworkError."""
+    """Returns a session's namespace, whole: its links, and the tables of its bridge and of its VXLAN device. Raises NetworkError."""
     links = _links(netlink)
     tunnels, stations = _forwarding(netlink, links.values())
     return Observed(links, tunnels, stations, _neighbours(netlink, links.get(bridge)))
@@ -58,7 +58,7 @@ def observe_port(netlink: Netlink, bridge: str, port: str) -> Observed:
 
 
 def observe_kernel(netlink: Netlink) -> Observed:
-    """A kernel's namespace: its links and their IPv4 addresses. Raises NetworkError."""
+    """Returns a kernel's namespace: its links and their IPv4 addresses. Raises NetworkError."""
     links = _links(netlink)
     return Observed(links, addresses=observe_addresses(netlink))
 
@@ -72,7 +72,7 @@ def observe_outside(netlink: Netlink, name: str) -> Observed:
 
 
 def observe_inside(netlink: Netlink, name: str) -> Observed:
-    """A kernel's namespace, and the permanent neighbours and routes on the link of that name. Raises NetworkError."""
+    """Returns a kernel's namespace, and the permanent neighbours and routes on the link of that name. Raises NetworkError."""
     whole = observe_kernel(netlink)
     link = whole.links.get(name)
     if link is None:
@@ -82,13 +82,13 @@ def observe_inside(netlink: Netlink, name: str) -> Observed:
 
 
 def observe_connected(netlink: Netlink) -> frozenset[str]:
-    """The IPv4 networks that the namespace's interfaces are on. Raises NetworkError."""
+    """Returns the IPv4 networks that the namespace's interfaces are on. Raises NetworkError."""
     interfaces = (ipaddress.IPv4Interface((entry.address, entry.prefix_length)) for entry in observe_addresses(netlink))
     return frozenset(str(interface.network) for interface in interfaces if not interface.is_loopback)
 
 
 def observe_addresses(netlink: Netlink, family: socket.AddressFamily = socket.AF_INET) -> frozenset[AddressEntry]:
-    """All addresses of a family in the namespace. Raises NetworkError."""
+    """Returns all addresses of a family in the namespace. Raises NetworkError."""
     question = _question(ifaddrmsg, rtnl.RTM_GETADDR, family=family)
     return frozenset(
         AddressEntry(found["index"], _text(found, "IFA_LOCAL") or _text(found, "IFA_ADDRESS"), found["prefixlen"])
@@ -97,7 +97,7 @@ def observe_addresses(netlink: Netlink, family: socket.AddressFamily = socket.AF
 
 
 def observe_link(netlink: Netlink, index: int) -> Link:
-    """The link with an index. Raises RequestError with ENODEV when there is none."""
+    """Returns the link with an index. Raises RequestError with ENODEV when there is none."""
     question = _question(ifinfmsg, rtnl.RTM_GETLINK, index=index)
     question["attrs"] = [("IFLA_EXT_MASK", _SKIP_STATISTICS)]
     return _link(netlink.request(question)[0])

@@ -50,13 +50,13 @@ _TUNNEL_STATE = _PERMANENT | _NO_ARP
 
 
 def delete_named(name: str) -> Message:
-    """The request that removes the interface of that name; ENODEV when there is none."""
+    """Returns the request that removes the interface of that name; ENODEV when there is none."""
     return _link(rtnl.RTM_DELLINK, 0, attributes=[("IFLA_IFNAME", name)])
 
 
 @singledispatch
 def encode(operation: Operation, *, session: int, kernel: int) -> Message:
-    """The message of an operation; `session` and `kernel` are descriptors of namespaces to create interfaces in."""
+    """Returns the message of an operation; `session` and `kernel` are descriptors of namespaces to create interfaces in."""
     raise TypeError(f"no message for {operation!r}")
 
 
@@ -187,7 +187,7 @@ def _entry(operation: PutEntry | DropEntry, kinds: _Kinds, flags: int) -> Messag
 
 
 def _neighbour(link: int, family: int, state: int, flags: int) -> bytes:
-    """The fixed part of an entry of a neighbour or forwarding table (`struct ndmsg` in linux/neighbour.h)."""
+    """Returns the fixed part of an entry of a neighbour or forwarding table (`struct ndmsg` in linux/neighbour.h)."""
     return _NEIGHBOUR.pack(family, link, state, flags)
 
 

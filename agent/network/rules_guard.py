@@ -147,7 +147,7 @@ class Guard:
         self._left_as = self._listing()
 
     def _listing(self) -> str:
-        """The table's rules, without the elements of sets, which change as networks do."""
+        """Returns the table's rules, without the elements of sets, which change as networks do."""
         return nftables.run(f"list table inet {self._table}", terse=True)
 
 

@@ -25,7 +25,7 @@ _MAIN_TABLE = 254
 
 
 def find_uplink(address: str | None = None) -> Uplink:
-    """The interface that has `address`, in the process's own network namespace.
+    """Returns the interface that has `address`, in the process's own network namespace.
 
     Without an address: the first one of the default route's interface; with no default route, the first one that can be
     reached from outside. Raises NetworkError when there is none, its interface is down, or its MTU is too small for VXLAN.
@@ -68,7 +68,7 @@ def _default(netlink: Netlink) -> AddressEntry:
 
 
 def _default_routes(netlink: Netlink) -> Collection[tuple[int, str]]:
-    """Interface and preferred source, if any, of the default routes, the best one first."""
+    """Returns the interface and preferred source, if any, of the default routes, the best one first."""
     question = rtmsg()
     question["header"]["type"] = rtnl.RTM_GETROUTE
     question["family"] = socket.AF_INET

@@ -126,7 +126,7 @@ class ProcessRuntime:
             await asyncio.to_thread(self._node.close)
 
     def observe(self) -> Mapping[str, ObservedAttempt]:
-        """All attempts there is a record of, by id."""
+        """Returns all attempts there is a record of, by id."""
         return self._store.observed()
 
     def output(self, attempt_id: str) -> Output:

@@ -94,7 +94,7 @@ def hidden_paths(paths: Iterable[Path]) -> tuple[str, ...]:
 
 
 def gate_script(variables: int, server: Sequence[str] = ()) -> str:
-    """The shell's program: say ready, wait for an empty line, become the command with an environment of its own.
+    """Returns the shell's program: say ready, wait for an empty line, become the command with an environment of its own.
 
     A line before that says that the network is there: with the first of them, the server is started.
     """
@@ -117,7 +117,7 @@ def inner_arguments(sandbox: Sandbox, settings: Settings) -> list[str]:
 
 
 def environment_of(sandbox: Sandbox) -> list[str]:
-    """The command's environment as `NAME=VALUE`; a few defaults, then what the user set."""
+    """Returns the command's environment as `NAME=VALUE`; a few defaults, then what the user set."""
     defaults = {"PATH": SEARCH_PATH, "HOME": HOME, "USER": USER_NAME, "LANG": "C.UTF-8"}
     return [f"{name}={value}" for name, value in (defaults | dict(sandbox.environment)).items()]
 
@@ -125,7 +125,7 @@ def environment_of(sandbox: Sandbox) -> list[str]:
 def outer_arguments(
     sandbox: Sandbox, settings: Settings, root: Root, status_descriptor: int, filter_descriptor: int
 ) -> list[str]:
-    """The argument vector of bubblewrap, up to the inner command; the filter is read from its descriptor."""
+    """Returns the argument vector of bubblewrap, up to the inner command; the filter is read from its descriptor."""
     arguments = ["bwrap", "--bind", root.path, "/"]
     for path, shown in root.separate.items():
         arguments += ["--ro-bind", shown, path]
@@ -284,7 +284,7 @@ def _start(sandbox: Sandbox, settings: Settings, ends: Ends, launch: Launch, ann
 
 @contextlib.contextmanager
 def filter_file(program: bytes) -> Iterator[int]:
-    """A descriptor from which one process reads the filter."""
+    """Yields a descriptor from which one process reads the filter."""
     descriptor = os.memfd_create("filter", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, program)

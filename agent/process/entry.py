@@ -27,7 +27,7 @@ _CARRIED = re.compile(r"e\d+")
 
 
 def environment_of(init: Process) -> dict[str, str]:
-    """The environment of a kernel's command, which its first process carries as the values of `e0`, `e1`, …. Blocks.
+    """Returns the environment of a kernel's command, which its first process carries as the values of `e0`, `e1`, …. Blocks.
 
     Raises NotRunningError. The command itself may have written over its own.
     """
@@ -87,7 +87,7 @@ def spawn(program: Path, init: Process, confinement: Confinement) -> tuple[Child
 
 
 async def enter(program: Path, init: Process, confinement: Confinement) -> Wire:
-    """A wire into the kernel whose first process is `init`. Raises NotRunningError, BackendError."""
+    """Returns a wire into the kernel whose first process is `init`. Raises NotRunningError, BackendError."""
     environment = await asyncio.to_thread(environment_of, init)
     spawning = asyncio.ensure_future(asyncio.to_thread(spawn, program, init, confinement))
     try:

@@ -134,7 +134,7 @@ class Kernels:
         self._cgroups.close(CLOSE_TIMEOUT)
 
     def names(self) -> set[str]:
-        """Attempts there is a control group of."""
+        """Returns the attempts there is a control group of."""
         return {name for name in self._cgroups.names() if not name.startswith(SPARE)}
 
     def confinement(self, attempt_id: str) -> Confinement:
@@ -228,7 +228,7 @@ class Kernels:
         return Started(child, monitor, init)
 
     def _files(self, hostname: str, hosts: str, uid: int, *, egress: bool) -> dict[str, str]:
-        """Files of the kernel's own under /etc: its names, and a user beside those of the host."""
+        """Returns the files of the kernel's own under /etc: its names, and a user beside those of the host."""
         gid = self._settings.gid
         user = f"{bubblewrap.USER_NAME}:x:{uid}:{gid}::{HOME}:/bin/sh\n"
         group = f"{bubblewrap.USER_NAME}:x:{gid}:\n"
@@ -315,7 +315,7 @@ class Kernels:
         return Area((work,), self._cgroups.processes(attempt_id), devices_of(work))
 
     def work(self, attempt_id: str) -> Path:
-        """The attempt's work directory on the node."""
+        """Returns the attempt's work directory on the node."""
         return self._options.scratch_dir / attempt_id
 
 

@@ -177,7 +177,7 @@ def _allow_rest(builder: _Builder, name: str) -> None:
 
 @contextlib.contextmanager
 def _builder(default: int) -> Iterator[_Builder]:
-    """A filter under construction, for the native ABI; `default` is its action for calls that no rule names. Raises FilterError."""
+    """Yields a filter under construction, for the native ABI; `default` is its action for calls that no rule names. Raises FilterError."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
@@ -208,7 +208,7 @@ class _Builder:
         self._free.argtypes = (ctypes.c_void_p,)
 
     def known(self) -> list[str]:
-        """Names of the system calls of this machine type."""
+        """Returns the names of the system calls of this machine type."""
         found = []
         for number in range(_LAST_NUMBER + 1):
             if name := self._resolve(ctypes.c_uint32(_NATIVE), ctypes.c_int(number)):

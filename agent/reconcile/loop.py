@@ -159,7 +159,7 @@ class Reconciler(Generic[Network]):
 
     @property
     def settled(self) -> frozenset[str]:
-        """Ended attempts of which a manager has recorded the end."""
+        """Returns the ended attempts of which a manager has recorded the end."""
         return frozenset(self._settled)
 
     def attempts(self) -> Mapping[str, ObservedAttempt | None]:
@@ -217,7 +217,7 @@ class Reconciler(Generic[Network]):
         self._wake.set()
 
     def _due(self, now: float) -> list[Action | InspectNetwork]:
-        """Steps to start now; they count as in progress from here on."""
+        """Returns the steps to start now; they count as in progress from here on."""
         observed = self._observe()
         self._settled &= observed.attempts.keys()
         # One that is being created is not observed yet.
@@ -286,7 +286,7 @@ class Reconciler(Generic[Network]):
         return Observed(self._backend.observe(), self._existing, self._ready, self._settled)
 
     def _pause(self, now: float) -> float | None:
-        """Seconds until time alone makes for something to do; None for no such time.
+        """Returns the seconds until time alone makes for something to do; None for no such time.
 
         What was due by `now` is in progress, or waits for something that is.
         """

@@ -13,7 +13,7 @@ class SessionNetwork(Protocol):
 
     @property
     def session_id(self) -> str:
-        """Session it belongs to."""
+        """Returns the session it belongs to."""
         ...
 
 

@@ -71,7 +71,7 @@ def _memory_limit(cgroup: Path) -> int:
 
 
 def _processor_limit(cgroup: Path) -> int:
-    """Whole processors that a quota allows for, at least one."""
+    """Returns the number of whole processors that a quota allows for, at least one."""
     quota, period = _number(cgroup / "cpu" / "cpu.cfs_quota_us"), _number(cgroup / "cpu" / "cpu.cfs_period_us")
     try:
         words = (cgroup / "cpu.max").read_text().split()

@@ -28,7 +28,7 @@ def cores_by_node(
 
 
 def parse_list(text: str) -> list[int]:
-    """Numbers from the kernel's `0-3,8`."""
+    """Returns the numbers from the kernel's `0-3,8`."""
     numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -37,7 +37,7 @@ def parse_list(text: str) -> list[int]:
 
 
 def find_gpus(nvml: Any = None) -> list[Gpu]:
-    """NVIDIA's GPUs of this node; none where there is no driver. `nvml` is the module to ask, by default `pynvml`."""
+    """Returns NVIDIA's GPUs of this node; none where there is no driver. `nvml` is the module to ask, by default `pynvml`."""
     if nvml is None:
         try:
             nvml = import_module("pynvml")

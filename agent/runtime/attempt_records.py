@@ -80,12 +80,12 @@ class Record:
 
     @classmethod
     def of(cls, spec: AttemptSpec, boot_id: str) -> Record:
-        """The first record of an attempt."""
+        """Returns the first record of an attempt."""
         return cls(spec.id, spec.session_id, spec.kernel_id, boot_id, spec.networked, spec.egress)
 
 
 def encode(record: Record) -> bytes:
-    """The record as JSON with a checksum."""
+    """Returns the record as JSON with a checksum."""
     return checked.dump(asdict(record) | {"phase": record.phase.value})
 
 
@@ -215,7 +215,7 @@ class Records:
                 self._rewrite_removed()
 
     def place(self, attempt_id: str) -> Path:
-        """The attempt's directory."""
+        """Returns the attempt's directory."""
         return self._directory / attempt_id
 
     def _copy_of(self, attempt_id: str) -> Path:
@@ -349,7 +349,7 @@ class Records:
 
 
 def ended(record: Record, phase: Phase, reason: str, message: str, end_time: float) -> Record:
-    """The record of an attempt of which nothing runs any more."""
+    """Returns the record of an attempt of which nothing runs any more."""
     return replace(record, phase=phase, reason=reason, message=message, end_time=end_time)
 
 

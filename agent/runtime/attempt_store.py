@@ -81,12 +81,12 @@ class AttemptStore:
         return record
 
     def first_process(self, attempt_id: str) -> Process | None:
-        """The process of the node that an attempt lives and ends with; None when there is none any more."""
+        """Returns the process of the node that an attempt lives and ends with; None when there is none any more."""
         record = self._records.get(attempt_id)
         return None if record is None or record.phase.ended else record.init
 
     def place(self, attempt_id: str) -> Path:
-        """The attempt's directory."""
+        """Returns the attempt's directory."""
         return self._store.place(attempt_id)
 
     def was_removed(self, attempt_id: str) -> bool:
@@ -226,5 +226,5 @@ class AttemptStore:
                             log.exception("the output of attempt %s is not taken", record.id)
 
     def observed(self) -> dict[str, ObservedAttempt]:
-        """All attempts by id, as the outside sees them."""
+        """Returns all attempts by id, as the outside sees them."""
         return self._observation.of(self._records, self.kill_at, self.layers)

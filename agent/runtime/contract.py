@@ -21,7 +21,7 @@ class Runtime(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the kind, as a manager knows it."""
+        """Returns the name of the kind, as a manager knows it."""
         ...
 
     async def open(self, listener: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class Runtime(Protocol):
         ...
 
     def observe(self) -> Mapping[str, ObservedAttempt]:
-        """All attempts there is a record of, by id."""
+        """Returns all attempts there is a record of, by id."""
         ...
 
     async def prepare(self, spec: AttemptSpec, hosts: str) -> None:

@@ -180,7 +180,7 @@ class _TooDeepError(Exception):
 
 
 def _walk(top: int) -> Iterator[os.stat_result]:
-    """All there is beneath a directory, whose descriptor is taken over."""
+    """Yields all there is beneath a directory, whose descriptor is taken over."""
     waiting = [(top, os.scandir(top))]
     try:
         while waiting:
@@ -211,7 +211,7 @@ def _walk(top: int) -> Iterator[os.stat_result]:
 
 
 def _measured_apart(home: Path) -> Use:
-    """The same by a program that goes as deep as it must."""
+    """Returns the same by a program that goes as deep as it must."""
     found = []
     for option in ("--block-size=1", "--inodes"):
         command = ["du", "--summarize", "--one-file-system", option, str(home)]

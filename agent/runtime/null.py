@@ -45,14 +45,14 @@ class NullRuntime:
         self._listener: Callable[[], None] = lambda: None
 
     async def open(self, listener: Callable[[], None]) -> None:
-        """There is nothing to take over."""
+        """Does nothing: there is nothing to take over."""
         self._listener = listener
 
     async def close(self) -> None:
         """Releases nothing: there is nothing to release."""
 
     def observe(self) -> Mapping[str, ObservedAttempt]:
-        """All attempts there are, by id."""
+        """Returns all attempts there are, by id."""
         return self._attempts
 
     async def prepare(self, spec: AttemptSpec, hosts: str) -> None:
@@ -69,7 +69,7 @@ class NullRuntime:
             self._set(replace(ended, reason=reason, message=message, end_time=time.time()))
 
     async def identify(self, spec: AttemptSpec) -> None:
-        """Nothing of it is ever rebuilt."""
+        """Does nothing: attempts are never rebuilt."""
 
     def kernel(self, attempt_id: str) -> Kernel:
         """Returns a kernel in which nothing runs. Raises UnknownAttemptError."""

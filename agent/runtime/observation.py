@@ -26,7 +26,7 @@ class Observation:
         kill_at: Mapping[str, float],
         layers: Mapping[str, tuple[Layer, ...]],
     ) -> dict[str, ObservedAttempt]:
-        """All attempts by id; `kill_at` is on the monotonic clock, `layers` are those of images that are being fetched."""
+        """Returns all attempts by id; `kill_at` is on the monotonic clock, `layers` are those of images that are being fetched."""
         seen = {}
         for attempt_id, record in records.items():
             known = self._seen.get(attempt_id)

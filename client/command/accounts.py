@@ -189,7 +189,7 @@ async def list_tokens(connection: Connection, user: str, output: str) -> None:
 
 
 def token_state(token: pb.Token, now: float) -> str:
-    """`valid`, `expired` or `revoked` at `now`, in seconds since 1970."""
+    """Returns `valid`, `expired` or `revoked` at `now`, in seconds since 1970."""
     if token.HasField("revoke_time"):
         return "revoked"
     expires = enum_names.time_of(token, "expire_time")

@@ -61,12 +61,12 @@ class _Commands(click.Group):
     """A group that imports its commands when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order in which they are of use."""
+        """Returns all names, in the order in which they are of use."""
         del ctx
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, or None."""
+        """Returns the command of that name, or None."""
         del ctx
         module = _COMMANDS.get(cmd_name)
         if module is None:

@@ -99,5 +99,5 @@ def _printed(terminal: TerminalText | None, text: str) -> str:
 
 
 def _lines(text: str) -> str:
-    """Text of several lines that cannot move the cursor."""
+    """Returns text of several lines that cannot move the cursor."""
     return "\n".join(safe(line.replace("\t", "        ")) for line in text.split("\n"))

@@ -118,7 +118,7 @@ async def _awaited(work: Any) -> Any:
 
 @contextlib.contextmanager
 def conversation(connection: Connection, session: str, language: str) -> Iterator[Conversation]:
-    """A conversation for as long as the block lasts. Raises CallError."""
+    """Yields a conversation for as long as the block lasts. Raises CallError."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="code", daemon=True)
     thread.start()
@@ -142,7 +142,7 @@ def conversation(connection: Connection, session: str, language: str) -> Iterato
 
 
 def read_code() -> str | None:
-    """One piece of code, of one line or more; None at the end of input. Blocks."""
+    """Returns one piece of code, of one line or more; None at the end of input. Blocks."""
     lines: list[str] = []
     terminal = sys.stdin.isatty()
     while True:

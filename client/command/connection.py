@@ -30,11 +30,11 @@ class Connection:
     ca: str | None = None
 
     def settings(self) -> Settings:
-        """The settings in force. Raises UsageError."""
+        """Returns the settings in force. Raises UsageError."""
         return resolve(os.environ, context=self.context, endpoint=self.endpoint, token=self.token, ca=self.ca)
 
     def client(self) -> Client:
-        """A client; to be used inside the event loop, with `async with`. Raises UsageError."""
+        """Returns a client; to be used inside the event loop, with `async with`. Raises UsageError."""
         return Client.from_settings(self.settings())
 
 

@@ -54,7 +54,7 @@ _TOO_MANY_CALLS = "TOO_MANY_CALLS"
 
 
 def of_error(error: RetinueError, environment: Mapping[str, str] = os.environ) -> int:
-    """The code for an error.
+    """Returns the code for an error.
 
     `RETINUE_EXIT_ERROR`, a number from 1 to 255, takes the place of all but that of wrong usage, so that a script can
     distinguish an error of the program from the code of a session.
@@ -73,7 +73,7 @@ def of_error(error: RetinueError, environment: Mapping[str, str] = os.environ) -
 
 
 def of_session(session: session_pb2.Session) -> int:
-    """A session's own code: that of `main1`; without one 0 for a session that was not to have a result, else 1."""
+    """Returns a session's own code: that of `main1`; without one 0 for a session that was not to have a result, else 1."""
     if session.HasField("exit_code"):
         return session.exit_code
     if session.spec.type == session_pb2.SESSION_TYPE_BATCH and session.result != session_pb2.SESSION_RESULT_SUCCESS:

@@ -45,7 +45,7 @@ class Remote:
 
 
 def remote(text: str) -> Remote | None:
-    """`SESSION:PATH`; None for what is a local path. Raises UsageError."""
+    """Parses `SESSION:PATH`; None for a local path. Raises UsageError."""
     matched = _REMOTE.fullmatch(text)
     if matched is None:
         return None
@@ -117,7 +117,7 @@ def _name_of(local: Path) -> str:
 
 
 async def _into(files: Files, there: Remote, name: str) -> str:
-    """The path in the kernel that a local file of that name is copied to."""
+    """Returns the path in the kernel that a local file of that name is copied to."""
     below = f"{there.path}/{name}" if there.path else name
     if there.inside:
         return below

@@ -81,7 +81,7 @@ def _print_json(event: session_pb2.SessionEvent) -> None:
 
 
 def event_line(event: session_pb2.SessionEvent) -> str:
-    """One event as a line, safe."""
+    """Returns one event as a line, safe."""
     change = event.WhichOneof("change")
     head = f"{event.revision}  {short_id(event.session_id)}"
     if change == "created":

@@ -102,7 +102,7 @@ def _print(console: Console, graph: session_service_pb2.GetSessionGraphResponse)
 
 
 def lines(graph: session_service_pb2.GetSessionGraphResponse) -> list[Text]:
-    """The graph as a tree: every session once, under the last of those it depends on."""
+    """Returns the graph as a tree: every session once, under the last of those it depends on."""
     order = {node.id: place for place, node in enumerate(graph.nodes)}
     nodes = {node.id: node for node in graph.nodes}
     children: dict[str, list[str]] = {}
@@ -148,7 +148,7 @@ def _line(
 def changes(
     before: session_service_pb2.GetSessionGraphResponse, after: session_service_pb2.GetSessionGraphResponse
 ) -> Sequence[Text]:
-    """A line for each session that is new or in another state."""
+    """Returns a line for each session that is new or in another state."""
     was = {node.id: _state(node) for node in before.nodes}
     nodes = {node.id: node for node in after.nodes}
     return [_line(node, "", nodes) for node in after.nodes if was.get(node.id) != _state(node)]

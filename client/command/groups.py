@@ -224,7 +224,7 @@ async def shares_command(connection: Connection, group: str, output: str) -> Non
 
 
 def share_text(share: pb.Share) -> str:
-    """A share as an exact fraction and in per cent: `2/3 (66.7 %)`."""
+    """Returns a share as an exact fraction and in per cent: `2/3 (66.7 %)`."""
     if share.denominator == 0:
         return "-"
     fraction = Fraction(share.numerator, share.denominator)

@@ -72,7 +72,7 @@ def _duration(context: click.Context, parameter: click.Parameter, text: str) -> 
 
 
 def policy_text(message: idle_pb2.IdlePolicy, exempt: Iterable[int] = ()) -> str:
-    """A policy as it is written, safe; `-` for none."""
+    """Returns a policy as it is written, safe; `-` for none."""
     parts = [
         f"{name}={_span(getattr(message, field))}"
         for name, field in _SPANS.items()
@@ -93,7 +93,7 @@ def policy_text(message: idle_pb2.IdlePolicy, exempt: Iterable[int] = ()) -> str
 
 
 def _span(duration: Duration) -> str:
-    """A time that `options.span` reads back as the same."""
+    """Returns a time that `options.span` reads back as the same."""
     seconds = duration.ToNanoseconds() / 1e9
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size and seconds % size == 0:
@@ -179,7 +179,7 @@ async def set_override(
 
 
 def exempt_refused(parameter: str, given: tuple[idle_pb2.IdlePolicy, Sequence[str]]) -> idle_pb2.IdlePolicy:
-    """The policy of a group, which has no checkers that are `none`: what is not given ends nothing. Usage errors for those."""
+    """Returns the policy of a group, which has no checkers that are `none`: what is not given ends nothing. Usage errors for those."""
     wanted, exempt = given
     if exempt:
         raise click.UsageError(f"{parameter}: leave out what is to end nothing; `none` is for overrides of users")

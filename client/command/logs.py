@@ -81,14 +81,14 @@ class HostLines:
         self._unfinished: dict[str, bytes] = {}
 
     def take(self, chunk: LogChunk) -> bytes:
-        """The lines that the chunk finishes; what it begins is kept."""
+        """Returns the lines that the chunk finishes; what it begins is kept."""
         *whole, rest = (self._unfinished.pop(chunk.hostname, b"") + chunk.data).split(b"\n")
         if rest:
             self._unfinished[chunk.hostname] = rest
         return b"".join(_line(chunk.hostname, line) for line in whole)
 
     def rest(self) -> bytes:
-        """Lines that were begun and not finished."""
+        """Returns the lines that were begun and not finished."""
         unfinished, self._unfinished = self._unfinished, {}
         return b"".join(_line(hostname, line) for hostname, line in unfinished.items())
 

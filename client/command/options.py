@@ -21,7 +21,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def span(_context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Seconds of a length of time written `90`, `90s`, `1.5m`, `2h` or `1d`; usage errors for anything else."""
+    """Returns the seconds of a length of time written `90`, `90s`, `1.5m`, `2h` or `1d`; usage errors for anything else."""
     if value is None:
         return None
     found = _SPAN.fullmatch(value)
@@ -31,12 +31,12 @@ def span(_context: click.Context, parameter: click.Parameter, value: str | None)
 
 
 def moment(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.datetime | None:
-    """A moment written as the time that has passed since (`30s`, `2h`) or in RFC 3339; usage errors for anything else."""
+    """Returns a moment written as the time that has passed since (`30s`, `2h`) or in RFC 3339; usage errors for anything else."""
     return _moment(context, parameter, value, -1)
 
 
 def future(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.datetime | None:
-    """A moment written as the time until then (`30s`, `2h`) or in RFC 3339; usage errors for anything else."""
+    """Returns a moment written as the time until then (`30s`, `2h`) or in RFC 3339; usage errors for anything else."""
     return _moment(context, parameter, value, 1)
 
 
@@ -59,7 +59,7 @@ def _moment(
 
 
 def pairs(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> dict[str, str]:
-    """`NAME=VALUE` options as a mapping; usage errors for anything else."""
+    """Returns `NAME=VALUE` options as a mapping; usage errors for anything else."""
     found: dict[str, str] = {}
     for value in values:
         name, equals, content = value.partition("=")
@@ -91,7 +91,7 @@ def override(spec: session_pb2.SessionSpec, assignments: Mapping[str, str], unse
 
 
 def template_version(text: str) -> tuple[str, int]:
-    """Name and version of `NAME[@VERSION]`; 0 is the newest. Raises UsageError."""
+    """Returns the name and version of `NAME[@VERSION]`; 0 is the newest. Raises UsageError."""
     name, at, number = text.partition("@")
     if at and not (number.isascii() and number.isdigit() and 0 < int(number) < 2**31):
         raise UsageError(f"{text!r} is not NAME[@VERSION]")
@@ -99,12 +99,12 @@ def template_version(text: str) -> tuple[str, int]:
 
 
 def slots(context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> dict[str, str]:
-    """`cpu=2,mem=1g` options as a mapping; usage errors for anything else."""
+    """Returns `cpu=2,mem=1g` options as a mapping; usage errors for anything else."""
     return pairs(context, parameter, (part for value in values for part in value.split(",") if part))
 
 
 def words(_context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
-    """A command line as a list of arguments, split as a shell would."""
+    """Returns a command line as a list of arguments, split as a shell would."""
     if value is None:
         return None
     try:
@@ -114,7 +114,7 @@ def words(_context: click.Context, parameter: click.Parameter, value: str | None
 
 
 def mounts(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[tuple[str, str, bool]]:
-    """`SRC:DST[:rw]` options as source, target and whether it is writable; usage errors for anything else."""
+    """Returns `SRC:DST[:rw]` options as source, target and whether it is writable; usage errors for anything else."""
     found = []
     for value in values:
         source, _, rest = value.partition(":")
@@ -126,7 +126,7 @@ def mounts(_context: click.Context, parameter: click.Parameter, values: Iterable
 
 
 def ports(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[tuple[str, str, int]]:
-    """`NAME:[PROTOCOL:]NUMBER` options as name, protocol and number; usage errors for anything else."""
+    """Returns `NAME:[PROTOCOL:]NUMBER` options as name, protocol and number; usage errors for anything else."""
     found = []
     for value in values:
         name, *protocol, number = value.split(":")
@@ -137,7 +137,7 @@ def ports(_context: click.Context, parameter: click.Parameter, values: Iterable[
 
 
 def port_ranges(_context: click.Context, parameter: click.Parameter, values: Iterable[str]) -> list[tuple[int, int]]:
-    """`FIRST[-LAST]` options as first and last number; usage errors for anything else."""
+    """Returns `FIRST[-LAST]` options as first and last number; usage errors for anything else."""
     found = []
     for value in values:
         first, _, last = value.partition("-")
@@ -150,7 +150,7 @@ def port_ranges(_context: click.Context, parameter: click.Parameter, values: Ite
 def services(
     context: click.Context, parameter: click.Parameter, values: Iterable[str]
 ) -> list[session_pb2.ServiceDefinition]:
-    """`NAME=COMMAND` options as definitions of services, split as a shell would; usage errors for anything else."""
+    """Returns `NAME=COMMAND` options as definitions of services, split as a shell would; usage errors for anything else."""
     found = []
     for name, command in pairs(context, parameter, values).items():
         found.append(session_pb2.ServiceDefinition(name=name, command=words(context, parameter, command)))
@@ -164,7 +164,7 @@ def _is_port(text: str) -> bool:
 def mount_roots(
     _context: click.Context, parameter: click.Parameter, values: Iterable[str]
 ) -> list[fleet_service_pb2.MountRoot]:
-    """`PATH[:rw][@PROJECT,…]` options as roots of a resource group; usage errors for anything else."""
+    """Returns `PATH[:rw][@PROJECT,…]` options as roots of a resource group; usage errors for anything else."""
     found = []
     for value in values:
         place, _, projects = value.partition("@")

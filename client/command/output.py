@@ -32,7 +32,7 @@ _COLOURS = {
 
 
 def output_option(command: _Command) -> _Command:
-    """The option `-o`."""
+    """Returns the option `-o`."""
     option = click.option(
         "-o",
         "--output",
@@ -102,7 +102,7 @@ def print_message(output: str, message: Message) -> None:
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """A message as proto JSON, its fields in their order and the keys of maps sorted: maps come in a new order each time."""
+    """Returns a message as proto JSON, its fields in their order and the keys of maps sorted: maps come in a new order each time."""
     content: dict[str, Any] = json_format.MessageToDict(message)
     _sort_maps(message, content)
     return content
@@ -124,7 +124,7 @@ def _sort_maps(message: Message, content: dict[str, Any]) -> None:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, colour: bool) -> list[str]:
-    """Lines of a table without borders; whatever is wider than the screen stays whole."""
+    """Returns the lines of a table without borders; whatever is wider than the screen stays whole."""
     widths = [max(cell_len(text) for text in column) for column in zip(titles, *rows, strict=True)]
     lines = []
     for number, row in enumerate((titles, *rows)):

@@ -42,7 +42,7 @@ class Progress(Protocol):
 
 
 def open_progress(console: Console) -> Progress:
-    """A live view if the console is a terminal, else plain lines."""
+    """Returns a live view if the console is a terminal, else plain lines."""
     return LiveProgress(console) if console.is_terminal and not console.is_dumb_terminal else PlainProgress(console)
 
 
@@ -61,14 +61,14 @@ class PlainProgress:
         self._last = session
 
     def note(self, text: str) -> None:
-        """Is not shown: it changes all the time."""
+        """Does nothing: a note changes all the time, and is not shown."""
 
     def say(self, text: str) -> None:
         """Prints a line."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Does nothing: there is nothing to end."""
 
 
 class LiveProgress:
@@ -159,7 +159,7 @@ def elapsed(session: session_pb2.Session, now: float) -> float:
 
 
 def summary(session: session_pb2.Session, seconds: float) -> str:
-    """One line on a session, `seconds` after it was asked for."""
+    """Returns one line on a session, `seconds` after it was asked for."""
     agents = sorted({kernel.agent for kernel in session.kernels if kernel.agent})
     parts = [f"{safe(session.spec.name)}: {enum_names.state_of(session)}"]
     if enum_names.is_ended(session):
@@ -200,7 +200,7 @@ def kernel_counts(session: session_pb2.Session) -> str:
 
 
 def changes(before: session_pb2.Session | None, after: session_pb2.Session) -> list[str]:
-    """Lines, safe, on what is different after an event; pure. The session's own line comes first."""
+    """Returns the lines, safe, on what is different after an event; pure. The session's own line comes first."""
     name = safe(after.spec.name)
     lines = []
     if before is None or (before.state, before.reason, before.message) != (after.state, after.reason, after.message):

@@ -136,7 +136,7 @@ def _preview_text(preview: session_service_pb2.PlacementPreview) -> str:
 
 
 def request(given: dict[str, Any]) -> session_pb2.SessionSpec:
-    """The session that the command's options ask for. Raises UsageError."""
+    """Returns the session that the command's options ask for. Raises UsageError."""
     command = list(given["command"])
     template, version = options.template_version(given["template"])
     kind = given["kind"] or ("" if template else "batch" if command else "interactive")

@@ -73,7 +73,7 @@ def _print(output: str, template: pb.Template) -> None:
 
 
 def safe_yaml(message: Message) -> str:
-    """A message as YAML, with what a terminal would obey written out."""
+    """Returns a message as YAML, with what a terminal would obey written out."""
     return yaml.safe_dump(plain(message), sort_keys=False)
 
 
@@ -142,7 +142,7 @@ async def _apply(client: Client, template: pb.Template, *, validate_only: bool) 
 
 
 async def _existing(client: Client, template: pb.Template) -> pb.Template | None:
-    """The template of that name in the project that is meant, or of all projects if that is meant."""
+    """Returns the template of that name in the project that is meant, or of all projects if that is meant."""
     if template.for_all_projects:
         # By its name alone, one of a project would come before it.
         everything = [item async for item in client.templates.list()]

@@ -16,7 +16,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def safe(text: str) -> str:
-    """The text with everything that is not printable as an escape, line breaks and directions of writing included."""
+    """Returns the text with everything that is not printable as an escape, line breaks and directions of writing included."""
     return "".join(character if character.isprintable() else _escape(character) for character in text)
 
 
@@ -25,12 +25,12 @@ def _escape(character: str) -> str:
 
 
 def short_id(identity: str) -> str:
-    """The start of an id, long enough to be used in its place."""
+    """Returns the start of an id, long enough to be used in its place."""
     return safe(identity[:_SHORT_ID])
 
 
 def span(seconds: float | None) -> str:
-    """A length of time, roughly: `42s`, `3m10s`, `5h2m`, `12d`; `-` for None."""
+    """Returns a length of time, roughly: `42s`, `3m10s`, `5h2m`, `12d`; `-` for None."""
     if seconds is None:
         return "-"
     whole = max(0, int(seconds))
@@ -55,5 +55,5 @@ def amounts(slots: Mapping[str, str]) -> str:
 
 
 def or_dash(text: str) -> str:
-    """The text, safe; `-` when empty."""
+    """Returns the text, safe; `-` when empty."""
     return safe(text) or "-"

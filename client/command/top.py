@@ -95,7 +95,7 @@ def _show(output: str, look: pb.StreamStatsResponse, lines: Sequence[Line], *, l
 
 
 def size(count: float | None) -> str:
-    """A number of bytes for people: `512`, `1.5m`, `12g`."""
+    """Returns a number of bytes for people: `512`, `1.5m`, `12g`."""
     if count is None:
         return MISSING
     unit = 0

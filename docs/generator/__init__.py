@@ -14,7 +14,7 @@ _MADE = "<!-- Made by `make docs`; change what it is made from. -->\n\n"
 
 
 def pages(root: Path = ROOT) -> dict[Path, str]:
-    """Every generated page: its path below the repository's root, and its text."""
+    """Returns every generated page: its path below the repository's root, and its text."""
     contract = Contract.read(root / "protos")
     made = {
         "amounts.md": amounts.page(),
@@ -46,6 +46,6 @@ def write(root: Path) -> list[Path]:
 
 
 def present(root: Path) -> list[Path]:
-    """The generated pages that are there."""
+    """Returns the generated pages that are there."""
     found = (root / REFERENCE).rglob("*.md")
     return [path.relative_to(root) for path in found if path.read_text().startswith(_MADE)]

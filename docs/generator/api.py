@@ -12,7 +12,7 @@ _Field = FieldDescriptorProto
 
 
 def pages(contract: Contract) -> dict[str, str]:
-    """A page for each file, by name, and the list of them."""
+    """Returns a page for each file, by name, and the list of them."""
     homes = {f".{file.descriptor.package}.{name}": file.page for file in contract.files for name in _names(file)}
     made = {file.page: _page(file, homes) for file in contract.files}
     rows = [

@@ -15,7 +15,7 @@ _CODE = re.compile(r"^\b$", re.MULTILINE)
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     codes = [(str(int(code)), code.name.lower().replace("_", " ")) for code in ExitCode]
     return (
         f"# The command line\n\n{_help(cli)}\n\n{_options(cli)}\n## Exit codes\n\n{table(['code', 'meaning'], codes)}\n"

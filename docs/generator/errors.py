@@ -13,7 +13,7 @@ _PREFIX = "ERROR_REASON_"
 
 
 def page(contract: Contract) -> str:
-    """The whole page."""
+    """Returns the whole page."""
     codes: dict[str, set[str]] = {}
     for kind in _kinds(ApiError):
         if hasattr(kind, "reason") and hasattr(kind, "code"):

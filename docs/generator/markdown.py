@@ -10,7 +10,7 @@ _SPECIAL = re.compile(r"(`[^`]*`)|([<>])")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; cells are Markdown of one line."""
+    """Returns a table; cells are Markdown of one line."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
@@ -22,21 +22,21 @@ def line(text: str) -> str:
 
 
 def paragraphs(text: str) -> str:
-    """A comment as paragraphs: lines are joined, empty lines divide."""
+    """Returns a comment as paragraphs: lines are joined, empty lines divide."""
     return "\n\n".join(line(part) for part in re.split(r"\n\s*\n", text.strip()) if part.strip())
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a comment, without its end."""
+    """Returns the first sentence of a comment, without its end."""
     flat = " ".join(text.split())
     return re.split(r"(?<=[^.])[.:;](?:\s|$)", flat, maxsplit=1)[0]
 
 
 def mermaid(text: str) -> str:
-    """A diagram in its fence."""
+    """Returns a diagram in its fence."""
     return f"```mermaid\n{text.rstrip()}\n```\n"
 
 
 def label(text: str) -> str:
-    """A text that stands for itself inside a diagram, on one line."""
+    """Returns a text that stands for itself inside a diagram, on one line."""
     return " ".join(text.split()).replace('"', "'").replace("`", "").replace(";", ",").replace("#", "no. ")

@@ -33,7 +33,7 @@ class File:
 
     @property
     def page(self) -> str:
-        """The name of its page."""
+        """Returns the name of its page."""
         return Path(self.descriptor.name).stem + ".md"
 
     def services(self) -> Iterator[tuple[ServiceDescriptorProto, str]]:
@@ -71,7 +71,7 @@ class File:
             yield field, self.comments.get((*place, _FIELDS, number), "")
 
     def values(self, enum: EnumDescriptorProto, place: Place) -> Iterator[tuple[str, int, str]]:
-        """Names, numbers and comments of an enum's values."""
+        """Yields the names, numbers and comments of an enum's values."""
         for number, value in enumerate(enum.value):
             yield value.name, value.number, self.comments.get((*place, _VALUES, number), "")
 
@@ -96,7 +96,7 @@ class Contract:
         return cls(tuple(_file(one) for one in sorted(compiled.file, key=lambda one: one.name)))
 
     def message(self, name: str) -> tuple[File, DescriptorProto, Place]:
-        """A message by its full name, `.package.Name`. Raises LookupError."""
+        """Returns a message by its full name, `.package.Name`. Raises LookupError."""
         for file in self.files:
             for own, message, place in file.messages():
                 if f".{file.descriptor.package}.{own}" == name:

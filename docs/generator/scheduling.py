@@ -12,7 +12,7 @@ from retinue.manager.v1.scheduling_policy_pb2 import AgentStrategy, SchedulingPo
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     verdicts, kinds, options, words = (
         ", ".join(f"`{word}`" for word in found)
         for found in (

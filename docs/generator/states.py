@@ -14,7 +14,7 @@ State = TypeVar("State", bound=StrEnum)
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     owners = [(f"`{state}`", who, bound) for state, (who, bound) in SESSION_OWNERS.items()]
     features = [[f.value, *("yes" if f in FEATURES[kind] else "no" for kind in FEATURES)] for f in Feature]
     return f"""# States
@@ -44,7 +44,7 @@ The rest is refused with `FEATURE_UNAVAILABLE`.
 
 
 def diagram(moves: Mapping[State, frozenset[State]]) -> str:
-    """The diagram of a table of moves: from the first state to those that nothing leaves."""
+    """Returns the diagram of a table of moves: from the first state to those that nothing leaves."""
     order = list(moves)
     lines = ["stateDiagram-v2", f"    [*] --> {order[0]}"]
     for state, after in moves.items():

@@ -15,7 +15,7 @@ _PUBLIC = "retinue.manager.v1"
 
 
 def page(contract: Contract) -> str:
-    """The whole page."""
+    """Returns the whole page."""
     parts = [
         """# Streams into kernels
 

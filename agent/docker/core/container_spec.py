@@ -79,7 +79,7 @@ class Container:
 
 
 def container_name(attempt_id: str) -> str:
-    """The name of an attempt's container: the engine refuses a second one of that name."""
+    """Returns the name of an attempt's container: the engine refuses a second one of that name."""
     return f"{NAME_PREFIX}{attempt_id}"
 
 
@@ -89,7 +89,7 @@ def runs_as_root(image_user: str) -> bool:
 
 
 def body(container: Container) -> dict[str, Any]:
-    """The body of the request that creates the container (`POST /containers/create` of the Docker Engine API)."""
+    """Returns the body of the request that creates the container (`POST /containers/create` of the Docker Engine API)."""
     spec = container.spec
     return {
         # Not the reference: its tag may have moved on since it was looked up.
@@ -186,7 +186,7 @@ def devices(holding: Holding) -> dict[str, Any]:
 
 
 def mounts(files: Files) -> list[dict[str, Any]]:
-    """Files of the node in the container; only its start barrier, its output and its home can be written."""
+    """Returns the files of the node in the container; only its start barrier, its output and its home can be written."""
     read_only = {
         f"{INSIDE}/init": files.init,
         f"{INSIDE}/attach": files.attach,

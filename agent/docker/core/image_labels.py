@@ -121,7 +121,7 @@ def parse_service_ports(text: str) -> tuple[ServicePort, ...]:
 
 
 def shortfalls(labels: Labels, slots: Mapping[str, int]) -> list[str]:
-    """Names of the slots of which a kernel has less than its image needs, sorted."""
+    """Returns the names of the slots of which a kernel has less than its image needs, sorted."""
     return sorted(slot for slot, amount in labels.least.items() if slots.get(slot, 0) < amount)
 
 

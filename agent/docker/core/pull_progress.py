@@ -23,7 +23,7 @@ _ARRIVED = _WHOLE | {"Download complete", "Verifying Checksum", "Extracting"}
 
 
 def fold(layers: Mapping[str, Layer], event: Mapping[str, Any]) -> dict[str, Layer]:
-    """The layers after an event of `POST /images/create`, by id; what is not about a layer changes nothing."""
+    """Returns the layers after an event of `POST /images/create`, by id; what is not about a layer changes nothing."""
     identifier, status = str(event.get("id") or "")[:MAX_ID], str(event.get("status") or "")
     detail = event.get("progressDetail")
     known = layers.get(identifier)
@@ -48,7 +48,7 @@ def _byte_count(detail: object, name: str) -> int:
 
 
 def totals(layers: Sequence[Layer]) -> tuple[int, int]:
-    """Bytes fetched, and bytes in all, of the layers whose size is known."""
+    """Returns the bytes fetched, and bytes in all, of the layers whose size is known."""
     sized = [layer for layer in layers if layer.total > 0]
     return sum(layer.bytes for layer in sized), sum(layer.total for layer in sized)
 

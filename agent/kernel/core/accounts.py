@@ -12,7 +12,7 @@ _NUMBER = 2
 
 
 def with_user(text: str, uid: int, gid: int, *, named: bool) -> str:
-    """The users of an image with the kernel's among them; with `named`, under the name that is the same everywhere.
+    """Returns the users of an image with the kernel's among them; with `named`, under the name that is the same everywhere.
 
     What the image calls its user stays the first answer for the number, and ours becomes the first for the name.
     """
@@ -27,7 +27,7 @@ def with_user(text: str, uid: int, gid: int, *, named: bool) -> str:
 
 
 def with_group(text: str, gid: int) -> str:
-    """The groups of an image with the kernel's among them."""
+    """Returns the groups of an image with the kernel's among them."""
     if any(entry[_NUMBER:][:1] == [str(gid)] for entry in _entries(text)):
         return text
     return f"{_terminated(text)}{ACCOUNT}:x:{gid}:\n"

@@ -36,7 +36,7 @@ class Start:
 
 
 def start_frame(start: Start) -> bytes:
-    """The first frame. Raises ValueError on a text that holds NUL."""
+    """Returns the first frame. Raises ValueError on a text that holds NUL."""
     rows, columns = start.size or (0, 0)
     variables = [f"{name}={value}" for name, value in start.environment.items()]
     manner = "1" if start.size is not None else "2" if start.leaves else "0"
@@ -57,25 +57,25 @@ def apart_frame(start: Start, log: str) -> bytes:
 
 
 def input_frame(data: bytes) -> bytes:
-    """Input for the command, within the window."""
+    """Returns a frame with input for the command, within the window."""
     return frame(b"I", data)
 
 
 def end_frame() -> bytes:
-    """No more input."""
+    """Returns the frame that ends the input."""
     return frame(b"E", b"")
 
 
 def resize_frame(rows: int, columns: int) -> bytes:
-    """Another size of the terminal."""
+    """Returns the frame that gives the terminal another size."""
     return frame(b"R", _SIZE.pack(rows, columns))
 
 
 def signal_frame(number: int) -> bytes:
-    """A signal for the command's process group, or that in front on its terminal."""
+    """Returns the frame that signals the command's process group, or that in front on its terminal."""
     return frame(b"K", bytes((number,)))
 
 
 def frame(kind: bytes, data: bytes) -> bytes:
-    """One frame."""
+    """Returns one frame."""
     return HEADER.pack(kind, len(data)) + data

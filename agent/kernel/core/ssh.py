@@ -39,7 +39,7 @@ class SshFiles:
 
 
 def ssh_files(secret: bytes, names: Sequence[str]) -> SshFiles:
-    """The files of a session with that secret, whose kernels have these host names."""
+    """Returns the files of a session with that secret, whose kernels have these host names."""
     host, user = _key(secret, b"host"), _key(secret, b"user")
     line = _public_line(host)
     return SshFiles(
@@ -52,7 +52,7 @@ def ssh_files(secret: bytes, names: Sequence[str]) -> SshFiles:
 
 
 def host_names(hosts: str) -> list[str]:
-    """The names of kernels in the text of an /etc/hosts: the first of each line but those of the loopback."""
+    """Returns the names of kernels in the text of an /etc/hosts: the first of each line but those of the loopback."""
     lines = [line.split() for line in hosts.splitlines()]
     return [words[1] for words in lines if len(words) > 1 and words[1] != "localhost"]
 

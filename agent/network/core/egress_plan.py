@@ -53,17 +53,17 @@ class EgressLink:
 
     @property
     def index(self) -> int:
-        """Index of the node's end, which Linux gives to one interface of a namespace only."""
+        """Returns the index of the node's end, which Linux gives to one interface of a namespace only."""
         return _FIRST_INDEX + self.slot
 
     @property
     def address(self) -> str:
-        """The kernel's address."""
+        """Returns the kernel's address."""
         return str(ipaddress.IPv4Network(POOL)[self.slot + 1])
 
     @property
     def mac(self) -> str:
-        """MAC of the kernel's end."""
+        """Returns the MAC of the kernel's end."""
         return ":".join(f"{octet:02x}" for octet in (0x0A, 0x59, *ipaddress.IPv4Address(self.address).packed))
 
 
@@ -78,7 +78,7 @@ def link_name(label: str, attempt_id: str) -> str:
 
 
 def slot_of(link: Link) -> int | None:
-    """The slot of a node's end; None for a link that was not made here."""
+    """Returns the slot of a node's end; None for a link that was not made here."""
     slot = link.index - _FIRST_INDEX
     return slot if 0 <= slot < SLOTS else None
 

@@ -12,5 +12,5 @@ LOCALHOST = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 
 def hosts_text(network: Network) -> str:
-    """The whole file: the local host's lines, then one line for every member, in the order of the members."""
+    """Returns the whole file: the local host's lines, then one line for every member, in the order of the members."""
     return LOCALHOST + "".join(f"{member.address}\t{member.hostname}\n" for member in network.members)

@@ -85,7 +85,7 @@ KERNEL_PORT = PortSettings(
 
 
 def plan_network(network: Network, uplink: Uplink | None, observed: Observed) -> tuple[Step, ...]:
-    """Steps to the session's namespace as it should be: bridge, VXLAN, entries for remote kernels, ports that exist.
+    """Returns the steps that bring the session's namespace into its desired state: bridge, VXLAN, entries for remote kernels, ports that exist.
 
     `uplink` is needed when the network has a VNI. Ports of kernels that are no longer local members are removed; ports
     of members are repaired, never created. Raises NetworkError without an uplink, InvalidNetworkError when its MTU is
@@ -104,7 +104,7 @@ def plan_network(network: Network, uplink: Uplink | None, observed: Observed) ->
 
 
 def plan_attachment(network: Network, member: Member, session: Observed, kernel: Observed) -> tuple[Step, ...]:
-    """Steps that give a kernel its place: a veth from the bridge to the kernel's namespace, its address, its loopback.
+    """Returns the steps that attach a kernel: a veth from the bridge to the kernel's namespace, its address, its loopback.
 
     `session` holds at least the bridge, the kernel's port and the stations behind that port; `kernel` all of the
     kernel's namespace. Raises NetworkError when there is no bridge, or when the kernel has an interface of another kind
@@ -134,12 +134,12 @@ def plan_attachment(network: Network, member: Member, session: Observed, kernel:
 
 
 def port_name(network: Network, member: Member) -> str:
-    """Name of the kernel's port of the bridge: its address's place in the subnet, which no other member has."""
+    """Returns the name of the kernel's port of the bridge: its address's place in the subnet, which no other member has."""
     return f"k{network.offset(member)}"
 
 
 def bridge_mac(network: Network) -> str:
-    """MAC of the bridge. It has no address and sends nothing, but it must be set: an inherited one changes at times.
+    """Returns the MAC of the bridge. It has no address and sends nothing, but it must be set: an inherited one changes at times.
 
     A change of the MAC makes Linux forget even the permanent neighbours.
     """
@@ -148,7 +148,7 @@ def bridge_mac(network: Network) -> str:
 
 
 def overhead(underlay_address: str) -> int:
-    """Bytes that VXLAN takes from a packet on the underlay: 50 over IPv4, 70 over IPv6."""
+    """Returns the bytes that VXLAN takes from a packet on the underlay: 50 over IPv4, 70 over IPv6."""
     return _OVERHEAD[ipaddress.ip_address(underlay_address).version]
 
 
@@ -264,13 +264,13 @@ def _plan_inside(network: Network, member: Member, index: int, inner: Link | Non
 
 
 def _free_index(kernel: Observed) -> int:
-    """An index for the kernel's end: the usual one unless an interface that stays has it."""
+    """Returns an index for the kernel's end: the usual one unless an interface that stays has it."""
     taken = {link.index for link in kernel.links.values() if link.name != KERNEL_LINK}
     return KERNEL_LINK_INDEX if KERNEL_LINK_INDEX not in taken else max(taken) + 1
 
 
 def _plan_entries(link: int, desired: Iterable[Entry], present: Iterable[Entry]) -> list[Operation]:
-    """The difference; what goes, goes first, since an old and a new entry may share their key."""
+    """Returns the difference; what goes, goes first, since an old and a new entry may share their key."""
     wanted, found = set(desired), set(present)
     steps: list[Operation] = [DropEntry(link, entry) for entry in sorted(found - wanted, key=repr)]
     return steps + [PutEntry(link, entry) for entry in sorted(wanted - found, key=repr)]

@@ -125,7 +125,7 @@ def changes(before: Guarded, after: Guarded) -> str:
 
 
 def parse_addresses(listing: str) -> frozenset[str]:
-    """The addresses among the elements of a set, as `nft list set` prints them."""
+    """Returns the addresses among the elements of a set, as `nft list set` prints them."""
     _, _, rest = listing.partition("elements = {")
     found = []
     for word in rest.partition("}")[0].replace(",", " ").split():

@@ -42,7 +42,7 @@ class Network:
 
     @property
     def prefix_length(self) -> int:
-        """Length of the subnet's prefix in bits."""
+        """Returns the length of the subnet's prefix in bits."""
         return ipaddress.IPv4Network(self.subnet).prefixlen
 
     def offset(self, member: Member) -> int:
@@ -50,7 +50,7 @@ class Network:
         return int(ipaddress.IPv4Address(member.address)) - int(ipaddress.IPv4Network(self.subnet).network_address)
 
     def member(self, kernel_id: str) -> Member:
-        """The local member with this kernel. Raises InvalidNetworkError when there is none."""
+        """Returns the local member with this kernel. Raises InvalidNetworkError when there is none."""
         for member in self.members:
             if member.kernel_id == kernel_id and member.local:
                 return member
@@ -74,7 +74,7 @@ def check(network: Network) -> None:
 
 
 def session_key(session_id: str) -> str:
-    """The 32 hexadecimal digits of a session's id. Raises InvalidNetworkError unless it is a UUID in its usual form."""
+    """Returns the 32 hexadecimal digits of a session's id. Raises InvalidNetworkError unless it is a UUID in its usual form."""
     try:
         parsed = uuid.UUID(session_id)
     except ValueError as error:

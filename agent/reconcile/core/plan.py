@@ -134,7 +134,7 @@ DEFAULT_GRACE = 10.0
 
 
 def plan(desired: Desired, observed: Observed, now: float) -> list[Action]:
-    """The next steps, in this order: networks made, attempts, networks removed. `now` is monotonic, in seconds.
+    """Returns the next steps, in this order: networks made, attempts, networks removed. `now` is monotonic, in seconds.
 
     * An attempt is created only if there is no record of it.
     * It is released once it is to run and all attempts of its session here that are to run are held, or have been released.

@@ -32,7 +32,7 @@ def nearest(groups: Mapping[int, Sequence[str]], chosen: Sequence[int]) -> list[
 
 
 def choose_cores(free: Mapping[int, Sequence[int]], count: int, near: Sequence[int] = ()) -> tuple[int, ...] | None:
-    """So many cores out of those free by memory node, on as few nodes as can be; None when there are not so many.
+    """Returns so many cores out of those free by memory node, on as few nodes as can be; None when there are not so many.
 
     Nodes in `near` come first. One that just holds them is taken before one with more: large ones stay whole.
     """

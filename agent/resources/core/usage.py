@@ -78,13 +78,13 @@ def _version_two(read: Callable[[str, str], str | None]) -> _Parts:
 
 
 def number(text: str | None) -> int | None:
-    """The number that a file holds; None for anything else, `max` for instance."""
+    """Returns the number that a file holds; None for anything else, `max` for instance."""
     found = (text or "").strip()
     return int(found) if found.isascii() and found.isdigit() else None
 
 
 def keyed(text: str | None, key: str) -> int | None:
-    """The value in the line `KEY VALUE`."""
+    """Returns the value in the line `KEY VALUE`."""
     for line in (text or "").splitlines():
         name, _, value = line.partition(" ")
         if name == key:
@@ -93,7 +93,7 @@ def keyed(text: str | None, key: str) -> int | None:
 
 
 def disk_bytes_one(text: str | None, kind: str) -> int | None:
-    """The sum over devices of lines `MAJOR:MINOR KIND BYTES`; a group that did nothing yet has no such line, and a total of 0."""
+    """Returns the sum over devices of lines `MAJOR:MINOR KIND BYTES`; a group that did nothing yet has no such line, and a total of 0."""
     if text is None:
         return None
     fields = [line.split() for line in text.splitlines()]
@@ -101,7 +101,7 @@ def disk_bytes_one(text: str | None, kind: str) -> int | None:
 
 
 def disk_bytes_two(text: str | None, key: str) -> int | None:
-    """The sum over devices of `KEY=BYTES` in lines `MAJOR:MINOR rbytes=… wbytes=…`; none yet is 0."""
+    """Returns the sum over devices of `KEY=BYTES` in lines `MAJOR:MINOR rbytes=… wbytes=…`; none yet is 0."""
     if text is None:
         return None
     pairs = [word.partition("=") for line in text.splitlines() for word in line.split()[1:]]
@@ -109,7 +109,7 @@ def disk_bytes_two(text: str | None, key: str) -> int | None:
 
 
 def network_bytes(text: str | None) -> tuple[int | None, int | None]:
-    """Bytes received and sent on all interfaces but the loopback; None without another interface."""
+    """Returns the bytes received and sent on all interfaces but the loopback; None without another interface."""
     received: int | None = None
     sent: int | None = None
     for line in (text or "").splitlines():
@@ -123,7 +123,7 @@ def network_bytes(text: str | None) -> tuple[int | None, int | None]:
 
 
 def group_paths(text: str) -> dict[str, str]:
-    """Paths of a process' control groups by controller, out of /proc/PID/cgroup; that of version 2 under the empty name."""
+    """Returns the paths of a process' control groups by controller, out of /proc/PID/cgroup; that of version 2 under the empty name."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
         _, _, rest = line.partition(":")
