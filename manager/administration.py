@@ -75,7 +75,7 @@ def admin() -> None:
 def _backup(file: Path, data_dir: Path, database_url: str) -> None:
     """Write every row of the database and the certificate authority to FILE, as they are at one moment.
 
-    Managers go on meanwhile. FILE holds secrets: only its owner can read it.
+    Managers continue meanwhile. FILE holds secrets: only its owner can read it.
     """
     if not file.absolute().parent.is_dir():
         raise click.ClickException(f"there is no directory {file.absolute().parent}: make it first")

@@ -17,8 +17,8 @@ _CLEANING_SECONDS = 5.0
 async def cancellable(work: Coroutine[Any, Any, T]) -> T:
     """Awaits `work`, and raises CancelledError when the caller was cancelled meanwhile, after `work` has ended.
 
-    Awaited plainly, a group of tasks in which something fails while it is cancelled tells of the failure only (before Python 3.13), and
-    whoever waits that failure out is never cancelled.
+    Awaited plainly, a group of tasks in which something fails while it is cancelled raises the failure only (before Python 3.13), and
+    a caller that handles that failure is never cancelled.
     """
     task = asyncio.ensure_future(work)
     try:

@@ -88,7 +88,7 @@ class Leading:
             await leadership.campaign(self._database, f"{socket.gethostname()}:{os.getpid()}", self._term)
 
     def refresh_agents(self) -> None:
-        """Agents may have come or moved. A leader elsewhere finds out by itself, within a second."""
+        """Handles that agents may have come or moved. A leader in another replica finds out by itself, within a second."""
         if self._leader is not None:
             self._leader.refresh_agents()
 

@@ -1,4 +1,4 @@
-"""What a manager is told at its start."""
+"""The settings of a manager, given at its start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Settings:
     # Addresses of the port for users and of the one for agents, `host:port`; port 0 means any that is free.
     listen: str = DEFAULT_LISTEN
     agent_listen: str = DEFAULT_AGENT_LISTEN
-    # Names and addresses under which the manager is reached; the first one is told to others.
+    # Names and addresses under which the manager is reached; the first one is advertised.
     advertise: tuple[str, ...] = ()
     # A PostgreSQL server of one's own; empty: the embedded one.
     database_url: str = ""

@@ -33,7 +33,7 @@ async def supervise(name: str, part: Callable[[], Coroutine[Any, Any, None]], *,
         began = clock()
         try:
             await cancellable(part())
-        except Exception as error:  # logged; the other parts go on
+        except Exception as error:  # logged; the other parts continue
             if ends_term(error):
                 raise NotLeader(f"{name} finds that the term is over") from error
             if clock() - began > _LONGEST_PAUSE_SECONDS or will_pass(error):
@@ -53,7 +53,7 @@ class PartInterruptedError(Exception):
 async def all_or_each(what: str, items: Sequence[T], step: Callable[[Sequence[T]], Awaitable[None]]) -> None:
     """Takes a step for all items at once or, when that fails, for each by itself: those for which it fails alone are logged.
 
-    Raises what says that the term is over or that the database is away.
+    Raises what says that the term has ended or that the database is away.
     """
     try:
         await step(items)

@@ -42,7 +42,7 @@ class OutputPastEndError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which part of an output is wanted: from `offset` on, and nothing that is older than `since`, or before so many last lines (0: all)."""
+    """The part of an output that is wanted: from `offset` on, and nothing that is older than `since`, or before so many last lines (0: all)."""
 
     offset: int = 0
     since: dt.datetime | None = None

@@ -63,12 +63,12 @@ class ActivityListener(Protocol):
         """Something was exchanged."""
 
     def hold(self, attempt_id: str) -> AbstractContextManager[None]:
-        """Something goes on for as long as the block lasts, whether it is heard or not."""
+        """Counts as activity for as long as the block lasts, whether anything is passed on or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forwarder:
-    """Opens streams to agents. `activity` is told of all that is passed on; without one it is nobody's use of the session."""
+    """Opens streams to agents. `activity` is notified of all that is passed on; without one nothing counts as use of the session."""
 
     dialer: Dialer
     activity: ActivityListener | None = None
@@ -79,7 +79,7 @@ class Forwarder:
         return Forwarder(self.dialer)
 
     def hold(self, place: AttemptLocation) -> AbstractContextManager[None]:
-        """Something goes on in an attempt for as long as the block lasts, also when nothing is passed on."""
+        """Counts as activity in an attempt for as long as the block lasts, also when nothing is passed on."""
         return contextlib.nullcontext() if self.activity is None else self.activity.hold(place.attempt_id)
 
     def _hear(self, place: AttemptLocation) -> None:
@@ -119,7 +119,7 @@ class Forwarder:
     ) -> AsyncGenerator[Any, None]:
         """The responses of a stream in both directions, whose requests are passed on as they come.
 
-        What `requests` raises ends the stream, and is raised here. When there are no more, the agent is told so, and may go on. Raises
+        What `requests` raises ends the stream, and is raised here. When there are no more, the agent is notified, and may continue. Raises
         AgentUnavailableError, AgentRefusedError. To be closed with `aclosing`: that ends the call.
         """
         with _told(place.agent_id):
@@ -129,7 +129,7 @@ class Forwarder:
                 writing = asyncio.create_task(
                     _write(call, requests, lambda: self._hear(place)), name=f"requests to {place.agent_id}"
                 )
-                # Whoever reads the responses then learns at once that there will be no more.
+                # The reader of the responses then learns at once that there will be no more.
                 writing.add_done_callback(lambda task: _failed(task) and call.cancel())
                 # Not by `read`: from a request that could not be sent on, it would read nothing of what the agent had sent before.
                 responses = call.__aiter__()
@@ -180,7 +180,7 @@ async def _write(call: Any, requests: AsyncIterator[Any], hear: Callable[[], Non
         try:
             await call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            # The call is over; how, its responses tell.
+            # The call has ended; its responses carry the status.
             return
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         await call.done_writing()
@@ -195,7 +195,7 @@ def _told(agent_id: str) -> Iterator[None]:
 
 
 def translated(agent_id: str, error: grpc.aio.AioRpcError) -> AgentUnavailableError | AgentRefusedError:
-    """An error of a call to an agent as this module tells it."""
+    """An error of a call to an agent, as this module reports it."""
     code, message = error.code(), error.details() or ""
     reason, metadata = "", dict[str, str]()
     status, information = rpc_status.from_call(error), ErrorInfo()
@@ -203,7 +203,7 @@ def translated(agent_id: str, error: grpc.aio.AioRpcError) -> AgentUnavailableEr
         if detail.Unpack(information):
             reason, metadata = information.reason, dict(information.metadata)
     if not reason and (code is grpc.StatusCode.UNAVAILABLE or message == UNSENT):
-        # The caller is not told addresses of the fleet.
+        # Addresses of the fleet are not sent to the caller.
         _log.info("the connection to agent %s broke: %s", agent_id, error.debug_error_string() or message)
         return AgentUnavailableError(f"the connection to agent {agent_id} broke")
     return AgentRefusedError(code, reason, message, metadata)

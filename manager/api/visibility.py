@@ -21,7 +21,7 @@ def caller_visibility(*, owner_only: bool = False) -> sessions.Visibility:
 
 
 def full_view(owner: str) -> SpecView:
-    """Returns how much the caller sees of the requests of `owner`: the values of variables are for nobody else, administrators included."""
+    """Returns how much the caller sees of the requests of `owner`: no other caller gets the values of variables, administrators included."""
     return SpecView.FULL if current_principal().name == owner else SpecView.NAMES
 
 

@@ -1,4 +1,4 @@
-"""The bounds of states: sessions that wait too long for a place, gangs that do not start in time, sessions whose time limit is over, and
+"""The bounds of states: sessions that wait too long for a place, gangs that do not start in time, sessions whose time limit has passed, and
 work on agents that are lost.
 """
 

@@ -22,7 +22,7 @@ async def settle(database: Database, term: int, committed: Callable[[Affected], 
     """Takes in the ends of sessions that others depend on; done with each end, and every second in case one was missed. Returns how many
     dependencies were settled and sessions cancelled.
 
-    Only the leader does this, in transactions of its own: whoever ends one session need not hold those that depend on it.
+    Only the leader does this, in transactions of its own: the transaction that ends one session need not lock those that depend on it.
     """
     async with database.transaction() as tx:
         leading, settled, rows = await tx.together(
@@ -31,7 +31,7 @@ async def settle(database: Database, term: int, committed: Callable[[Affected], 
         leadership.checked(leading, term)
     done, doomed = len(settled), [Doomed(**row) for row in rows]
     for begin in range(0, len(doomed), _PORTION):
-        # Nothing else lets go of a session that waits for one that failed: it stays doomed between the commits.
+        # Nothing else releases a session that waits for one that failed: it stays doomed between the commits.
         portion = doomed[begin : begin + _PORTION]
         await all_or_each("the cancellation of a session", portion, partial(_cancel_portion, database, term))
     done += len(doomed)

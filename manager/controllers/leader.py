@@ -160,7 +160,7 @@ class Leader:
             await asyncio.sleep(_TICK_SECONDS)
 
     async def _settle(self) -> None:
-        """Lets go of what waited for sessions that are over, or cancels it; looked for every second in case an end was missed."""
+        """Releases what waited for sessions that have terminated, or cancels it; checked every second in case an end was missed."""
         while True:
             self._ended.clear()
             await dependencies.settle(self._database, self._term, self._committed)

@@ -124,7 +124,7 @@ async def read_output(
 ) -> AsyncIterator[tuple[int, int, bytes]]:
     """A span of the output of a kernel's attempt, by default the newest, as (epoch, offset, data) pieces of at most 32 KiB.
 
-    With `follow`, goes on until the kernel is over, with later attempts too, each from its beginning. An attempt that is not known, or whose
+    With `follow`, continues until the kernel has ended, with later attempts too, each from its beginning. An attempt that is not known, or whose
     output is no longer kept, has none. Raises OutputPastEndError and AgentUnavailableError.
     """
     current = epoch

@@ -67,14 +67,14 @@ class Listener(Protocol):
         """Something changed on the node."""
 
     async def conditions_changed(self, agent_id: str, conditions: Collection[NodeCondition]) -> None:
-        """What is wrong with the node is this from now on."""
+        """Takes in the conditions that the node has from now on."""
 
     async def quarantined(self, agent_id: str, rejected: Rejected, pause: float) -> None:
         """The agent sent nonsense: there is no stream to it for so many seconds. Passes with the next welcome."""
 
 
 class AgentLink:
-    """Dials one agent until cancelled: tells it what is wanted, takes in its reports, notes when it was last heard."""
+    """Dials one agent until cancelled: sends it its desired state, takes in its reports, notes when it was last heard."""
 
     def __init__(
         self,
@@ -122,11 +122,11 @@ class AgentLink:
         # When the stream that is open, or was open last, began as it should; None when it did not.
         self._welcomed: float | None = None
         self._wanted = asyncio.Event()
-        # Sessions of which the agent may not have been told the newest; None means any.
+        # Sessions of which the agent may not have been sent the newest state; None means any.
         self._changed: set[uuid.UUID] | None = set()
 
     def wake(self, session_ids: Collection[uuid.UUID] | None = None) -> None:
-        """What is wanted of the agent for these sessions, by default for any, may have changed."""
+        """Notifies the link that the desired state of these sessions on the agent, by default of any, may have changed."""
         if session_ids is None:
             self._changed = None
         elif self._changed is not None:
@@ -160,7 +160,7 @@ class AgentLink:
                 pause, quarantine = quarantine, min(quarantine * 2, _MAX_QUARANTINE)
                 _log.warning("agent %s is quarantined for %.0f s: %s", self.agent_id, pause, error)
                 await self._quarantine(error.rejected, pause)
-            except Exception:  # noqa: BLE001  # logged whole; the links to all other agents go on
+            except Exception:  # noqa: BLE001  # logged whole; the links to all other agents continue
                 pause, quarantine = quarantine, min(quarantine * 2, _MAX_QUARANTINE)
                 _log.exception("link to agent %s failed, and is opened again in %.0f s", self.agent_id, pause)
             if not pause:

@@ -287,7 +287,7 @@ def heartbeat(number: int = 0) -> pb.SyncRequest:
 
 
 def watch_usage(seconds: float) -> pb.SyncRequest:
-    """Tell what attempts use, every so many seconds; 0 is never."""
+    """Returns the request to report what attempts use, every so many seconds; 0 is never."""
     interval = Duration()
     interval.FromTimedelta(dt.timedelta(seconds=seconds))
     return pb.SyncRequest(watch_usage=pb.WatchUsage(interval=interval))

@@ -42,7 +42,7 @@ async def read_desired(
 ) -> DesiredState:
     """All that an agent should have now; with `session_ids`, all of these sessions.
 
-    What may be run elsewhere once the agent is lost is to be stopped by it after so many seconds without a manager.
+    The agent stops what may be run on another agent once it is lost after so many seconds without a manager.
     """
     async with database.transaction() as tx:
         # Orphans are few, and named with the whole set only.
@@ -72,7 +72,7 @@ def _is_past_start(row: DesiredAttemptRecord) -> bool:
 
 
 def _unreadable_attempt(row: DesiredAttemptRecord, fence_seconds: float) -> AttemptSpec:
-    """Returns an attempt that its agent has, of a session that cannot be read: it has to go on, or to stop, as it was sent first."""
+    """Returns an attempt that its agent has, of a session that cannot be read: it has to continue, or to stop, as it was sent first."""
     return AttemptSpec(
         id=attempt_id(row.kernel_id, row.epoch),
         session_id=str(row.session_id),
@@ -86,7 +86,7 @@ def _unreadable_attempt(row: DesiredAttemptRecord, fence_seconds: float) -> Atte
         environment={},
         slots={},
         networked=row.cluster_size > 1,
-        # It may be one that is run elsewhere once its agent is lost.
+        # It may be one that is run on another agent once its agent is lost.
         fence_seconds=fence_seconds if isinstance(row.spec, dict) and row.spec.get("retry") else 0.0,
     )
 
@@ -111,7 +111,7 @@ def _attempt(
         environment={
             **environment,
             **cluster_environment(row.session_id, spec, plan),
-            # Grows with each try: what a kernel writes elsewhere can be told from what an earlier one wrote.
+            # Grows with each try: what a kernel writes to other services can be distinguished from what an earlier one wrote.
             "RETINUE_EPOCH": str(row.epoch),
         },
         slots=row.slots,

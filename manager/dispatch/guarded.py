@@ -10,7 +10,7 @@ from retinue.agent.v1 import agent_service_pb2 as pb
 
 
 class GuardedStream:
-    """A Sync stream. Looks before each message whether the lease is still valid: a process that was paused goes on where it was."""
+    """A Sync stream. Checks before each message whether the lease is still valid: a process that was paused continues where it was."""
 
     def __init__(
         self, call: grpc.aio.StreamStreamCall[pb.SyncRequest, pb.SyncResponse], check_lease: Callable[[], None]

@@ -28,7 +28,7 @@ _UNREPORTED_LOOK_SECONDS = 0.2
 
 
 class Orphans:
-    """The orphans of all agents, as one leader sees them. `committed` is told which agents have something new to do."""
+    """The orphans of all agents, as one leader sees them. `committed` is called with the agents that have something new to do."""
 
     def __init__(self, database: Database, term: int, committed: Callable[[Affected], None]) -> None:
         self._database = database

@@ -27,7 +27,7 @@ def control_plane_hosts(listen: Iterable[str], advertise: Iterable[str], databas
 
 
 class ControlPlane:
-    """The addresses of the control plane as they are known: names are looked up again and again, and nobody waits for that.
+    """The addresses of the control plane as they are known: names are looked up again and again, and nothing waits for that.
 
     The last answer stays while the name service hangs or has none.
     """

@@ -46,7 +46,7 @@ Pending = tuple[NodeReport, asyncio.Future[None]]
 
 
 def _answer(batch: Collection[Pending], error: ListenerBrokenError | None = None) -> None:
-    """Tells the links that still wait."""
+    """Notifies the links that still wait."""
     for _, done in batch:
         if not done.done():
             if error is None:
@@ -94,7 +94,7 @@ class Reports:
         self._queue: asyncio.Queue[Pending] = asyncio.Queue()
 
     async def connected(self, facts: NodeFacts) -> None:
-        """A stream opened. An attempt that the agent had told of before and knows nothing of now is over: it is never started again."""
+        """Handles an opened stream. An attempt that the agent reported before and does not know now has ended: it is never started again."""
         with for_links("its welcome"):
             try:
                 report = await self._welcome(facts)
@@ -147,7 +147,7 @@ class Reports:
             await self._orphans.reported(report)
 
     async def conditions_changed(self, agent_id: str, conditions: Collection[NodeCondition]) -> None:
-        """What is wrong with a node is this from now on. Waits after a change, as the link reads nothing else of the agent meanwhile."""
+        """Takes in the conditions that a node has from now on. Waits after a change, as the link reads nothing else of the agent meanwhile."""
         wait = self._conditions_changed.get(agent_id, -_CONDITIONS_SECONDS) + _CONDITIONS_SECONDS - self._clock()
         if wait > 0:
             await self._sleep(wait)
@@ -291,7 +291,7 @@ class Reports:
                 tx, taken, *dropping, attempts.finding_affected_agents(list(taken.machines)), commit=True
             )
         affected = attempts.affected_agents(rows)
-        # An agent with nothing more to do for a session has to be told so too.
+        # An agent with nothing more to do for a session has to be notified too.
         for (agent_id, _), session_id in of_session.items():
             affected.setdefault(agent_id, set()).add(session_id)
         for agent_id, session_ids in removed.items():

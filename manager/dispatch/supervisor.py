@@ -43,7 +43,7 @@ class LivenessListener(Listener, Protocol):
 
 
 class Supervisor:
-    """Keeps one link per announced agent, and judges their silence."""
+    """Keeps one link per announced agent, and decides from their silence which are lost."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Supervisor:
         used: Callable[[str, Iterable[AttemptUsage]], None] = lambda _agent, _samples: None,
     ) -> None:
         """Agents whose kernels do nothing are refused unless `null_kernels` are wanted. `control_plane` are the addresses of
-        managers and database, which kernels are kept from like those of nodes. `used` is told what `watch_usage` asks for.
+        managers and database, which kernels are kept from like those of nodes. `used` is called with what `watch_usage` asks for.
         """
         self._incarnation = incarnation
         self._term = term
@@ -87,14 +87,14 @@ class Supervisor:
         self._usage_intervals: Mapping[str, float] = {}
 
     def watch_usage(self, intervals: Mapping[str, float]) -> None:
-        """From the next heartbeat on, these agents tell what their attempts use, every so many seconds; all others do not."""
+        """Makes these agents report what their attempts use, every so many seconds from the next heartbeat on; all others do not."""
         self._usage_intervals = intervals
 
     def _usage_interval(self, agent_id: str) -> float:
         return self._usage_intervals.get(agent_id, 0.0)
 
     def wake(self, affected: Mapping[str, Collection[uuid.UUID] | None]) -> None:
-        """What is wanted of these agents may have changed, for these sessions; None means for any."""
+        """Notifies the links that the desired state of these agents may have changed, for these sessions; None means for any."""
         for agent_id, session_ids in affected.items():
             if (entry := self._links.get(agent_id)) is not None:
                 entry[0].wake(session_ids)
@@ -115,13 +115,13 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keeps links and verdicts current until cancelled. Ends with TermOverError only."""
-        # A new leader has heard nobody: every silence counts from here.
+        # A new leader has heard no agent: every silence counts from here.
         started = self._clock()
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     self._changed.clear()
-                    # Links go on while the database is away, or what is wrong with one agent keeps others from being judged.
+                    # Links continue while the database is away, or what is wrong with one agent keeps others from being checked.
                     await self._tried("links are not looked after", self._sync_links(group))
                     await self._check_liveness(started)
                     try:
@@ -183,7 +183,7 @@ class Supervisor:
             link = self._links[agent_id][0] if agent_id in self._links else None
             heard = None if link is None else link.heard
             # One that came back at another address has not been silent for longer than it was dialled there; one that was
-            # revoked, for longer than it has no link: only after that has it stopped what may be run elsewhere.
+            # revoked, for longer than it has no link: only after that has it stopped what may be run on another agent.
             since = self._unlinked.get(agent_id, now) if link is None else link.opened
             silence = now - (max(started, since) if heard is None else heard)
             found = worsened(state, silence, self._timers) if heard is None else verdict(silence, self._timers)

@@ -85,7 +85,7 @@ class Authority:
     def __init__(
         self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, clock: Callable[[], dt.datetime]
     ) -> None:
-        """`clock` tells the time with a time zone."""
+        """`clock` returns the time with a time zone."""
         self._key = key
         self._certificate = certificate
         self._clock = clock

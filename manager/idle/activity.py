@@ -52,7 +52,7 @@ class ActivityRecorder:
 
     @contextlib.contextmanager
     def hold(self, attempt_id: str) -> Iterator[None]:
-        """Something goes on in an attempt for as long as the block lasts, whether it is heard or not."""
+        """Counts as activity in an attempt for as long as the block lasts, whether anything is passed on or not."""
         key = attempt_id.partition(".")[0]
         self._held[key] += 1
         self.heard(attempt_id)

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _REST = 0.5, 5.0, 10.0
 # A look that comes so much later than it was meant to: the process stood still.
 _STOOD_STILL = 20.0
-# Sessions that are looked at in one go: what else there is to do does not wait for long.
+# Sessions that are evaluated in one batch: other work does not wait for long.
 _PAGE = 250
 _TYPES = frozenset[SessionType]().union(*idle.LOOKS_AT.values())
 
@@ -187,11 +187,11 @@ class IdleController:
         return last, min(due, default=None)
 
     def _judge(self, policies: Policies, row: RunningSession, now: float) -> Verdict | None:
-        """Returns what is to become of a session; None for one that cannot be read, which goes on."""
+        """Returns what is to become of a session; None for one that cannot be read, which continues."""
         try:
             policy = policies.of(row.resource_group, row.owner)
             return idle.judge(policy, seen_in(row, self._measurements.reading(row.id)), now, self._changed)
-        except Exception as error:  # noqa: BLE001  # logged; the other sessions are looked at
+        except Exception as error:  # noqa: BLE001  # logged; the other sessions are evaluated
             _log.error("session %s is not ended for being idle: %r", row.id, error)
             return None
 
@@ -218,7 +218,7 @@ class IdleController:
         self._committed({})
 
     async def _end(self, session_id: uuid.UUID, policies: Policies) -> None:
-        """Ends a session, unless it was used or extended since it was looked at."""
+        """Ends a session, unless it was used or extended since it was evaluated."""
         async with self._database.transaction() as tx:
             await leadership.check(tx, self._term)
             taken = await load_for_update(tx, [session_id])

@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 _MISSED_SAMPLES = 4
 # A reading is good for some seconds more than samples are.
 _PATIENCE = 5.0
-# Whoever reads it in the store gets the next one only after this part of the window.
+# Readers of the store get the next one only after this part of the window.
 _KEPT_PARTS = 8
 
 
 class Measurements:
     """Meters of attempts, and windows and readings of sessions.
 
-    What is looked at is named again each time: `begin`, then `take_in` for portions of the sessions, then `finish`, which forgets all others.
+    Sessions to measure are named again each time: `begin`, then `take_in` for portions of the sessions, then `finish`, which forgets all others.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Measurements:
         self._intervals: dict[str, float] = {}
 
     def add(self, agent_id: str, samples: Iterable[AttemptUsage]) -> int:
-        """Takes in what an agent says of its attempts; those that are not looked at are left out.
+        """Takes in what an agent says of its attempts; those that are not measured are left out.
 
         Returns how many were attempts of other agents: of these nothing is believed.
         """
@@ -66,7 +66,7 @@ class Measurements:
         self._named, self._seen, self._intervals = set(), set(), {}
 
     def finish(self) -> dict[str, float]:
-        """All have been gone through. Returns which agents have to tell what their attempts use, and every how many seconds."""
+        """Ends the iteration over the sessions. Returns which agents have to report what their attempts use, and every how many seconds."""
         self._meters = {name: meter for name, meter in self._meters.items() if name in self._named}
         self._windows = {key: window for key, window in self._windows.items() if key in self._seen}
         self._readings = {key: reading for key, reading in self._readings.items() if key in self._seen}
@@ -131,7 +131,7 @@ class Measurements:
         return window
 
     def _meter(self, kernel: MeasuredKernel, width: float, longest: float) -> Meter:
-        """The meter of a kernel's attempt, whose agent has to tell samples for a window of such a width."""
+        """Returns the meter of a kernel's attempt, whose agent has to report samples for a window of such a width."""
         name = attempt_id(kernel.kernel_id, kernel.epoch)
         meter = self._meters[name][0] if name in self._meters else Meter()
         self._meters[name] = (meter, longest, kernel.agent_id)

@@ -113,7 +113,7 @@ class GroupLoop:
                     outcome = await self.plan()
                 except (StoreUnavailable, NotLeader):
                     raise
-                except Exception as error:  # noqa: BLE001  # logged; the other groups go on
+                except Exception as error:  # noqa: BLE001  # logged; the other groups continue
                     self._fail(error)
                     self.notify()
                     continue

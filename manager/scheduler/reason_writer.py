@@ -21,7 +21,7 @@ from retinue.manager.scheduling.scheduling_pass import Decisions
 from retinue.manager.store import changes, journal, leadership, placements
 from retinue.manager.store.database import Database
 
-# So many at most in one commit: whoever appends to the journal waits for it.
+# So many at most in one commit: every other append to the journal waits for it.
 _PORTION = 1000
 # So many sessions get new words for an old reason with each pass.
 _REFRESHED = 256

@@ -43,7 +43,7 @@ class Verdict(enum.IntEnum):
     NO_AGENT = 2
     # Held back before the pass by a reason the caller gave.
     HELD_BACK = 3
-    # Not looked at: order is strict, and a session before it found no room.
+    # Not evaluated: order is strict, and a session before it found no room.
     BEHIND = 4
     # A quota has no room for it.
     OVER_QUOTA = 5
@@ -186,7 +186,7 @@ class Queue:
     # By endpoint: row of an agent, and how many live kernels of the endpoint it has.
     replicas: Sequence[Mapping[int, int]] = ()
     quotas: Quotas | None = None
-    # How long each has waited, in seconds, for reservations; None where nobody asks.
+    # How long each has waited, in seconds, for reservations; None where it is not needed.
     waited: Integers | None = None
     # Time limits that sessions declare, in seconds.
     limits: Mapping[int, float] = field(default_factory=dict)
@@ -207,7 +207,7 @@ class Running:
     preemptible: Mask
     # When they were placed, in any unit: larger is newer.
     placed: Integers
-    # Seconds until their time limit is over; infinite without one.
+    # Seconds until their time limit ends; infinite without one.
     ends: Ratios
     # What session i holds are rows offsets[i]:offsets[i + 1] of `amounts`; R + 1 values.
     offsets: Integers

@@ -97,7 +97,7 @@ class Placer:
 
     @property
     def position(self) -> int:
-        """Returns where a rotation goes on."""
+        """Returns where a rotation continues."""
         return self._rotation.position if self._rotation else 0
 
     def place(self, kind: Kind) -> Placement:

@@ -3,7 +3,7 @@
 Only placed sessions that may be preempted, and only of strictly lower priority than the winner, are victims: lowest priority first, then
 the newest, the oldest or those that hold the least, as the group has it. They are taken in that order until the winner fits; then those
 that it can do without on the agents it found are spared again, the most valuable first. A group may rather have the fewest sessions make
-way: the agents are then looked at one by one, as long as one of them can take the whole winner. A gang makes way whole. The room is the
+way: the agents are then evaluated one by one, as long as one of them can take the whole winner. A gang makes way whole. The room is the
 winner's from then on.
 """
 
@@ -19,9 +19,9 @@ from retinue.manager.scheduling.room import Situation
 from retinue.manager.scheduling.strategies import FEWEST_SESSIONS, OLDEST, SMALLEST_RESOURCES
 from retinue.manager.scheduling.view import requests_of
 
-# Winners of one pass; the next pass goes on.
+# Winners of one pass; the next pass continues.
 MAX_WINNERS = 16
-# Sessions that are looked at for it in one pass: each may cost as much as some thousand placements.
+# Sessions that are evaluated for it in one pass: each may cost as much as some thousand placements.
 MAX_LOOKED_AT = 64
 # Agents on which the fewest victims are looked for, and victims tried on each.
 MAX_AGENTS, MAX_VICTIMS = 32, 16

@@ -1,6 +1,6 @@
 """Quotas inside a pass: what is left of each shrinks with every placement, so that no pass goes beyond one.
 
-A session over a quota is passed over: it holds up nobody, and it is no try. What is left only shrinks in a pass, so it stays over.
+A session that exceeds a quota is skipped: it holds up no other, and it is no try. What is left only shrinks in a pass, so it still exceeds it later.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class QuotaBudget:
                 self._sessions_left[quota] = number - 1
 
     def explain(self, session: int, kind: Kind) -> Explanation:
-        """Returns every quota that a session is over, with amounts as they are now."""
+        """Returns every quota that a session exceeds, with amounts as they are now."""
         quotas = self._quotas.of_sessions[session]
         known = self._known.get((id(kind), quotas))
         if known is None:
@@ -62,7 +62,7 @@ class QuotaBudget:
         if number is not None and number < 1:
             return True
         total = kind.total
-        # A slot that is not asked for does no harm, even one that is over already.
+        # A slot that is not asked for does no harm, even one that is exceeded already.
         return any(total[lane] > left and total[lane] > 0 for lane, left in self._left[quota].items())
 
     def _words(self, quota: int, kind: Kind) -> str:

@@ -1,1 +1,1 @@
-"""What the manager keeps in PostgreSQL, and how it is read and written."""
+"""The manager's data in PostgreSQL, and the queries that read and write it."""

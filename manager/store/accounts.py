@@ -53,7 +53,7 @@ async def list_projects(
 
 
 async def project_has_live_sessions(tx: AsyncSession, name: str) -> bool:
-    """Whether anything is accounted to a project now."""
+    """Returns whether anything is accounted to a project now."""
     live = select(Session.id).where(Session.project == name, col(Session.state).not_in(_ENDED)).limit(1)
     return (await tx.exec(live)).first() is not None
 
@@ -61,7 +61,7 @@ async def project_has_live_sessions(tx: AsyncSession, name: str) -> bool:
 async def is_retired(tx: AsyncSession, kind: str, name: str) -> bool:
     """Returns whether a name was that of a user or a project (kinds as those of quotas) that was deleted.
 
-    To be asked after the name was taken: only then nobody deletes it at the same time.
+    To be asked after the name was taken: only then can no other transaction delete it at the same time.
     """
     return await tx.get(RetiredName, (kind, name)) is not None
 
@@ -121,7 +121,7 @@ async def remove_membership(tx: AsyncSession, user: str, project: str) -> None:
 
 
 async def user_has_live_sessions(tx: AsyncSession, name: str) -> bool:
-    """Whether a user owns anything that is not over."""
+    """Returns whether a user owns anything that has not terminated."""
     live = select(Session.id).where(Session.owner == name, col(Session.state).not_in(_ENDED)).limit(1)
     return (await tx.exec(live)).first() is not None
 

@@ -26,7 +26,7 @@ FILTER_FIELDS = frozenset(_FILTER_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What live claims hold of an agent, by slot in smallest units, and how many kernels are live there."""
+    """The amounts that live claims hold of an agent, by slot in smallest units, and how many kernels are live there."""
 
     occupied: Mapping[str, int]
     kernels: int
@@ -64,7 +64,7 @@ async def list_page(
 
 
 async def read_loads(tx: AsyncSession, agent_ids: Collection[str]) -> dict[str, Load]:
-    """What is held of each agent now."""
+    """Returns what is held of each agent now."""
     rows = await tx.execute(
         text("""
             SELECT wanted.id, held.occupied, live.kernels FROM unnest(CAST(:ids AS text[])) AS wanted(id)
@@ -204,7 +204,7 @@ async def revoke(tx: AsyncSession, agent_id: str) -> bool:
 
 
 async def is_enrolled(tx: AsyncSession, agent_id: str, generation: int) -> bool:
-    """Whether an agent's certificate of that generation is to be honoured.
+    """Returns whether an agent's certificate of that generation is valid.
 
     A higher one than is stored was issued too, by a manager of which the database was restored to an earlier state.
     """

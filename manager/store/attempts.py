@@ -288,7 +288,7 @@ def affected_agents(rows: Iterable[Row]) -> dict[str, set[uuid.UUID]]:
 
 
 def dropping_sites(agent_id: str, session_ids: Collection[uuid.UUID]) -> tuple[Statement, Statement]:
-    """An agent no longer has the networks of these sessions; networks that nobody has or needs any more go."""
+    """Records that an agent no longer has the networks of these sessions; networks that no agent has or needs any more are deleted."""
     sites = """
         DELETE FROM network_site site USING network n
         WHERE site.network_id = n.id AND site.agent_id = :agent AND site.session_id = ANY(:ids)

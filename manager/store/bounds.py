@@ -61,7 +61,7 @@ async def read_waited_too_long(tx: AsyncSession) -> list[uuid.UUID]:
 
 
 async def read_expired(tx: AsyncSession) -> list[uuid.UUID]:
-    """Running sessions whose time limit is over."""
+    """Returns running sessions whose time limit has passed."""
     rows = await tx.execute(text("SELECT id FROM session WHERE expire_time <= now() AND state = 'RUNNING'"))
     return list(rows.scalars())
 

@@ -35,7 +35,7 @@ PAGE = 1000
 
 @dataclass(slots=True)
 class Changes:
-    """What has changed since the last time, at `now` (seconds since 1970, by the database's clock)."""
+    """The changes since the last time, at `now` (seconds since 1970, by the database's clock)."""
 
     now: float
     sessions: set[uuid.UUID] = field(default_factory=set)

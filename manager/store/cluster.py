@@ -1,4 +1,4 @@
-"""Which database this is: its id, and the incarnation that its history belongs to."""
+"""The identity of the database: its id, and the incarnation that its history belongs to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a database says of itself. `id` stays for good, `incarnation` is another one after each restore. The fingerprint of the certificate
+    """The identity of a database. `id` stays for good, `incarnation` is another one after each restore. The fingerprint of the certificate
     authority is empty until the first manager has started; `ca_sealed` is the authority, sealed, or empty.
     """
 

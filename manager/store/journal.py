@@ -176,7 +176,7 @@ def appended_unseen(tx: AsyncSession) -> None:
 
 
 async def head(tx: AsyncSession) -> Head:
-    """Where the journal ends and begins."""
+    """Returns where the journal ends and begins."""
     rows = await tx.execute(
         text("SELECT h.revision, h.oldest, c.incarnation FROM journal_head h CROSS JOIN cluster c WHERE h.id = 1")
     )

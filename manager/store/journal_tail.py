@@ -74,7 +74,7 @@ class JournalTail:
             self._look.set()
 
     def wake(self) -> None:
-        """This process has committed to the journal, or something else that a leader acts on. Never blocks; other replicas are told, many
+        """Notes that this process has committed to the journal, or what else a leader acts on. Never blocks; other replicas are notified, many
         commits at a time.
         """
         self.tell()
@@ -85,7 +85,7 @@ class JournalTail:
         self._tell.set()
 
     def on_wake(self, told: Callable[[], None] | None) -> None:
-        """What to call when this process or another replica says that it has committed something; None for nothing."""
+        """Sets what is called when this process or another replica says that it has committed something; None for nothing."""
         self._told = told
 
     def _pass_on(self) -> None:

@@ -1,4 +1,4 @@
-"""What the journal says of who entered a session's kernels."""
+"""Reads from the journal who accessed a session's kernels."""
 
 from __future__ import annotations
 

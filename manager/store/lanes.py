@@ -13,7 +13,7 @@ from contextvars import ContextVar
 
 
 class Lane(enum.StrEnum):
-    """Who shares connections."""
+    """A lane: users of the database that share connections."""
 
     LEADER = "leader-pool"
     AGENTS = "agents"

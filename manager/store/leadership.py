@@ -1,7 +1,7 @@
 """Leadership: an advisory lock elects, a lease ends what is silent, a number in the database fences.
 
 The lock belongs to one dedicated connection and goes with it: where the end of a leader is visible, another one leads at once. Where it is not,
-since the leader's process is paused or cut off, its lease ends, and whoever waits ends its connections at the server. Whoever gets the lock
+since the leader's process is paused or cut off, its lease ends, and a candidate ends its connections at the server. The one that gets the lock
 increments the term; every write of a leader reads the term's row with a share lock in its own transaction, so that a leader who was replaced, and
 may not know it yet, commits nothing after its successor has begun.
 """

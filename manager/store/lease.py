@@ -2,7 +2,7 @@
 
 The database's clock, which may be stepped, decides nothing. A renewal increments a number. The leader acts for `VALID_SECONDS` after it *sent*
 its last renewal that succeeded; others take the lease once they have *seen* the same number for `LEASE_SECONDS`. What they see is later than what
-was sent, so the first time is over before the second, whatever the network and the processes were delayed by.
+was sent, so the first time ends before the second, whatever the network and the processes were delayed by.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def boot_time() -> float:
 
 
 class Lease:
-    """What a leader has for the length of one term."""
+    """The lease of a leader for the length of one term."""
 
     def __init__(self, term: int, sent: float, clock: Callable[[], float] = boot_time) -> None:
         """`sent` is when the statement was sent that took the lease, by `clock`."""
@@ -51,7 +51,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What others see of a leader: the server's process of its connection, since when, and its last renewal."""
+    """The leader as others see it: the server's process of its connection, since when, and its last renewal."""
 
     pid: int
     began: dt.datetime

@@ -38,7 +38,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What was found, and how much was looked at."""
+    """The differences found, and how many rows were checked."""
 
     mismatches: Sequence[Mismatch]
     claims: int

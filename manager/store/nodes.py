@@ -1,4 +1,4 @@
-"""What the leader learns of agents over their streams, and where it finds them."""
+"""Stores what the leader learns of agents over their streams, and reads their addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 
 class NodeRefusedError(Exception):
-    """What answered is not the agent that is enrolled: nothing that it says counts."""
+    """The peer that answered is not the agent that is enrolled: its reports are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ async def record_facts(
     underlay_address: str,
     underlay_mtu: int,
 ) -> str | None:
-    """What an agent says of itself; it is alive from now on. Returns its group when what counts in it has changed.
+    """Stores what an agent reports of itself; it is alive from now on. Returns its group when what counts in it has changed.
 
     Raises NodeRefusedError for an agent that was revoked, and for another instance than the one that is enrolled.
     """

@@ -88,7 +88,7 @@ async def forget(tx: AsyncSession, agent_id: str, keys: Collection[AttemptKey]) 
 
 
 async def count(tx: AsyncSession, agent_id: str) -> int:
-    """How many an agent runs."""
+    """Returns how many orphans an agent runs."""
     number: int = (
         await tx.execute(text("SELECT count(*) FROM orphan WHERE agent_id = :agent"), {"agent": agent_id})
     ).scalar_one()
@@ -124,7 +124,7 @@ async def request_ends_of_ended_sessions(tx: AsyncSession) -> None:
 
 
 async def read_ending(tx: AsyncSession, agent_id: str | None = None) -> list[tuple[str, uuid.UUID, int]]:
-    """What is to be ended, of one agent or of all: agent, kernel and epoch."""
+    """Returns the orphans to be ended, of one agent or of all: agent, kernel and epoch."""
     rows = await tx.execute(
         text("""
             SELECT agent_id, kernel_id, epoch FROM orphan

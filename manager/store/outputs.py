@@ -27,7 +27,7 @@ class PendingOutput:
 
 @dataclass(frozen=True, slots=True)
 class OutputSource:
-    """Where the output of an attempt is: on its agent or not; `live` when it or a later attempt may print more, `newest` the last epoch."""
+    """The location of an attempt's output: on its agent or not; `live` when it or a later attempt may print more, `newest` the last epoch."""
 
     newest: int
     epoch: int
@@ -79,7 +79,7 @@ async def keep(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int, start_offset:
 
 
 async def read_kept(tx: AsyncSession, kernel_id: uuid.UUID, epoch: int) -> tuple[int, bytes, dt.datetime | None]:
-    """Where the kept output of an attempt starts, the output, and when the attempt ended."""
+    """Returns where the kept output of an attempt starts, the output, and when the attempt ended."""
     row = (
         await tx.execute(
             text("""

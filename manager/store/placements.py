@@ -60,7 +60,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """What a commit may count on to its end: `quotas` as they are now, sessions that are `lost` because they do not wait any more, and `short`:
+    """The state a commit may rely on to its end: `quotas` as they are now, sessions that are `lost` because they do not wait any more, and `short`:
     what is free of each (agent, slot) of which there is not enough, None of an agent that takes nothing new.
     """
 

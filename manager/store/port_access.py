@@ -1,4 +1,4 @@
-"""Who may reach which port over HTTP: tickets that are good once, and what a browser got for one. Secrets are kept as hashes."""
+"""Access to ports over HTTP: tickets that are good once, and the cookies that browsers got for them. Secrets are kept as hashes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retinue.manager.store.session_records import STATES
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What a ticket was good for: whose it was, the token that it was got with, and the path to begin at."""
+    """The grant of a ticket: whose it was, the token that it was got with, and the path to begin at."""
 
     user: str
     token_id: uuid.UUID

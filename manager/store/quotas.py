@@ -22,7 +22,7 @@ _COLUMNS = {USER: "owner", PROJECT: "project", RESOURCE_GROUP: "resource_group"}
 
 @dataclass(slots=True)
 class Use:
-    """What counts against a quota: amounts by slot, sessions that are placed and not over, and sessions that wait."""
+    """The use that counts against a quota: amounts by slot, sessions that are placed and not terminated, and sessions that wait."""
 
     slots: dict[str, int] = field(default_factory=dict)
     sessions: int = 0

@@ -1,4 +1,4 @@
-"""What is forgotten with time: journal entries, answers to repeated requests, used-up join tokens, old access to ports, old usage, and
+"""Deletes what has passed its retention: journal entries, answers to repeated requests, used-up join tokens, old access to ports, old usage, and
 sessions that ended long ago.
 """
 

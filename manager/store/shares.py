@@ -17,7 +17,7 @@ from retinue.manager.store.recordset import Row, fetched, recordset
 
 
 class Difference(NamedTuple):
-    """How much more of a slot an owner holds in a group than before; less than 0 when less."""
+    """The change in how much of a slot an owner holds in a group; negative when it holds less."""
 
     resource_group: str
     owner: str
@@ -61,7 +61,7 @@ async def read_capacity(tx: AsyncSession, groups: Collection[str]) -> dict[str, 
 
 
 def reading(owners: Sequence[tuple[str, str]]) -> tuple[Statement, Statement]:
-    """What `writing` has to know of owners (group, owner): locks the groups, then reads the shares. Sessions and agents are locked before, the
+    """Reads what `writing` has to know of owners (group, owner): locks the groups, then reads the shares. Sessions and agents are locked before, the
     journal after.
     """
     groups, names = [group for group, _ in owners], [owner for _, owner in owners]

@@ -49,7 +49,7 @@ class EnrollmentServicer(enrollment_service_pb2_grpc.EnrollmentServiceServicer):
             raise JoinTokenInvalid
         secret_hash = hash_secret(request.join_token)
         async with self._database.transaction() as tx:
-            # Whoever has no token is not told what else is wrong.
+            # A caller without a token does not learn what else is wrong.
             if await agents.read_join_token(tx, secret_hash) is None:
                 raise JoinTokenInvalid
             violations = Violations()

@@ -69,7 +69,7 @@ def quota_message(quota: Quota, use: Use) -> pb.Quota:
 
     Amounts that are none are left out.
     """
-    # Typed as it should be, and stored as whoever wrote the row had it.
+    # Typed as it should be, and stored as the writer of the row had it.
     stored: object = quota.slots
     known = stored if isinstance(stored, dict) else {}
     slots = {slot: amount for slot, amount in known.items() if type(amount) is int and amount >= 0}

@@ -37,7 +37,7 @@ async def serve_attach(
         session_id = await find_session(tx, start.session, owner_only=True)
         place = await kernel_locator.running_place(tx, session_id, hostname)
         await record_access(tx, session_id, AccessMethod.ATTACH, hostname)
-    # What it runs is not told: commands hold secrets.
+    # What it runs is left out: commands hold secrets.
     _log.info("%s attaches to kernel %s of session %s", current_principal().name, hostname, session_id)
     steps = _steps(place.attempt_id, start, requests)
     async with aclosing(forwarder.exchange(place, lambda stub: stub.Attach, steps)) as responses:

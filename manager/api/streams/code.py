@@ -48,7 +48,7 @@ async def serve_code(
             )
         place = await kernel_locator.running_place(tx, session_id, KERNEL)
         await record_access(tx, session_id, AccessMethod.CODE, KERNEL)
-    # What it runs is not told: code holds secrets.
+    # What it runs is left out: code holds secrets.
     _log.info("%s runs code in session %s", current_principal().name, session_id)
     steps = _steps(agent_pb.CodeOpen(attempt_id=place.attempt_id, language=language), requests)
     running = RunningCode(lambda: forwarder.hold(place))
@@ -67,7 +67,7 @@ async def serve_code(
 
 
 class RunningCode:
-    """Runs that a stream was told of and that are not over: while there are any, or the stream is being opened, the session is in use, also
+    """Runs that a stream was sent and that have not ended: while there are any, or the stream is being opened, the session is in use, also
     when nothing is printed.
     """
 

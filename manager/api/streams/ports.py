@@ -1,6 +1,6 @@
 """OpenPort: finds the port among those that are declared, and passes bytes on to and from the agent that has the kernel.
 
-Messages are serialised here. Those with data, which the API and agents write alike, are looked at and passed on as they are; all
+Messages are serialised here. Those with data, which the API and agents write alike, are checked and passed on as they are; all
 others are read, checked and made again.
 """
 

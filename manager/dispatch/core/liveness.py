@@ -17,7 +17,7 @@ class Timers:
 
     @property
     def fence_after(self) -> float:
-        """Seconds without contact after which an agent stops what may be run elsewhere once it is lost: it must have ended by then."""
+        """Seconds without contact after which an agent stops what may be run on another agent once it is lost: it must have ended by then."""
         return self.lost_after * 0.6
 
 

@@ -1,6 +1,6 @@
 """Decides when a running session is ended because it is idle: policies, their merging, and their evaluation on a session. Pure.
 
-Times are seconds since 1970 by the database's clock, spans are seconds. What is not known never counts as idle: spans in which nobody could have
+Times are seconds since 1970 by the database's clock, spans are seconds. What is not known never counts as idle: spans in which no user could have
 been heard are added to what is left, and a checker that sees nothing ends nothing.
 """
 
@@ -131,7 +131,7 @@ def stored_policy(stored: Mapping[str, Any]) -> IdlePolicy:
 class Seen:
     """The observations of a running session.
 
-    `paused` are seconds since the last interaction, or else the start, in which nobody could have been heard; `reachable` says whether
+    `paused` are seconds since the last interaction, or else the start, in which no user could have been heard; `reachable` says whether
     a user could be now. `warned` has when a checker warned.
     """
 
@@ -172,7 +172,7 @@ class Verdict:
 
 
 def remaining_time(now: float, baseline: float, timeout: float, grace_end: float | None) -> float:
-    """Seconds left of a timeout that counts from the later of `baseline` and the end of the grace period; negative when it is over."""
+    """Returns the seconds left of a timeout that counts from the later of `baseline` and the end of the grace period; negative after it."""
     return max(baseline, baseline if grace_end is None else grace_end) + timeout - now
 
 
@@ -196,7 +196,7 @@ def judge(policy: IdlePolicy, seen: Seen, now: float, changed: float | None = No
         if warned is not None and (left > lead * _SLACK or not known):
             take_back.add(checker)
         elif known and warned is not None:
-            # Never sooner than promised.
+            # Never sooner than the warning said.
             left = max(left, warned + lead - now)
             check = Check(checker, Status.WARNED, limit, max(0.0, left), check.measured)
         elif known and left <= lead and lead > 0:
@@ -295,7 +295,7 @@ def extension(policy: IdlePolicy, seen: Seen, now: float, duration: float | None
 
 
 def unwatched(before: float | None, now: float, elapsed: float, longest: float) -> float:
-    """Seconds between two looks at the sessions in which nobody was listened to for certain.
+    """Returns the seconds between two evaluations in which it is certain that no activity could be recorded.
 
     `before` and `now` are by the database's clock, `elapsed` by that of this process, 0 at its first look. A clock that was set, and a process
     that stood still for more than `longest`, are such seconds; a second more or less is not.

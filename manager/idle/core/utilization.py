@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CPU, MEMORY = "cpu", "mem"
-# The slots whose use agents tell.
+# The slots whose use agents report.
 MEASURED = frozenset({CPU, MEMORY})
 # A window is moved on in steps of this part of it.
 _STEPS = 16

@@ -32,7 +32,7 @@ class Limit:
 
     slots: Mapping[str, int]
     max_sessions: int | None
-    # Why it cannot be read; whom it is for gets no place meanwhile, as nobody knows how much was meant.
+    # Why it cannot be read; whom it is for gets no place meanwhile, as the intended amount is not known.
     unreadable: str = ""
 
     @classmethod

@@ -159,7 +159,7 @@ class SessionMachine:
             self._cancel(SessionReason.PENDING_TIMEOUT, "it waited for a place as long as its resource group allows")
 
     def exceed_time_limit(self) -> None:
-        """Ends a running session whose time is over; a batch session has failed."""
+        """Ends a running session whose time limit has passed; a batch session has failed."""
         self.end_by_policy(SessionReason.TIME_LIMIT_EXCEEDED, "it ran as long as its time limit allows")
 
     def end_by_policy(self, reason: str, message: str) -> None:
@@ -173,7 +173,7 @@ class SessionMachine:
 
     def preempt(self, winner: str, *, requeue: bool) -> None:
         """Makes a placed session give way to `winner`: ends it, or with `requeue` puts it back into the queue, to run again from its
-        beginning under a higher epoch. One with a kernel that is over already is ended: it could not run again as it was.
+        beginning under a higher epoch. One with a kernel that has ended already is ended: it could not run again as it was.
         """
         session = self.session
         if session.state not in STARTING_SESSION_STATES and session.state is not SessionState.RUNNING:
@@ -270,7 +270,7 @@ class SessionMachine:
         session = self.session
         kernel.attempt_ended = True
         if status.reason == AttemptReason.STOPPED and kernel.goal is not Goal.STOPPED and session.retry is not None:
-            # Nobody here asked for that: its agent was cut off, and stopped what may be run elsewhere.
+            # The manager did not ask for that: its agent was cut off, and stopped what may be run on another agent.
             status = AttemptStatus(status.key, status.state, None, "FENCED", "its agent was cut off, and stopped it")
         if kernel.state in ENDED_KERNEL_STATES or kernel.state is KernelState.PENDING:
             return

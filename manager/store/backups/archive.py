@@ -44,7 +44,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup holds: rows of the schema at revision `schema`, of cluster `cluster_id` as it was at `create_time`."""
+    """The contents of a backup: rows of the schema at revision `schema`, of cluster `cluster_id` as it was at `create_time`."""
 
     schema: str
     cluster_id: str

@@ -1,4 +1,4 @@
-"""What must hold between the rows of any database, asked of one that a backup was restored into."""
+"""Checks the invariants between the rows of a database, after a backup was restored into it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CHECKS = {
 
 
 def find_wrong(connection: Connection) -> list[str]:
-    """What does not hold, in words."""
+    """Returns the violated invariants, in words."""
     wrong = []
     for words, query in _CHECKS.items():
         found = connection.execute(query.encode()).fetchone()

@@ -23,7 +23,7 @@ class NoClusterError(Exception):
 
 
 def copy_out(connection: Connection, writer: ArchiveWriter) -> Manifest:
-    """Adds every table as it is at one moment. Managers may go on writing. Raises NoClusterError and psycopg.Error."""
+    """Adds every table as it is at one moment. Managers may continue to write. Raises NoClusterError and psycopg.Error."""
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         manifest = _describe(connection)

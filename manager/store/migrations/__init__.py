@@ -57,7 +57,7 @@ async def check(url: str) -> None:
 
 
 async def is_empty(url: str) -> bool:
-    """Whether the database holds no schema of ours. Raises StoreUnavailable."""
+    """Returns whether the database holds no schema of ours. Raises StoreUnavailable."""
     return await asyncio.to_thread(_current, url) is None
 
 

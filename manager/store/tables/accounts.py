@@ -1,4 +1,4 @@
-"""Who may do what: projects, users, their tokens and quotas, and the calls that are answered once."""
+"""Accounts and their rights: projects, users, their tokens and quotas, and the calls that are answered once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retinue.manager.store.tables.columns import json_column, time_column
 
 
 class Project(SQLModel, table=True):
-    """What sessions are accounted to."""
+    """A project that sessions are accounted to."""
 
     __tablename__ = "project"
 

@@ -1,4 +1,4 @@
-"""What sessions hold of the nodes, now and in the past.
+"""Claims of sessions on the nodes, now and in the past.
 
 Free capacity is capacity minus live claims, and shares are sums of live claims.
 """
@@ -16,7 +16,7 @@ from retinue.manager.store.tables.columns import json_column, time_column
 
 
 class Claim(SQLModel, table=True):
-    """How much of one slot of one agent an attempt holds, until it is released with the attempt's end."""
+    """The amount of one slot of one agent that an attempt holds, until it is released with the attempt's end."""
 
     __tablename__ = "claim"
     __table_args__ = (
@@ -50,7 +50,7 @@ class DrfShare(SQLModel, table=True):
 
 
 class Usage(SQLModel, table=True):
-    """What released claims of an owner held of a group's slot on one day (UTC), in amount times seconds: written with the release."""
+    """The amount that released claims of an owner held of a group's slot on one day (UTC), in amount times seconds: written with the release."""
 
     __tablename__ = "usage"
 

@@ -1,4 +1,4 @@
-"""Which database this is, and what agents run that it does not know."""
+"""The identity of the database, and the attempts on agents that it does not know."""
 
 from __future__ import annotations
 

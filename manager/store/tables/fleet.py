@@ -54,7 +54,7 @@ class ResourceGroup(SQLModel, table=True):
     mount_roots: list[dict[str, Any]] = json_column("[]")
     # Registries that images may come from: patterns of hosts; empty: `docker.io`.
     image_registries: list[str] = json_column("[]")
-    # When running sessions are ended that nobody needs; empty: never.
+    # When idle running sessions are ended; empty: never.
     idle_policy: dict[str, Any] = json_column()
     # The agent that `round-robin` chose last.
     rotation: str = Field(default="", sa_column_kwargs={"server_default": text("''")})

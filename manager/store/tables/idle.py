@@ -1,4 +1,4 @@
-"""What is known of the use of sessions, and how the idle policies differ for a user."""
+"""The recorded use of sessions, and the overrides of idle policies for a user."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from retinue.manager.store.tables.columns import json_column, time_column
 
 
 class SessionIdle(SQLModel, table=True):
-    """What is known of the use of a session, for the idle policy; no row: nothing yet."""
+    """The recorded use of a session, for the idle policy; no row: nothing yet."""
 
     __tablename__ = "session_idle"
 
     session_id: uuid.UUID = Field(primary_key=True, foreign_key="session.id", ondelete="CASCADE")
     # When something was last exchanged with it, to some seconds.
     interaction_time: dt.datetime | None = time_column()
-    # Seconds since then, or since its start, in which nobody could have been heard; and until when that was counted.
+    # Seconds since then, or since its start, in which no user could have been heard; and until when that was counted.
     paused_seconds: float = Field(default=0.0, sa_column_kwargs={"server_default": text("0")})
     pause_time: dt.datetime | None = time_column()
     # Kept by its owner until then.
@@ -33,7 +33,7 @@ class SessionIdle(SQLModel, table=True):
 
 
 class IdleOverride(SQLModel, table=True):
-    """How the idle policies of resource groups differ for the sessions of a user."""
+    """An override of the idle policies of resource groups for the sessions of a user."""
 
     __tablename__ = "idle_override"
 
@@ -43,7 +43,7 @@ class IdleOverride(SQLModel, table=True):
 
 
 class IdleLook(SQLModel, table=True):
-    """The one row that says when a leader last looked at idle sessions: what came after is not known."""
+    """The one row that says when a leader last evaluated idle sessions: what came after is not known."""
 
     __tablename__ = "idle_look"
 

@@ -1,4 +1,4 @@
-"""What happened, and what of it the scheduler has not taken in yet."""
+"""The journal of events, and the changes that the scheduler has not taken in yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retinue.manager.store.tables.columns import json_column, time_column
 
 
 class JournalHead(SQLModel, table=True):
-    """The one row that numbers the journal; whoever appends holds it to the end of its commit."""
+    """The one row that numbers the journal; a transaction that appends locks it to the end of its commit."""
 
     __tablename__ = "journal_head"
 
@@ -24,7 +24,7 @@ class JournalHead(SQLModel, table=True):
 
 
 class Journal(SQLModel, table=True):
-    """What happened, in commit order. `kind` is CREATED, SESSION_MOVED, KERNEL_MOVED, IMAGE_PULL, NOTED or ENTERED."""
+    """An event, in commit order. `kind` is CREATED, SESSION_MOVED, KERNEL_MOVED, IMAGE_PULL, NOTED or ENTERED."""
 
     __tablename__ = "journal"
     __table_args__ = (Index("journal_session", "session_id", "revision"),)

@@ -10,7 +10,7 @@ from sqlmodel import Field, SQLModel
 
 
 class Network(SQLModel, table=True):
-    """A private network. Its session lets go of it before it is given another; the row goes when no agent has it any more."""
+    """A private network. Its session releases it before it is given another; the row goes when no agent has it any more."""
 
     __tablename__ = "network"
     __table_args__ = (

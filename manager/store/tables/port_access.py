@@ -1,4 +1,4 @@
-"""Who may use a port of a session over HTTP."""
+"""Access to ports of sessions over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retinue.manager.store.tables.columns import time_column
 
 
 class PortTicket(SQLModel, table=True):
-    """Lets whoever has its secret, of which only the SHA-256 is kept, begin once to use a port of a session over HTTP."""
+    """A ticket: the bearer of its secret, of which only the SHA-256 is kept, may begin once to use a port of a session over HTTP."""
 
     __tablename__ = "port_ticket"
 
@@ -28,7 +28,7 @@ class PortTicket(SQLModel, table=True):
 
 
 class PortAccess(SQLModel, table=True):
-    """What a ticket was exchanged for: a browser's cookie, of which only the SHA-256 is kept."""
+    """The result of the exchange of a ticket: a browser's cookie, of which only the SHA-256 is kept."""
 
     __tablename__ = "port_access"
 

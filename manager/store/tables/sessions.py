@@ -30,7 +30,7 @@ class Session(SQLModel, table=True):
             unique=True,
             postgresql_where=text("state NOT IN ('TERMINATED', 'CANCELLED')"),
         ),
-        # For the newest of those of a name that are over, without looking at all that its owner ever had.
+        # For the newest terminated session of a name, without reading all that its owner ever had.
         Index(
             "session_ended_name",
             "owner",

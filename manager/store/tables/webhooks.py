@@ -1,4 +1,4 @@
-"""Who is told what happens to sessions, and what they are still to be told."""
+"""Webhooks of sessions, and the events that are still to be sent to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retinue.manager.store.tables.columns import json_column, time_column
 
 
 class Webhook(SQLModel, table=True):
-    """Who is told what happens to a session, until it is over and told; the secret is sealed."""
+    """A webhook of a session, kept until the session has terminated and all was sent; the secret is sealed."""
 
     __tablename__ = "webhook"
 
@@ -24,7 +24,7 @@ class Webhook(SQLModel, table=True):
 
 
 class WebhookDelivery(SQLModel, table=True):
-    """Something that a webhook is still to be told."""
+    """An event that is still to be sent to a webhook."""
 
     __tablename__ = "webhook_delivery"
 
