@@ -39,7 +39,7 @@ class StubsHook(BuildHookInterface[Any]):
     """Generates the stubs before files are collected."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called by hatchling; `version` is `editable` or `standard`."""
+        """Prepares the build; called by hatchling. `version` is `editable` or `standard`."""
         generate(Path(self.root))
 
 

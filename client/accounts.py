@@ -22,7 +22,7 @@ class Projects:
     """The accounts of sessions. All methods raise CallError."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """Nothing is sent yet."""
+        """Sends nothing yet."""
         self._stub: account_service_pb2_grpc.AccountServiceAsyncStub = account_service_pb2_grpc.AccountServiceStub(
             channel
         )
@@ -61,7 +61,7 @@ class Users:
     """People and services. All methods raise CallError."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """Nothing is sent yet."""
+        """Sends nothing yet."""
         self._stub: account_service_pb2_grpc.AccountServiceAsyncStub = account_service_pb2_grpc.AccountServiceStub(
             channel
         )
@@ -99,7 +99,7 @@ class Tokens:
     """Bearer tokens. All methods raise CallError."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """Nothing is sent yet."""
+        """Sends nothing yet."""
         self._stub: account_service_pb2_grpc.AccountServiceAsyncStub = account_service_pb2_grpc.AccountServiceStub(
             channel
         )

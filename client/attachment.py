@@ -42,7 +42,7 @@ class Attachment:
     """
 
     def __init__(self, stub: kernel_service_pb2_grpc.KernelServiceAsyncStub, start: pb.AttachStart) -> None:
-        """Nothing is sent before the block is entered."""
+        """Sends nothing before the block is entered."""
         self._stub = stub
         self._start = start
         self.exit_code: int | None = None

@@ -40,7 +40,7 @@ async def call(
             return await method(request, timeout=left, metadata=((REQUEST_ID_KEY, identity),))
         except grpc.aio.AioRpcError as error:
             failure = from_rpc(error, identity)
-            # Others of the caller that were refused at the same time do not come back together.
+            # Calls of this caller that were refused at the same time are not retried together.
             pause = (failure.retry_after or 0.0) * random.uniform(1.0, 3.0)  # noqa: S311  # no secret
             if failure.reason != _TOO_MANY_CALLS or time.monotonic() + pause >= deadline:
                 raise failure from error

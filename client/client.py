@@ -73,7 +73,7 @@ class Client:
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
-        """The client itself."""
+        """Returns the client itself."""
         return self
 
     async def __aexit__(

@@ -1,4 +1,4 @@
-"""Code run in a session: what it prints and shows comes back as it is made."""
+"""Runs code in a session: its output is returned as it is produced."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Code:
     """
 
     def __init__(self, stub: kernel_service_pb2_grpc.KernelServiceAsyncStub, session: str, language: str) -> None:
-        """Nothing is sent before the block is entered."""
+        """Sends nothing before the block is entered."""
         self._identity = str(uuid.uuid4())
         self._stub = stub
         self._open = pb.CodeOpen(session=session, language=language)

@@ -44,7 +44,7 @@ class Agents:
     """The nodes. All methods raise CallError."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """Nothing is sent yet."""
+        """Sends nothing yet."""
         self._stub: fleet_service_pb2_grpc.FleetServiceAsyncStub = fleet_service_pb2_grpc.FleetServiceStub(channel)
 
     async def get(self, agent_id: str) -> pb.Agent:
@@ -105,7 +105,7 @@ class ResourceGroups:
     """The pools of agents and their scheduling policies. All methods raise CallError."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """Nothing is sent yet."""
+        """Sends nothing yet."""
         self._stub: fleet_service_pb2_grpc.FleetServiceAsyncStub = fleet_service_pb2_grpc.FleetServiceStub(channel)
 
     async def get(self, name: str) -> pb.ResourceGroup:

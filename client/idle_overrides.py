@@ -20,7 +20,7 @@ class IdleOverrides:
     """Longer times for some users, or none. All methods raise CallError."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """Nothing is sent yet."""
+        """Sends nothing yet."""
         self._stub: account_service_pb2_grpc.AccountServiceAsyncStub = account_service_pb2_grpc.AccountServiceStub(
             channel
         )

@@ -241,7 +241,7 @@ class Arriving:
         self._drop()
 
     def _check(self, place: Path) -> None:
-        """A link that is here already must not lead out of the target either."""
+        """Refuses a path that an existing link leads out of the target."""
         if place != self._target and not place.parent.resolve().is_relative_to(self._target.resolve()):
             raise TransferError(f"{place} leads out of {self._target}")
 

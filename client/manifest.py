@@ -139,7 +139,7 @@ class _Reader:
             raise self._error(node, str(error)) from error
 
     def _message(self, node: Any, descriptor: Descriptor, depth: int, path: _Path) -> dict[str, Any]:
-        """`path` is where the message is in a request; None where a mask cannot name what is in it."""
+        """Returns the fields of a message; `path` is its path in a request, None where a mask cannot name its fields."""
         known = self._names(descriptor)
         made: dict[str, Any] = {}
         for name, (key, value) in self._entries(node).items():

@@ -81,7 +81,7 @@ def set_field(spec: session_pb2.SessionSpec, path: str, text: str) -> None:
 
 
 def remove_field(spec: session_pb2.SessionSpec, path: str) -> None:
-    """Names a field of the template that is not to be taken. Raises UsageError."""
+    """Marks a field of the template as not to be taken. Raises UsageError."""
     spec.template.override_mask.paths.append(".".join(locate(path)))
 
 

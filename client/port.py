@@ -40,7 +40,7 @@ class PortConnection:
     """
 
     def __init__(self, stub: kernel_service_pb2_grpc.KernelServiceAsyncStub, session: str, port: str) -> None:
-        """Nothing is sent before the block is entered."""
+        """Sends nothing before the block is entered."""
         self._stub = stub
         self._start = pb.OpenPortStart(session=session, port=port)
         self.port = 0
@@ -48,7 +48,7 @@ class PortConnection:
         """Maximum of bytes in one message, as the manager says."""
 
     async def __aenter__(self) -> Self:
-        """Connects; `port` is the number then."""
+        """Connects; `port` is set from then on."""
         identity = str(uuid.uuid4())
         call = self._stub.OpenPort(metadata=((REQUEST_ID_KEY, identity),))
         self._exchange = BidiStream[pb.OpenPortRequest, pb.OpenPortResponse](call, identity)

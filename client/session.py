@@ -34,7 +34,7 @@ class Session:
         self.incarnation = incarnation
 
     def __repr__(self) -> str:
-        """For people."""
+        """Returns a text for people."""
         return f"<Session {self.name} {self.id} {self.state}>"
 
     @property
@@ -137,7 +137,7 @@ class Session:
         environment: Mapping[str, str] | None = None,
         working_directory: str = "",
     ) -> Attachment:
-        """A command (default: a shell) in one kernel (default `main1`); see `Sessions.attach`."""
+        """Attaches to a command (default: a shell) in one kernel (default `main1`); see `Sessions.attach`."""
         return self._sessions.attach(
             self.id,
             command,

@@ -73,7 +73,7 @@ class Sessions:
     async def create_from(
         self, spec: session_pb2.SessionSpec, *, request_id: str = "", validate_only: bool = False
     ) -> Session:
-        """As `create`, from a message."""
+        """Does the same as `create`, from a message."""
         request = session_service_pb2.CreateSessionRequest(
             spec=spec, request_id=request_id or str(uuid.uuid4()), validate_only=validate_only
         )
@@ -85,7 +85,7 @@ class Sessions:
         return (await self.check_from(session_spec(**options))).preview
 
     async def check_from(self, spec: session_pb2.SessionSpec) -> session_service_pb2.CreateSessionResponse:
-        """As `check`, from a message; the answer also has the session as it would be accepted."""
+        """Does the same as `check`, from a message; the answer also has the session as it would be accepted."""
         request = session_service_pb2.CreateSessionRequest(spec=spec, validate_only=True)
         return await call(self._stub.CreateSession, request)
 
@@ -231,7 +231,7 @@ class Sessions:
         environment: Mapping[str, str] | None = None,
         working_directory: str = "",
     ) -> Attachment:
-        """A command (default: a shell) to be run in a running kernel (default `main1`); with `terminal`, on one of so many rows and columns.
+        """Attaches to a new command (default: a shell) in a running kernel (default `main1`); with `terminal`, on one of so many rows and columns.
 
         It runs while the block of `async with` lasts.
         """

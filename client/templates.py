@@ -24,7 +24,7 @@ class Templates:
     """The templates that the caller may read, by name or id. All methods raise CallError."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        """Nothing is sent yet."""
+        """Sends nothing yet."""
         self._stub: template_service_pb2_grpc.TemplateServiceAsyncStub = template_service_pb2_grpc.TemplateServiceStub(
             channel
         )
@@ -59,7 +59,7 @@ class Templates:
     async def update(
         self, template: pb.Template, *, mask: Sequence[str] = (), validate_only: bool = False
     ) -> pb.Template:
-        """A new version: what `mask` names (default: what is given of description and spec) becomes as in the message.
+        """Creates a new version: takes what `mask` names (default: what is given of description and spec) from the message.
 
         An `etag` in the message must be the current one.
         """

@@ -68,7 +68,7 @@ class Underlay:
 
     @property
     def host_address(self) -> str:
-        """This machine's address on the underlay."""
+        """Returns this machine's address on the underlay."""
         return f"10.213.{self.number}.1"
 
     def node(self, index: int) -> Node:

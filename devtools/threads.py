@@ -16,7 +16,7 @@ _Value = TypeVar("_Value")
 async def in_thread(
     function: Callable[_Parameters, _Value], *arguments: _Parameters.args, **named: _Parameters.kwargs
 ) -> _Value:
-    """As `asyncio.to_thread`, but when cancelled it waits for the thread to finish first.
+    """Runs like `asyncio.to_thread`, but when cancelled waits for the thread to finish first.
 
     A later cleanup then finds all that the function has made, and nothing is made behind its back.
     """

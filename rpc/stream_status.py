@@ -43,7 +43,7 @@ class StreamStatus:
         return self._status or _status(self._call)
 
     def _record(self, call: Any) -> None:
-        """Called once by the call, with the first status there is."""
+        """Records the first status; called once by the call."""
         if _result(call.details()) != UNSENT:
             self._status = _status(call)
 

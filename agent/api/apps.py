@@ -65,7 +65,7 @@ class Apps:
     """All such programs of an agent; nothing is remembered here: the kernels say what runs."""
 
     def __init__(self, backend: Runtime) -> None:
-        """Nothing is touched."""
+        """Touches nothing."""
         self._backend = backend
         # A look locks a log for a moment, and must not be taken for a program by who starts one.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

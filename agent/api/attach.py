@@ -38,7 +38,7 @@ class AttachService:
     """All attached commands of an agent."""
 
     def __init__(self, backend: Runtime) -> None:
-        """Nothing is attached yet."""
+        """Attaches nothing yet."""
         self._backend = backend
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)
         self._endings: set[asyncio.Task[None]] = set()

@@ -37,7 +37,7 @@ class CodeService:
     """All streams for code of an agent."""
 
     def __init__(self, workspaces: Workspaces) -> None:
-        """Nothing is open yet."""
+        """Opens nothing yet."""
         self._workspaces = workspaces
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)
         self._stopping = asyncio.Event()

@@ -153,7 +153,7 @@ def attempt_stats(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptS
 
 
 def attempt_usage(attempt_id: str, sample: Sample) -> agent_service_pb2.AttemptUsage:
-    """Returns the same in short, by a clock for rates."""
+    """Returns the short form of the usage, by a clock for rates."""
     clock = duration_pb2.Duration()
     clock.FromNanoseconds(round(sample.monotonic * 1e9))
     cpu = None

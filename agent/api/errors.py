@@ -23,12 +23,12 @@ class AgentError(ApiError):
 
 
 def invalid(field: str, message: str) -> ApiError:
-    """INVALID_ARGUMENT on a field of the request."""
+    """Returns INVALID_ARGUMENT for a field of the request."""
     return AgentError(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", f"{field}: {message}", field=field)
 
 
 def internal() -> ApiError:
-    """INTERNAL with the number of an incident; called where the exception is handled, and logs it under the number."""
+    """Returns INTERNAL with the number of an incident, and logs the handled exception under it; call it where the exception is handled."""
     incident = uuid.uuid4().hex[:12]
     log.exception("incident %s", incident)
     message = f"the agent has a defect; look for incident {incident} in its log"

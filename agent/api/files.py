@@ -46,7 +46,7 @@ class FileService:
     """All streams with files of an agent."""
 
     def __init__(self, backend: Runtime) -> None:
-        """Nothing is open yet."""
+        """Opens nothing yet."""
         self._backend = backend
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)
 

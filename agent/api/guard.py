@@ -43,7 +43,7 @@ class Guard(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Called by gRPC for every call."""
+        """Handles every call; called by gRPC."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler

@@ -45,7 +45,7 @@ class PortService:
     """All connections into kernels of an agent."""
 
     def __init__(self, backend: Runtime) -> None:
-        """Nothing is connected yet."""
+        """Connects nothing yet."""
         self._backend = backend
         self._open = OpenStreams({}, MAX_PER_ATTEMPT)
         self._cuts: set[asyncio.Future[None]] = set()

@@ -25,7 +25,7 @@ class SharedRoom:
     """The bytes that pieces of all connections hold until they are taken."""
 
     def __init__(self) -> None:
-        """Nothing is held yet."""
+        """Holds nothing yet."""
         self._held = 0
 
     def limit(self) -> int:
@@ -57,7 +57,7 @@ class PieceSize:
         return min(self._size, self._largest, limit)
 
     def taken(self, count: int) -> None:
-        """A piece of so many bytes was taken."""
+        """Notes that a piece of so many bytes was taken."""
         self._full = self._full + 1 if count >= self._size else 0
         if self._full >= FULL_IN_A_ROW and self._size < LARGEST:
             self._size, self._full = self._size * 2, 0

@@ -1,4 +1,4 @@
-"""The agent's gRPC server: TLS on both sides, health, and nothing for anybody but a manager."""
+"""The agent's gRPC server: TLS on both sides, health, and nothing for callers other than a manager."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Jupyter:
         await self._wait_received("shell" if fresh else "control", READY_TIMEOUT if fresh else CONNECT_TIMEOUT)
 
     async def _wait_received(self, channel: str, seconds: float) -> None:
-        """A subscription takes its time: something is asked until what it publishes comes."""
+        """Waits for the subscription: sends requests until the output that they publish arrives."""
         deadline = asyncio.get_running_loop().time() + seconds
         while not self._received.is_set() and not self.lost.is_set():
             request, _ = await self._send(channel, "kernel_info_request", {})
@@ -328,7 +328,7 @@ class Jupyter:
 
 
 def _tell_lost(request: _Request) -> None:
-    """Its output has ended, and the end of it was lost."""
+    """Ends the run's output and reports that the end of it was lost."""
     if request.run is not None:
         _warn(request.run, "some of what it printed last was lost: it came faster than it is taken")
     request.idle = True

@@ -72,9 +72,9 @@ log = logging.getLogger(__name__)
 DIRECTORY = "docker"
 """Name of the directory for records, beneath that of the agent's state."""
 SPARE_THREADS = 4
-"""For what is asked of the engine beside starts."""
+"""Threads for requests to the engine other than starts."""
 ENTERING_THREADS = 8
-"""For the opening of attached commands. It takes as long as what is inside likes, and holds up neither starts nor ends."""
+"""Threads that open attached commands. Programs inside decide how long that takes; it must delay neither starts nor ends."""
 OPEN_TIMEOUT = 5.0
 """Seconds that an agent's start waits for an engine; native processes need none."""
 RETRY = 1.0
@@ -108,7 +108,7 @@ class DockerRuntime:
         *,
         conditions: Conditions | None = None,
     ) -> None:
-        """Nothing is touched before `open`; `clock` is monotonic. `holdings` are the node's, without it nothing is pinned.
+        """Touches nothing before `open`; `clock` is monotonic. `holdings` are the node's, without it nothing is pinned.
 
         Damaged files are set aside in `damaged`; what must be written uses the reserve of `disk`. What is wrong is set in `conditions`.
         """
@@ -304,7 +304,7 @@ class DockerRuntime:
             await self._store.write(record)
             async with self._starts:
                 place = self._store.place(spec.id)
-                # The disk takes its time while the engine works: nothing is released before, and after a crash of the node the container's
+                # The disk is written while the engine works: nothing is released before, and after a crash of the node the container's
                 # own name and labels say that it was there.
                 lasting = asyncio.ensure_future(self._store.make_lasting(spec.id))
                 try:

@@ -246,7 +246,7 @@ class Engine:
         own, foreign = [], []
         for container in self._call(lambda client: client.containers(all=True, filters=wanted)):
             attempt_id, names = container["Labels"].get(ATTEMPT_LABEL, ""), container["Names"] or []
-            # Labels can be anybody's; these become names of directories.
+            # Any program can set labels; these become names of directories.
             if ATTEMPT_ID.fullmatch(attempt_id) and f"/{container_name(attempt_id)}" in names:
                 own.append(attempt_id)
             else:

@@ -83,7 +83,7 @@ class Images:
     def __init__(
         self, engine: Engine, credentials: Path | None = None, addresses: RegistryAddresses | None = None
     ) -> None:
-        """Nothing is asked of the engine yet; `credentials` is a file in the format of Docker's `config.json`.
+        """Asks the engine for nothing yet; `credentials` is a file in the format of Docker's `config.json`.
 
         `addresses` are those that registries may have.
         """

@@ -91,7 +91,7 @@ class IdentityStore:
     """The identity on disk, and the one in use: they never differ."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is read before `load`."""
+        """Reads nothing before `load`."""
         self._path = path
         self._identity: Identity | None = None
 

@@ -104,7 +104,7 @@ class Fence:
             raise OverdueError(f"attempt {attempt_id} was without a manager for too long")
 
     async def keep_watched(self) -> None:
-        """Sees to it that there is a watchdog as long as there is something for it, until it is cancelled."""
+        """Keeps a watchdog running as long as there is something to guard, until it is cancelled."""
         while True:
             if self._processes:
                 try:

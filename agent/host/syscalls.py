@@ -127,7 +127,7 @@ def set_attributes(mount: int, attributes: int, user_namespace: int | None = Non
 
 
 def memory_mount(options: Mapping[str, str]) -> int:
-    """Returns a new file system in memory, mounted nowhere yet; gone with its last descriptor and mount."""
+    """Returns a new file system in memory, not mounted yet; gone with its last descriptor and mount."""
     context = _called("fsopen", _FSOPEN, b"tmpfs", ctypes.c_uint(_FSOPEN_CLOEXEC))
     try:
         for name, value in options.items():
@@ -139,7 +139,7 @@ def memory_mount(options: Mapping[str, str]) -> int:
 
 
 def attach_mount(mount: int, target: int) -> None:
-    """Puts a mount that is nowhere yet over the directory or file of a descriptor, in the calling thread's namespace."""
+    """Puts a detached mount over the directory or file of a descriptor, in the calling thread's namespace."""
     _called("move_mount", _MOVE_MOUNT, mount, b"", target, b"", ctypes.c_uint(_MOVE_MOUNT_EMPTY_PATHS))
 
 

@@ -44,7 +44,7 @@ class UserRange:
         return self.first <= uid <= self.last
 
     def __str__(self) -> str:
-        """As in the option."""
+        """Returns the range as in the option."""
         return f"{self.first}-{self.last}"
 
 
@@ -74,7 +74,7 @@ class Users:
     """Users of the kernels whose work directories lie in one directory. Methods block."""
 
     def __init__(self, scratch_dir: Path, users: UserRange, uid: int, gid: int) -> None:
-        """Nothing is read before it is needed. `uid` owns what is in shared directories, `gid` is the group of all kernels."""
+        """Reads nothing before it is needed. `uid` owns what is in shared directories, `gid` is the group of all kernels."""
         self._directory = scratch_dir
         self._range = users
         self._uid = uid

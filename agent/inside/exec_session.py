@@ -1,4 +1,4 @@
-"""A command inside a kernel on behalf of a caller outside: what is said to `attach.c`, and what comes back.
+"""A command inside a kernel on behalf of a caller outside: the frames sent to `attach.c`, and its answers.
 
 Nothing is read from the kernel before the reader asks for it, and no more input is sent than the command takes, so that
 neither a slow reader nor a command that does not read fills memory here.

@@ -85,7 +85,7 @@ class HostWorkDirectory:
     """The work directory of a kernel of this node."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is opened yet."""
+        """Opens nothing yet."""
         self._path = path
 
     async def remove_stale_uploads(self) -> None:

@@ -155,7 +155,7 @@ class Output:
 
 
 class _Reader:
-    """Reads a file that may come to be later, and may be removed."""
+    """Reads a file that may be created later, and may be removed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

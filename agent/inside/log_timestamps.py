@@ -27,7 +27,7 @@ class Marks:
         self._path = path
 
     def add(self, offset: int, time: float) -> None:
-        """All before `offset` is printed at `time`, in seconds since the epoch; nothing to do when that is known."""
+        """Records that all before `offset` was printed at `time`, in seconds since the epoch; does nothing if that is known."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             # A mark that a crash of the node cut off is invalid.

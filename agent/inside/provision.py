@@ -1,7 +1,7 @@
 """Provisions a kernel with what its image does not hold: an account, ssh to the other kernels, and directories of the node.
 
 It is put there while the kernel is held at its start barrier, so that nothing of the user's runs yet: a thread enters the kernel's own
-mount namespace and attaches mounts that were nowhere before. The node never sees any of them, nothing has to be unmounted,
+mount namespace and attaches mounts that were detached before. The node never sees any of them, nothing has to be unmounted,
 and keys lie in memory only; all of it goes with the kernel. It is the same for every kind of kernel.
 """
 
@@ -84,7 +84,7 @@ class Provision:
 
 
 def ssh_of(spec: AttemptSpec, hosts: str, cache_dir: Path) -> Ssh | None:
-    """Ssh for a kernel of a cluster session; None for others, and while the programs are not built."""
+    """Returns the ssh setup for a kernel of a cluster session; None for others, and while the programs are not built."""
     if not (spec.networked and spec.session_secret) or (programs := find_programs(cache_dir)) is None:
         return None
     return Ssh(programs, ssh_files(spec.session_secret, host_names(hosts)))

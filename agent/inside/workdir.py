@@ -182,7 +182,7 @@ def describe(path: str, descriptor: int) -> Entry:
 def walk(home: int, path: str, *, recursive: bool) -> Generator[Entry, None, None]:
     """Yields the entries of a directory, and with `recursive` of those beneath it, in no order; of anything else its own.
 
-    Raises MissingError, RefusedError, PathError. What goes away meanwhile is left out, and so is what lies too deep to be named.
+    Raises MissingError, RefusedError, PathError. Files removed meanwhile are left out, and so are those too deep to be named.
     """
     place = look_up(home, path)
     try:

@@ -90,7 +90,7 @@ def _mode(program: str) -> int:
 
 
 def _copy(shipped: Path, path: Path, mode: int) -> Path:
-    """The engine mounts it into containers: it has to be where the node, and not only this process, finds it."""
+    """Copies the program for the engine, which mounts it into containers: the node, and not only this process, must find it."""
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as directory:

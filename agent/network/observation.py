@@ -47,7 +47,7 @@ def observe_session(netlink: Netlink, bridge: str) -> Observed:
 
 
 def observe_port(netlink: Netlink, bridge: str, port: str) -> Observed:
-    """Of a session's namespace only the bridge, one port and the stations behind it. Raises NetworkError."""
+    """Returns, of a session's namespace, only the bridge, one port and the stations behind it. Raises NetworkError."""
     links = {}
     for name in (bridge, port):
         if (link := find_link(netlink, name)) is not None:
@@ -64,7 +64,7 @@ def observe_kernel(netlink: Netlink) -> Observed:
 
 
 def observe_outside(netlink: Netlink, name: str) -> Observed:
-    """Of a node's namespace only one link, and the permanent neighbours and routes on it. Raises NetworkError."""
+    """Returns, of a node's namespace, only one link, and the permanent neighbours and routes on it. Raises NetworkError."""
     link = find_link(netlink, name)
     if link is None:
         return Observed()

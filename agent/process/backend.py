@@ -76,7 +76,7 @@ class ProcessRuntime:
         *,
         conditions: Conditions | None = None,
     ) -> None:
-        """Nothing is touched before `open`; `clock` is monotonic. `holdings` are the node's, without it nothing is pinned.
+        """Touches nothing before `open`; `clock` is monotonic. `holdings` are the node's, without it nothing is pinned.
 
         Damaged files are set aside in `damaged`; what must be written uses the reserve of `disk`. What is wrong is set in `conditions`.
         """
@@ -270,7 +270,7 @@ class ProcessRuntime:
         record = replace(Record.of(spec, self._options.boot_id), cores=cores)
         if not self._records.add(record):
             raise OSError(f"there is a directory of attempt {spec.id} already")
-        # The disk takes its time while the sandbox is set up; nothing may be released before it is done.
+        # The disk is written while the sandbox is set up; nothing may be released before it is done.
         started = self._kernels.start(
             spec, hosts, cores, self._store.place(spec.id), lambda: self._records.make_lasting(spec.id)
         )

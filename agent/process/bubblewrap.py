@@ -219,7 +219,7 @@ class Launch(Protocol):
     """Runs something in a thread that is used for nothing else, with the start of its argument vector, and waits."""
 
     def __call__(self, action: Callable[[Sequence[str]], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """The result of the action."""
+        """Returns the result of the action."""
         ...
 
 

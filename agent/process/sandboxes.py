@@ -329,7 +329,7 @@ def _barriers(init: Process | None, place: Path) -> Iterator[Path]:
 
 
 def _on(cores: tuple[int, ...], action: Callable[[Sequence[str]], Result]) -> Callable[[Sequence[str]], Result]:
-    """`action` such that what it starts runs on the cores: the thread it is done in is thrown away afterwards."""
+    """Wraps `action` so that what it starts runs on the cores: the thread that runs it is discarded afterwards."""
 
     def pinned(prefix: Sequence[str]) -> Result:
         if cores:

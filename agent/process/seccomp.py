@@ -51,7 +51,7 @@ DENIED_FAMILIES = (38, 40)
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """Linux, 32-bit machine names, release names of 2.6, and the question which it is; not executable data or fixed addresses."""
 PUNCH_HOLE = 0x02
-"""To `fallocate`: gives space back. All else that it does takes any amount of the node's disk at once, before anybody could look.
+"""To `fallocate`: gives space back. All else that it does takes any amount of the node's disk at once, before any check could see it.
 
 Programs take the answer EOPNOTSUPP for a file system that cannot do it, and write instead.
 """

@@ -29,7 +29,7 @@ class Inspections:
     """The due inspections of networks, and the networks that could not be repaired. Pure but for the condition; times are monotonic."""
 
     def __init__(self, conditions: Conditions, interval: float) -> None:
-        """Nothing is known yet."""
+        """Knows of no network yet."""
         self._conditions = conditions
         self._interval = interval
         self._due: dict[str, float] = {}

@@ -128,7 +128,7 @@ class Records:
     """The records of one backend, on disk under `directory`. Methods block for the disk."""
 
     def __init__(self, directory: Path, damaged: DamagedFiles | None = None, disk: Disk | None = None) -> None:
-        """Nothing is read before `load`. Damaged files are set aside in `damaged`, by default beside the directory.
+        """Reads nothing before `load`. Damaged files are set aside in `damaged`, by default beside the directory.
 
         What must be written uses the reserve of `disk`.
         """

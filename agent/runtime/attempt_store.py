@@ -40,7 +40,7 @@ class AttemptStore:
     """Records by id of attempt; every change is on disk before it is seen. Methods belong on one event loop."""
 
     def __init__(self, store: Records) -> None:
-        """Nothing is read before `open`."""
+        """Reads nothing before `open`."""
         self._store = store
         self._records: dict[str, Record] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -61,7 +61,7 @@ class AttemptStore:
         return attempt_id in self._records
 
     def __iter__(self) -> Iterator[Record]:
-        """All records there are now."""
+        """Yields all current records."""
         return iter(list(self._records.values()))
 
     async def open(self, listener: Callable[[], None]) -> dict[str, Record | None]:

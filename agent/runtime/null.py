@@ -114,7 +114,7 @@ class NullRuntime:
             self._listener()
 
     def output(self, attempt_id: str) -> Output:
-        """Nothing was printed. Raises UnknownAttemptError."""
+        """Returns empty output. Raises UnknownAttemptError."""
         attempt = self._attempt(attempt_id)
         return Output(_NOWHERE, lambda: attempt.phase.ended)
 

@@ -17,7 +17,7 @@ class Observation:
     """Observed states of attempts. Read on every change of any attempt, so each one is rebuilt only when its own record changes."""
 
     def __init__(self) -> None:
-        """Nothing is seen yet."""
+        """Holds no observation yet."""
         self._seen: dict[str, tuple[Record, ObservedAttempt]] = {}
 
     def of(

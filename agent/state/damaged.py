@@ -34,7 +34,7 @@ class DamagedFiles:
     """The directory of files that were set aside. Methods block and may be called from any thread; only `make_directory` raises OSError."""
 
     def __init__(self, directory: Path) -> None:
-        """Nothing is touched before there is something to set aside."""
+        """Touches nothing before there is something to set aside."""
         self.directory = directory
         self._numbers = itertools.count()
         self._lock = threading.Lock()

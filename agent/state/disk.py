@@ -46,7 +46,7 @@ class Disk:
     """The disk under one directory, and those under others that kernels write to. Methods block; any thread may call them."""
 
     def __init__(self, directory: Path, conditions: Conditions, others: tuple[Path, ...] = ()) -> None:
-        """Nothing is touched before the first look."""
+        """Touches nothing before the first check."""
         self._directory = directory
         self._reserve = directory / RESERVE
         self._others = others

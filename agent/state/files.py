@@ -44,7 +44,7 @@ def replace_file(path: Path, content: bytes, *, lasting: bool = True) -> None:
 
 
 def overwrite_file(path: Path, content: bytes) -> None:
-    """Writes into a file that is there, for a disk without space for another one; who reads meanwhile may find half of it."""
+    """Writes into a file that is there, for a disk without space for another one; a concurrent reader may find half of it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         view = memoryview(content)

@@ -105,7 +105,7 @@ def cli(
 
 
 def main() -> None:
-    """The entry point: runs the command line and ends the process."""
+    """Runs the command line and ends the process: the entry point."""
     _open_missing_streams()
     sys.exit(run(sys.argv[1:]))
 

@@ -25,7 +25,7 @@ class _Code(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Called with all that follows the name of the group."""
+        """Resolves the command; called with all that follows the name of the group."""
         if args and args[0] not in self.commands:
             args = ["talk", *args]
         return super().resolve_command(ctx, args)

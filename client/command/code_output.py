@@ -33,7 +33,7 @@ class Output:
     """Shows events of runs; files are numbered on from those that are there."""
 
     def __init__(self, directory: Path, *, raw: bool = False) -> None:
-        """Nothing is made before something has to be saved; with `raw`, terminals get all that code prints."""
+        """Creates nothing before something has to be saved; with `raw`, terminals get all that code prints."""
         self._directory = directory
         self._stdout = TerminalText() if sys.stdout.isatty() and not raw else None
         self._stderr = TerminalText() if sys.stderr.isatty() and not raw else None

@@ -172,7 +172,7 @@ def is_whole(lines: list[str]) -> bool:
 
 @contextlib.contextmanager
 def history(talk: Conversation) -> Iterator[None]:
-    """Lines of before with the arrow keys, and names with tab, on a terminal."""
+    """Offers earlier lines with the arrow keys, and names with tab, on a terminal."""
     try:
         import readline  # noqa: PLC0415 - not everywhere, and it takes the terminal over
     except ImportError:

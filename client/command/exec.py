@@ -27,7 +27,7 @@ class _Exec(click.Command):
     """Options may follow the session when `--` says where the command begins; else the command begins after the session."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Called with all that follows the name of the command."""
+        """Parses the arguments; called with all that follows the name of the command."""
         ctx.allow_interspersed_args = "--" in args
         return super().parse_args(ctx, args)
 

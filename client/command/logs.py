@@ -77,7 +77,7 @@ class HostLines:
     """Output of several kernels as whole lines with the hostname in front."""
 
     def __init__(self) -> None:
-        """Nothing is kept yet."""
+        """Keeps nothing yet."""
         self._unfinished: dict[str, bytes] = {}
 
     def take(self, chunk: LogChunk) -> bytes:

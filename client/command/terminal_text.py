@@ -30,7 +30,7 @@ class TerminalText:
     """Text in portions, as it may be shown on a terminal."""
 
     def __init__(self) -> None:
-        """Nothing is kept yet."""
+        """Keeps nothing yet."""
         self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
         self._kept = ""
         self._coloured = False
@@ -40,7 +40,7 @@ class TerminalText:
         return self.take_text(self._decode(data))
 
     def take_text(self, text: str) -> str:
-        """As `take`, of text."""
+        """Does the same as `take`, for text."""
         text, self._kept = self._kept + text, ""
         if (unfinished := _UNFINISHED.search(text)) is not None:
             text, self._kept = text[: unfinished.start()], unfinished[0]
@@ -69,7 +69,7 @@ class Printer:
     """Writes output of programs to standard output: as it is, or on a terminal as text, unless `raw`."""
 
     def __init__(self, *, raw: bool) -> None:
-        """Nothing is written yet."""
+        """Writes nothing yet."""
         self._text = TerminalText() if sys.stdout.isatty() and not raw else None
 
     def write(self, data: bytes) -> None:

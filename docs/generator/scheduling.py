@@ -47,7 +47,7 @@ quotas, dependencies and start times. `retinue explain SESSION` shows them with 
 
 
 def diagram() -> str:
-    """From the queue through both levels to verdicts."""
+    """Returns the diagram from the queue through both levels to verdicts."""
     lines = ["flowchart TD", '    queue["waiting sessions of a resource group"] --> bands["priority, highest first"]']
     lines += ['    subgraph one["1: which session"]', "        direction LR"]
     lines += [f'        s{number}["{label(name)}"]' for number, name in enumerate(SESSION_STRATEGIES)]

@@ -29,7 +29,7 @@ _KEY_TYPE = b"ssh-ed25519"
 
 @dataclass(frozen=True, slots=True)
 class SshFiles:
-    """The ssh files of a kernel: private keys for its user only, the rest for everybody. Texts end in a newline."""
+    """The ssh files of a kernel: private keys for its user only, the rest readable by all. Texts end in a newline."""
 
     host_key: bytes = field(repr=False)
     identity: bytes = field(repr=False)
@@ -64,7 +64,7 @@ def server_command(hostname: str) -> list[str]:
 
 
 def _config(names: Sequence[str]) -> str:
-    """For clients, and for these hosts only: no question is ever asked, and no unknown host is trusted."""
+    """Returns the configuration for clients, for these hosts only: it asks no questions, and trusts no unknown host."""
     return f"""Host {" ".join(names)}
     Port {PORT}
     User {ACCOUNT}
@@ -89,7 +89,7 @@ def _public_line(key: Ed25519PrivateKey) -> str:
 
 
 def _dropbear_key(key: Ed25519PrivateKey) -> bytes:
-    """As Dropbear keeps a key: the type, then the private and the public half as one string."""
+    """Returns a key in the format of Dropbear: the type, then the private and the public half as one string."""
     private = key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
     public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     return b"".join(struct.pack(">I", len(part)) + part for part in (_KEY_TYPE, private + public))

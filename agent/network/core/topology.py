@@ -46,7 +46,7 @@ class Network:
         return ipaddress.IPv4Network(self.subnet).prefixlen
 
     def offset(self, member: Member) -> int:
-        """Namespace of the member's address in the subnet, 1 for the first one after the subnet's own."""
+        """Returns the position of the member's address in the subnet, 1 for the first one after the subnet's own."""
         return int(ipaddress.IPv4Address(member.address)) - int(ipaddress.IPv4Network(self.subnet).network_address)
 
     def member(self, kernel_id: str) -> Member:
