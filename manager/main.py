@@ -256,7 +256,7 @@ def _create_admin(name: str, data_dir: Path, database_url: str) -> None:
 def _revoke_agent(agent_id: str, data_dir: Path, database_url: str) -> None:
     """Make the certificate of agent AGENT_ID worthless, within seconds.
 
-    Its sessions end, or are run again elsewhere if they may be, after the time in which an agent is lost: by then it has stopped by itself
+    Its sessions end, or are run again on other agents if they may be, after the time in which an agent is lost: by then it has stopped by itself
     what may be run again. Whatever else still runs on the node is left to the node's administrator.
     """
 

@@ -67,7 +67,7 @@ class Listener(Protocol):
         """Something changed on the node."""
 
     async def conditions_changed(self, agent_id: str, conditions: Collection[NodeCondition]) -> None:
-        """Takes in the conditions that the node has from now on."""
+        """Takes in the current conditions of the node."""
 
     async def quarantined(self, agent_id: str, rejected: Rejected, pause: float) -> None:
         """The agent sent nonsense: there is no stream to it for so many seconds. Passes with the next welcome."""

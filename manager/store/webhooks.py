@@ -123,7 +123,7 @@ async def read_due(tx: AsyncSession, limit: int, each: int) -> list[Delivery]:
 
 
 async def anything_left(tx: AsyncSession) -> bool:
-    """Whether anything is still to be sent, now or later."""
+    """Returns whether anything is still to be sent, now or later."""
     return bool((await tx.execute(text("SELECT EXISTS (SELECT FROM webhook_delivery)"))).scalar_one())
 
 

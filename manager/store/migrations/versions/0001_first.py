@@ -249,7 +249,7 @@ def _create_sessions() -> None:
 
 
 def _create_placement() -> None:
-    """What runs where and holds what."""
+    """Creates the tables of placements and of what they hold."""
     op.create_table(
         "attempt",
         sa.Column("kernel_id", sa.Uuid(), nullable=False),
@@ -341,7 +341,7 @@ def _create_placement() -> None:
 
 
 def _create_journal() -> None:
-    """What happened, and who leads."""
+    """Creates the tables of the journal and of leadership."""
     op.create_table(
         "journal_head",
         sa.Column("id", sa.SmallInteger(), autoincrement=False, nullable=False),
@@ -372,7 +372,7 @@ def _create_journal() -> None:
 
 
 def _seed() -> None:
-    """What every database begins with."""
+    """Inserts the rows that every database begins with."""
     op.execute("INSERT INTO journal_head (id, revision, oldest) VALUES (1, 0, 0)")
     op.execute("INSERT INTO leadership (id, term, holder) VALUES (1, 0, '')")
     op.execute("INSERT INTO project (name) VALUES ('default')")
