@@ -42,6 +42,7 @@ class SessionReason(StrEnum):
     COMMAND_ENDED = "COMMAND_ENDED"
     COMMAND_FAILED = "COMMAND_FAILED"
     KERNEL_FAILED = "KERNEL_FAILED"
+    FENCED = "FENCED"
 
 
 class ConditionType(StrEnum):

@@ -105,9 +105,10 @@ class PortService:
         """Yields a future that fails when the connection has to end: without, it would last for as long as it is held here."""
         cut = asyncio.get_running_loop().create_future()
 
-        def over(_ending: asyncio.Task[None]) -> None:
+        def over(ended: asyncio.Task[None]) -> None:
+            failure = None if ended.cancelled() else ended.exception()
             if not cut.done():
-                cut.set_exception(_ended(attempt_id))
+                cut.set_exception(failure or _ended(attempt_id))
 
         self._cuts.add(cut)
         ending = asyncio.create_task(kernel.wait_ended(), name=f"end of {attempt_id}")
@@ -116,7 +117,7 @@ class PortService:
             yield cut
         finally:
             self._cuts.discard(cut)
-            ending.remove_done_callback(over)
+            # Still called back: it takes an exception that the loop would log otherwise.
             ending.cancel()
             if not cut.cancel():
                 # Else the loop would log an exception that was never retrieved.

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
-from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from grpc_status import rpc_status
 
 from retinue.agent.v1 import agent_service_pb2 as pb
@@ -198,10 +198,14 @@ def translated(agent_id: str, error: grpc.aio.AioRpcError) -> AgentUnavailableEr
     """An error of a call to an agent, as this module reports it."""
     code, message = error.code(), error.details() or ""
     reason, metadata = "", dict[str, str]()
-    status, information = rpc_status.from_call(error), ErrorInfo()
+    status, information, bad_request = rpc_status.from_call(error), ErrorInfo(), BadRequest()
     for detail in status.details if status is not None else ():
         if detail.Unpack(information):
-            reason, metadata = information.reason, dict(information.metadata)
+            reason, metadata = information.reason, {**metadata, **information.metadata}
+        elif detail.Unpack(bad_request) and bad_request.field_violations:
+            violation = bad_request.field_violations[0]
+            metadata.setdefault("field", violation.field)
+            message = violation.description
     if not reason and (code is grpc.StatusCode.UNAVAILABLE or message == UNSENT):
         # Addresses of the fleet are not sent to the caller.
         _log.info("the connection to agent %s broke: %s", agent_id, error.debug_error_string() or message)

@@ -168,24 +168,24 @@ def _kernel(row: Row) -> KernelRecord:
 
 
 def created_session(stored: Mapping[str, Any], create_time: dt.datetime | None) -> SessionRecord:
-    """Returns a session as its first entry in the journal has it. Raises LookupError and ValueError."""
+    """Returns a session as its first entry in the journal has it, with what can be read. Raises LookupError and ValueError for its id."""
     return SessionRecord(
         id=uuid.UUID(stored["id"]),
-        name=stored["name"],
-        owner=stored["owner"],
-        project=stored["project"],
-        resource_group=stored["resource_group"],
-        type=TYPES.get(stored["type"]),
-        spec=stored["spec"],
-        state=STATES.get(stored["state"]),
-        result=RESULTS.get(stored["result"]),
+        name=stored.get("name", ""),
+        owner=stored.get("owner", ""),
+        project=stored.get("project", ""),
+        resource_group=stored.get("resource_group", ""),
+        type=TYPES.get(stored.get("type", "")),
+        spec=stored.get("spec", {}),
+        state=STATES.get(stored.get("state", "")),
+        result=RESULTS.get(stored.get("result", "")),
         exit_code=None,
-        reason=stored["reason"],
-        message=stored["message"],
+        reason=stored.get("reason", ""),
+        message=stored.get("message", ""),
         conditions=(),
         network="",
         retries=0,
-        version=stored["version"],
+        version=stored.get("version", 0),
         create_time=create_time,
     )
 

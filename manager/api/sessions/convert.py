@@ -105,7 +105,7 @@ def service_ports(stored: Iterable[Mapping[str, Any]]) -> list[port_pb2.ServiceP
 def _dependency(parent: ParentRecord) -> pb.Dependency:
     message = pb.Dependency(session_id=str(parent.id), name=parent.name)
     if not parent.is_purged:
-        message.state, message.result = session_state(parent.state), result(parent.result)
+        message.state, message.result = session_state(parent.state), _known_result(parent.result)
     return message
 
 
@@ -119,7 +119,7 @@ def graph_message(
                 id=str(node.id),
                 name=node.name,
                 state=session_state(node.state),
-                result=result(node.result),
+                result=_known_result(node.result),
                 reason=node.reason,
                 depends_on=[str(parent) for parent in node.depends_on],
                 retries=node.retries,
@@ -221,6 +221,14 @@ def kernel_state(state: str | None) -> pb.KernelState.ValueType:
 def result(name: str | None) -> pb.SessionResult.ValueType:
     """Returns the result of a session. Raises ValueError for one that only another version knows."""
     return pb.SessionResult.Value(f"SESSION_RESULT_{name}")
+
+
+def _known_result(name: str | None) -> pb.SessionResult.ValueType:
+    """Returns the result of a session that is shown beside another; UNSPECIFIED for one that only another version knows."""
+    try:
+        return result(name)
+    except ValueError:
+        return pb.SESSION_RESULT_UNSPECIFIED
 
 
 def network(name: str) -> pb.NetworkKind.ValueType:

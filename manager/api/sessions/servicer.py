@@ -305,4 +305,4 @@ async def _shown(tx: Transaction, session_id: uuid.UUID) -> session_pb2.Session:
 
 async def _read(tx: Transaction, session_id: uuid.UUID) -> tuple[SessionRecord, list[KernelRecord]]:
     session = (await sessions.read(tx, [session_id]))[session_id]
-    return session, (await sessions.read_kernels(tx, [session_id]))[session_id]
+    return session, (await sessions.read_kernels(tx, [session_id])).get(session_id, [])

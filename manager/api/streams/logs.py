@@ -25,7 +25,7 @@ async def serve_logs(
     span = log_span(request)
     async with database.transaction() as tx:
         session_id = await find_session(tx, request.session, owner_only=True)
-        kernels = (await sessions.read_kernels(tx, [session_id]))[session_id]
+        kernels = (await sessions.read_kernels(tx, [session_id])).get(session_id, [])
     wanted = {kernel.hostname: kernel.id for kernel in kernels}
     if not request.all:
         hostname = request.hostname or "main1"

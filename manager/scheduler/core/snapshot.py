@@ -290,7 +290,7 @@ def wishes_of(
     return AgentWishes(
         designated=tuple(position[agent] for agent in row.agents or () if agent in position),
         strict=bool(row.agents_strict),
-        avoided=tuple(position[agent] for agent in row.failed_agents if agent in position),
+        avoided=tuple(position[agent] for agent in row.failed_agents or () if agent in position),
         endpoint=None if endpoint is None else endpoints[endpoint],
         pack=row.replica_placement == "PACK",
     )

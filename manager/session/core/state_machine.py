@@ -271,7 +271,9 @@ class SessionMachine:
         kernel.attempt_ended = True
         if status.reason == AttemptReason.STOPPED and kernel.goal is not Goal.STOPPED and session.retry is not None:
             # The manager did not ask for that: its agent was cut off, and stopped what may be run on another agent.
-            status = AttemptStatus(status.key, status.state, None, "FENCED", "its agent was cut off, and stopped it")
+            status = AttemptStatus(
+                status.key, status.state, None, SessionReason.FENCED, "its agent was cut off, and stopped it"
+            )
         if kernel.state in ENDED_KERNEL_STATES or kernel.state is KernelState.PENDING:
             return
         if session.state in STARTING_SESSION_STATES and status.exit_code is None:

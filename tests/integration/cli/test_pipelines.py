@@ -65,7 +65,7 @@ async def test_a_pipeline_from_a_file(retinue: Program, tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(session))
     refused = await retinue("apply", "-f", str(file))
     assert refused.code == 1
-    assert "cli-refused refused: cli-bad is over" in refused.err
+    assert "cli-refused refused: cli-bad terminated without success" in refused.err
     file.write_text("type: batch\nkernels: {}\n")
     wrong = await retinue("apply", "-f", str(file))
     assert (wrong.code, wrong.err) == (2, f"retinue: {file}:2: unknown field 'kernels' of SessionSpec\n")

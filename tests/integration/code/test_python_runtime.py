@@ -36,7 +36,7 @@ def make_wheel(directory: Path) -> Path:
 def test_debians_interpreter_finds_the_packages(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
-    command = [str(DEBIAN), "-c", _BUILD, str(ROOT), str(cache), str(make_wheel(tmp_path))]
+    command = [str(DEBIAN), "-c", _BUILD, str(ROOT / "src"), str(cache), str(make_wheel(tmp_path))]
     built = subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path)
     root = Path(built.stdout.strip())
     # As the launcher starts it, but for the place.

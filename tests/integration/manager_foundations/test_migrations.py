@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
 import sqlalchemy
 from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlmodel import SQLModel
 
@@ -19,6 +20,7 @@ from retinue.manager.store.connections import parse_url
 from retinue.manager.store.database import Database, StoreUnavailable
 from retinue.manager.store.migrations import SchemaTooNewError, WrongEncodingError, configuration, migrate
 from tests.integration.databases import Postgres
+from tests.integration.lifecycle.test_quotas import submit
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -78,6 +80,28 @@ async def test_down_and_up_again(database_url: str) -> None:
     assert await asyncio.to_thread(execute, database_url, count) == 0
     await migrate(database_url)
     assert await asyncio.to_thread(differences, database_url) == []
+
+
+async def test_requests_keep_their_earliest_start_time(database_url: str) -> None:
+    def go(step: Callable[[Config, str], None], revision: str) -> None:
+        engine = sqlalchemy.create_engine(parse_url(database_url), poolclass=sqlalchemy.NullPool)
+        with engine.connect() as connection:
+            config = configuration()
+            config.attributes["connection"] = connection
+            step(config, revision)
+            connection.commit()
+
+    database = Database(database_url)
+    try:
+        await submit(database, "ann", "old", earliest_start_time=1e9)
+    finally:
+        await database.dispose()
+    await asyncio.to_thread(go, command.downgrade, "0028")
+    keys = "SELECT spec ? 'starts_at' AND NOT spec ? 'earliest_start_time' FROM session"
+    assert await asyncio.to_thread(execute, database_url, keys) is True
+    await asyncio.to_thread(go, command.upgrade, "head")
+    value = "SELECT (spec->>'earliest_start_time')::float8 FROM session"
+    assert await asyncio.to_thread(execute, database_url, value) == 1e9
 
 
 async def test_a_newer_schema_is_left_alone(database_url: str) -> None:

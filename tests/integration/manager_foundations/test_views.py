@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import text
 
 from retinue.manager.server.pages import MAX_PAGE_BYTES
 from retinue.manager.session.core.spec_views import basic
@@ -181,3 +182,15 @@ async def test_lists_of_large_templates_have_bounded_pages(callers: Callers) -> 
         assert [template.name for template in found] == names
         assert all(template.HasField("spec") == (view == template_pb.TEMPLATE_VIEW_FULL) for template in found)
         assert pages == number
+
+
+async def test_a_session_that_lost_its_kernels_is_shown_and_ends(callers: Callers) -> None:
+    session = await callers.create(session_pb2.SessionSpec(name="lost", type=session_pb2.SESSION_TYPE_INTERACTIVE))
+    async with callers.service.database.transaction() as tx:
+        await tx.execute(text("DELETE FROM kernel WHERE session_id = :id"), {"id": session.id})
+    shown = await callers.stub.GetSession(pb.GetSessionRequest(session=session.id), metadata=callers.tokens["ada"])
+    assert [condition.type for condition in shown.session.conditions] == ["UNREADABLE"]
+    ended = await callers.stub.TerminateSession(
+        pb.TerminateSessionRequest(session=session.id), metadata=callers.tokens["ada"]
+    )
+    assert ended.session.state == session_pb2.SESSION_STATE_CANCELLED

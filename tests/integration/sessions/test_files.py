@@ -185,9 +185,10 @@ async def test_a_download_goes_on_by_offset_and_version(session: Session) -> Non
     with pytest.raises(OutOfRange) as caught:
         await read(session, file_pb2.FileRange(path="growing", offset=13))
     assert (caught.value.reason, caught.value.metadata) == ("OFFSET_PAST_END", {"size": "12"})
-    several = await read(session, file_pb2.FileRange(path="gone"), file_pb2.FileRange(path="growing"))
-    assert several[0].skipped.path == "gone"
-    assert several[2].data == b"abcdefghijkl"
+    for gone in ("gone", "g" * 200, "ideographic\u3000space"):
+        several = await read(session, file_pb2.FileRange(path=gone), file_pb2.FileRange(path="growing"))
+        assert several[0].skipped.path == gone
+        assert several[2].data == b"abcdefghijkl"
 
 
 def new(path: str, content: bytes = b"content", **values: Any) -> pb.UploadFilesRequest:
