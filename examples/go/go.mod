@@ -1,4 +1,4 @@
-module example.com/retinue-sessions
+module retinue.test/sessions
 
 go 1.26.8
 
