@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import shutil
+import threading
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,7 @@ class Records:
         self._disk = disk
         self._removed_list = directory / "removed"
         self._removed: dict[str, None] = {}
+        self._removing = threading.Lock()
 
     def load(self) -> Loaded:
         """Reads all records and finishes removals cut short. Damage costs only what is damaged.
@@ -308,13 +310,15 @@ class Records:
 
     def remove(self, attempt_id: str) -> None:
         """Removes the attempt's directory and remembers that it was."""
-        if attempt_id not in self._removed:
-            self._removed[attempt_id] = None
-            try:
-                self._remember(attempt_id)
-            except OSError:
-                del self._removed[attempt_id]
-                raise
+        # Several threads remove attempts, and there is one list.
+        with self._removing:
+            if attempt_id not in self._removed:
+                self._removed[attempt_id] = None
+                try:
+                    self._remember(attempt_id)
+                except OSError:
+                    del self._removed[attempt_id]
+                    raise
         old = self._directory / f".old-{attempt_id}"
         with contextlib.suppress(FileNotFoundError):
             self.place(attempt_id).rename(old)
